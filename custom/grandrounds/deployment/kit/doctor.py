@@ -65,7 +65,7 @@ def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
     """Run all checks for the kind of participant; without ``network`` the server is not contacted."""
     checks: list[Check] = [machine.python, machine.packages, _certificate, _clock]
     if kit.kind != "person":
-        checks += [package, plug_ins, overlay, allowed_classes, authorisation, channels, machine.disk]
+        checks += [package, plug_ins, overlay, allowed_classes, authorisation, channels, machine.disk, machine.weights]
     if kit.kind == "site":
         checks += [logs, privacy, privacy_ledger, data_sets, machine.gpu]
     if kit.kind == "server":

