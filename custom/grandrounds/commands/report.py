@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.console.steps import steps_on
-
-if TYPE_CHECKING:
-    pass
 
 HELP = """Report on one run, or compare several.
 

@@ -3,9 +3,9 @@
 With a frozen front (``problem.trainable``) most of a step's time goes into layers that never change. All passes over a view,
 of the network, its teacher or its peers, share one pass of the front. A cache draws ``feature_cache`` weak and as many
 strong views of an image, sends each through the front when it is first needed, and later draws among these. Batches of the
-front all have one size, so that a feature has the same bits whichever run computed it. Features are stored in half
-precision, in files that only the site's user can read, until the run's end. Where the site sets ``GRANDROUNDS_FEATURES``
-they are kept in that folder, for other runs with the same images, seed and frozen layers.
+front all have one size and one precision, so that a feature has the same bits whichever run computed it. Features are
+stored in half precision, in files that only the site's user can read, until the run's end. Where the site sets
+``GRANDROUNDS_FEATURES`` they are kept in that folder, for other runs with the same images, seed and frozen layers.
 """
 
 from __future__ import annotations
@@ -129,9 +129,10 @@ class Features:
             size = len(images) * count * int(np.prod(shape)) * 2
             self._require_room(size, f"{len(images)} images x {count} {view} views of {name}")
             key = derive_seed(self._seed, "features", self._site, *map(str, what))
-            # No run reads what other frozen layers have made, or of other images, or another number of views.
+            # No run reads features of other layers, batches, images or numbers of views.
             content = hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
-            source = derive_seed(key, self._front.digest, content, *map(str, images.shape), str(count))
+            made = (self._front.digest, self._front.device.type, str(BATCH))
+            source = derive_seed(key, *made, content, *map(str, images.shape), str(count))
             path = self._folder / f"{name}-{view}-{source:016x}"
             self._stored[what] = _StoredFeatures(path, images, view, count, shape, key, options)
         return self._stored[what]
@@ -183,20 +184,22 @@ class _StoredFeatures:
 
     def read(self, rows: NDArray[np.integer], numbers: NDArray[np.int64], front: Front) -> Tensor:
         """The features of these views, by row and number of the view."""
-        flat = np.ravel_multi_index((rows, numbers), self._computed.shape)
-        missing = np.unique(flat[~self._computed[rows, numbers]])
-        for start in range(0, len(missing), BATCH):
-            self._compute(self._full_batch(missing[start : start + BATCH]), front)
+        views = np.ravel_multi_index((rows, numbers), self._computed.shape)
+        missing = np.unique(views[~self._computed[rows, numbers]])
+        whole = -(-len(missing) // BATCH) * BATCH
+        # Batches are filled up with other views of these images, which will be needed soon.
+        wanted = np.concatenate([missing, np.setdiff1d(self._missing_of(np.unique(rows)), missing)])[:whole]
+        for start in range(0, len(wanted), BATCH):
+            self._compute(wanted[start : start + BATCH], front)
         found = torch.from_numpy(self._features[rows, numbers]).permute(0, 3, 1, 2)
         return found.to(front.device).to(dtype=torch.float32, memory_format=torch.channels_last)
 
-    def _full_batch(self, wanted: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Wanted views and others, those not computed yet first: a feature's last bits depend on the size of its batch."""
-        missing_first = np.argsort(self._computed, axis=None, kind="stable")
-        return np.concatenate([wanted, missing_first[~np.isin(missing_first, wanted)]])[:BATCH]
+    def _missing_of(self, rows: NDArray[np.integer]) -> NDArray[np.intp]:
+        chosen, numbers = np.nonzero(~self._computed[rows])
+        return np.ravel_multi_index((rows[chosen], numbers), self._computed.shape)
 
-    def _compute(self, batch: NDArray[np.intp], front: Front) -> None:
-        rows, numbers = np.unravel_index(batch, self._computed.shape)
+    def _compute(self, wanted: NDArray[np.intp], front: Front) -> None:
+        rows, numbers = np.unravel_index(wanted, self._computed.shape)
         # The random stream of a view is that of its row and number, whatever batch it is computed in.
         views = [
             draw_views(
@@ -204,9 +207,11 @@ class _StoredFeatures:
             )
             for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)
         ]
-        with torch.no_grad():
-            features = front(_tensor(np.concatenate(views), front)).float().permute(0, 2, 3, 1).cpu().numpy()
-        self._features[rows, numbers] = features
+        # The last bits of a feature depend on the size of its batch and on the precision, so both are always the same.
+        batch = np.concatenate(views)[np.arange(BATCH) % len(views)]
+        with torch.no_grad(), torch.autocast(front.device.type, enabled=False):
+            features = front(_tensor(batch, front)).float().permute(0, 2, 3, 1).cpu().numpy()
+        self._features[rows, numbers] = features[: len(views)]
         self._features.flush()  # before they count as computed, also if the machine stops now
         self._computed[rows, numbers] = True
 
