@@ -27,9 +27,9 @@ from grandrounds.data.manifest import Record
 from grandrounds.data.partition.divide import Sites, iid
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.splits import assign_stratified
-from grandrounds.privacy.accounting import composed_epsilon
+from grandrounds.privacy.accounting import spent_epsilon
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.protocol.spending import GaussianSteps, Mechanism, Unit
+from grandrounds.protocol.spending import Mechanism, Unit
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("benign", "malignant")
@@ -47,11 +47,12 @@ class Custom(FourDevices):
         """The row's result, with the epsilon of its embeddings alone if there is a rule for them."""
         result, rule = super().record(row), self.method(row).get("embeddings")
         if rule is not None:
-            site = result["sites"][0]
-            ledger = Ledger(self._place(row, result["sites"]) / "flare" / site / "local" / "privacy", site).content()
-            noisy = [found for found in ledger.bookings if found.spending.mechanism is Mechanism.GAUSSIAN]
-            epsilon = composed_epsilon([GaussianSteps(rule["noise_multiplier"], 1.0, len(noisy))], DELTA)
-            result["embeddings"] = {**rule, "releases": len(noisy), "delta": DELTA, "epsilon": epsilon}
+            place = self._place(row, result["sites"]) / "flare"
+            ledgers = [Ledger(place / site / "local" / "privacy", site).content() for site in result["sites"]]
+            booked = [[booking.spending for booking in ledger.bookings] for ledger in ledgers]
+            noisy = [[one for one in spent if one.mechanism is Mechanism.GAUSSIAN] for spent in booked]
+            epsilon = max(spent_epsilon(spent, DELTA, Unit.RECORD) for spent in noisy)
+            result["embeddings"] = {**rule, "releases": max(map(len, noisy)), "delta": DELTA, "epsilon": epsilon}
         return result
 
     def _trained(self, row: Row, sites_dir: Path, group: list[str]) -> Run:
@@ -147,7 +148,7 @@ def _write_images(root: Path, names: Sequence[str], devices: Mapping[str, str | 
 
 
 def _policy(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """Embeddings leave under the rule, all else as it is, so that the cost is that of the rule alone."""
+    """Embeddings leave under the rule, weights and discriminators as they are, so that the cost is the rule's."""
     releases = [
         {"kind": "model_update", "name": "update", "treatment": "unmodified"},
         {"kind": "discriminator", "name": "discriminator", "treatment": "unmodified", "entries": DISCRIMINATOR},

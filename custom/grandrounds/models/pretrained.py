@@ -88,6 +88,11 @@ def weights_folder() -> Path:
     return Path(os.environ.get(FOLDER_VARIABLE) or Path.home() / ".local" / "share" / "grandrounds" / "weights")
 
 
+def imagenet_name(backbone: str) -> str:
+    """What lists of weights call a backbone's ImageNet weights."""
+    return f"{IMAGENET} ({backbone})"
+
+
 def imagenet_weights(backbone: str) -> ImageNetWeights:
     """The published ImageNet weights of a backbone.
 
@@ -110,7 +115,7 @@ def imagenet_file(backbone: str) -> WeightsFile:
     """
     published = imagenet_weights(backbone)
     path = next((path for path in _places(published) if path.is_file()), None)
-    found = WeightsFile(f"{IMAGENET} ({backbone})", published.licence, published.sha256, path or _download(published))
+    found = WeightsFile(imagenet_name(backbone), published.licence, published.sha256, path or _download(published))
     require_intact(found)
     return found
 
@@ -140,7 +145,7 @@ def folder_files() -> list[WeightsFile]:
         digest = SUFFIX.search(path.name)
         if path.name in published:
             backbone, weights = published[path.name]
-            files.append(WeightsFile(f"{IMAGENET} ({backbone})", weights.licence, weights.sha256, path))
+            files.append(WeightsFile(imagenet_name(backbone), weights.licence, weights.sha256, path))
         elif digest:
             files.append(WeightsFile(path.name[: digest.start()], _declared_licence(path), digest[1], path))
     return files
@@ -151,7 +156,7 @@ def available_files() -> Iterator[WeightsFile]:
     for backbone, published in IMAGENET_WEIGHTS.items():
         for path in _places(published):
             if path.is_file() and path.parent != weights_folder():
-                yield WeightsFile(f"{IMAGENET} ({backbone})", published.licence, published.sha256, path)
+                yield WeightsFile(imagenet_name(backbone), published.licence, published.sha256, path)
     yield from folder_files()
 
 
@@ -191,7 +196,7 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
             target = weights_folder() / published.file
             with replacing(target) as stream:
                 stream.write(path.read_bytes())
-            return WeightsFile(f"{IMAGENET} ({backbone})", published.licence, published.sha256, target)
+            return WeightsFile(imagenet_name(backbone), published.licence, published.sha256, target)
     if intensities is not None and intensities not in get_args(FixedIntensities):
         raise ConfigurationError(
             f"--intensities must be one of {', '.join(get_args(FixedIntensities))}, got {intensities!r}"

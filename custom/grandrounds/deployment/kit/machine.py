@@ -18,7 +18,7 @@ from grandrounds.deployment.jobs import PACKAGE
 from grandrounds.deployment.kit.policy import GPU_MANAGER, component
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.files import read_json_object
-from grandrounds.models.pretrained import available_files
+from grandrounds.models.pretrained import IMAGENET_WEIGHTS, available_files, imagenet_name
 
 MIN_PYTHON = (3, 11)
 GIB = 1024**3
@@ -94,12 +94,15 @@ def gpu(kit: Kit) -> Iterator[Finding]:
 
 
 def weights(kit: Kit) -> Iterator[Finding]:
-    """Trained weights are there, which many jobs start from."""
-    found = ", ".join(sorted({file.name for file in available_files()}))
-    lacking = (
-        "none; a job that starts from ImageNet weights (--preset recommended) needs the extra pretrained of the package"
-    )
-    yield Finding("ok", "weights", found) if found else Finding("warning", "weights", lacking)
+    """The ImageNet weights are there that the recommended presets start from."""
+    names = sorted({file.name for file in available_files()})
+    missing = [imagenet_name(name) for name, published in IMAGENET_WEIGHTS.items() if published.package]
+    missing = [name for name in missing if name not in names]
+    if missing:
+        needed = f"{', '.join(missing)} is missing, which --preset recommended starts from"
+        yield Finding("warning", "weights", f"{needed}; install the package with its extra pretrained")
+    else:
+        yield Finding("ok", "weights", ", ".join(names))
 
 
 def port_fault(port: int) -> str:

