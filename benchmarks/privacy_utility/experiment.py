@@ -118,7 +118,7 @@ def _labelled_images(site: str, job: Job, sites_dir: Path) -> int:
 
 
 def _install(local: Path, site: str, unit: str, delta: float, treatment: dict[str, Any]) -> None:
-    """A policy that releases updates so treated, the counts of training images, and FedIRM's matrices, which are not counted."""
+    """A policy for updates so treated, counts of training images, and FedIRM's matrices, which are not in the budget."""
     releases = [{"kind": "model_update", "name": "update", **treatment}, {**MIN_SUPPORT, "outside_budget": True}]
     numbers = [{"name": name, "part": "train", "minimum_support": 2} for name in ("samples", "labelled")]
     install_policy(local, site, {"unit": unit, "delta": delta, "releases": releases, "scalars": numbers})
