@@ -95,6 +95,7 @@ def test_a_kit_in_order_has_no_failure(site):
         "logs",
         "privacy",
         "privacy ledger",
+        "weights",
     ):
         assert levels[check] == "ok", check
 
