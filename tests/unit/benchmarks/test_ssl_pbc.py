@@ -67,3 +67,14 @@ def test_a_setting_with_unseen_sites_says_whose_images_were_scored(tmp_path):
     path.parent.mkdir()
     path.write_text(json.dumps(result(0.4)))
     assert "Test images of site-4 and site-8 together" in next(iter(experiment_parts("ssl_pbc", tmp_path)))
+
+
+def test_rows_that_were_run_again_are_compared_with_their_first_run(tmp_path):
+    for folder, scores in (("results", (0.5, 0.6)), ("reruns", (0.52, 0.57))):
+        for seed, score in enumerate(scores, start=1):
+            path = tmp_path / "ssl_pbc" / folder / "equal" / f"ssfl_{seed}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(result(score)))
+    *_, title, rows = experiment_parts("ssl_pbc", tmp_path / "ssl_pbc" / "results")
+    assert "rows that were run again" in title
+    assert rows.splitlines()[-1].split(" | ")[1:] == ["2", "0.550", "0.545", "0.025", "0.030 |"]
