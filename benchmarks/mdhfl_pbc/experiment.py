@@ -54,7 +54,8 @@ class Custom(Experiment):
             _set_models({site: {"head": head} for site, head in heads.items()}, sites_dir)
         elif "exchange" in self.method(row)["groups"]:
             networks = self._pretrained(row, job, sites, sites_dir).absolute()
-            _set_models({site: {"weights": str(networks / site / "own.pt")} for site in sites}, sites_dir)
+            start = {site: {"weights": str(networks / site / "own.pt"), "intensities": "scaled"} for site in sites}
+            _set_models(start, sites_dir)
         return Run(row, job, place, sites_dir, partition, sites, simulate(job, place, sites, sites_dir=sites_dir))
 
     def _pretrained(self, row: Row, job: Job, sites: list[str], sites_dir: Path) -> Path:

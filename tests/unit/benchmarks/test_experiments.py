@@ -3,10 +3,15 @@
 import json
 
 import pytest
+import torch
 
 from benchmarks.experiment import BENCHMARKS, Experiment, Row, experiment_class, mean_of
 from benchmarks.report import write
 from benchmarks.results import Results
+from grandrounds.data.partition.files import PUBLIC_NAME
+from grandrounds.data.site import CONFIG_NAME
+from grandrounds.models.weights import chosen_intensities
+from grandrounds.protocol.problem import ModelSpec
 
 NAMES = sorted(path.parent.name for path in BENCHMARKS.glob("*/configuration.json"))
 
@@ -79,3 +84,18 @@ def test_unseen_sites_take_no_part_and_their_images_are_scored(tmp_path, monkeyp
     run = made.simulated(Row("unseen", "fedavg_lower", 1), tmp_path, {"classes": [], "sites": {}})
     assert taken == run.sites == [name for name in names if name not in ("site-4", "site-8")]
     assert made.measures(run)["scores"] == {30: ["site-4", "site-8"]}
+
+
+def test_sites_that_start_from_networks_of_their_own_say_how_images_are_normalised(tmp_path, monkeypatch):
+    site, network = tmp_path / "sites" / "site-1", tmp_path / "networks" / "site-1" / "own.pt"
+    for folder in (site, network.parent):
+        folder.mkdir(parents=True)
+    torch.save({"head.weight": torch.zeros(1)}, network)
+    (site / CONFIG_NAME).write_text(json.dumps({"datasets": {"pbc": {}, PUBLIC_NAME: {"manifest": "public.csv"}}}))
+    made = experiment("mdhfl_pbc", tmp_path)
+    monkeypatch.setattr("benchmarks.mdhfl_pbc.experiment.choose_sites", lambda *_: (["site-1"], {"dataset": "pbc"}))
+    monkeypatch.setattr("benchmarks.mdhfl_pbc.experiment.simulate", lambda *_, **__: None)
+    monkeypatch.setattr(made, "_pretrained", lambda *_: tmp_path / "networks")
+    made.simulated(Row("symmetric_20", "mdhfl", 1), site.parent, {})
+    [model] = json.loads((site / CONFIG_NAME).read_text())["models"].values()
+    assert chosen_intensities(ModelSpec(classes=8, backbone="resnet10", **model)) == "scaled"
