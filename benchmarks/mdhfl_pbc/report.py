@@ -29,7 +29,10 @@ COMPARED = (
     *(("mdhfl", "fedmd_sce"), ("mdhfl", "feddf_sce"), ("mdhfl_ce", "rhfl_ce"), ("rhfl", "local_sce")),
     ("rhfl_plus", "local_sce"),
     *(("mdhfl_adjusted", other) for other in ("local_ce", "local_adjusted", "mdhfl_ce", "fedmd", "fedmd_adjusted")),
+    *(("mdhfl_five", other) for other in ("local_ce", "mdhfl_adjusted", "fedmd", "fedmd_five", "fedmd_adjusted_five")),
 )
+DEVELOPMENT = "development"
+"""The setting whose seeds are for choices; it is in no table."""
 SHOWN = ("local_sce", "mdhfl", "rhfl_plus")
 Rounds = dict[str, dict[str, dict[str, float]]]
 
@@ -53,7 +56,7 @@ class Report:
         self.settings = {
             setting: {method: runs[method] for method in self.titles if method in runs}
             for setting, runs in results.settings.items()
-            if runs
+            if runs and setting != DEVELOPMENT
         }
         self.noise = {setting: names[setting] for setting in self.settings}
         planned = results.configuration["settings"]

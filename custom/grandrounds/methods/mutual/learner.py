@@ -133,7 +133,7 @@ class MutualLearner:
             return float("nan")
         self._note_start()
         key = derive_seed(self._context.seed, "alignment views", number)
-        batches = whole_batches(part, self._exchange.public_batch)
+        batches = whole_batches(part, self._exchange.public_batch) * self._alignment.alignment_epochs
         images = self._public.images
         if self._step is None or self._step[0] != epoch:
             self._step = (epoch, AlignmentStep(self.network, self._alignment))

@@ -86,6 +86,7 @@ class AlignmentOptions(Options):
         Alignment, "divergence from the mean of the others (MDH-FL), digest of all logits (FedMD), or none"
     ] = "divergence"
     alignment_rate: Annotated[float, "learning rate of Adam in the alignment", POSITIVE] = 1e-3
+    alignment_epochs: Annotated[int, "passes over the public images of an exchange (MDH-FL: 1)", Min(1)] = 1
     alignment_optimizer: Annotated[
         Literal["per_round", "fresh_per_batch"], "one Adam per epoch, or a new one for each batch (RHFL's code)"
     ] = "per_round"

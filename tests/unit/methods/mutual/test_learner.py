@@ -333,6 +333,21 @@ def test_public_images_are_turned_anew_in_each_exchange_and_alike_at_all_sites()
     assert loss("site-1", 1) == loss("site-2", 1) != loss("site-1", 2)
 
 
+def test_passes_over_an_exchange_are_steps_of_one_optimizer_towards_the_same_soft_labels():
+    others = SoftLabels(torch.full((18, CLASSES), 1 / CLASSES, dtype=torch.float64), {"site-9": 1}, {"site-9": 1.0})
+
+    def aligned(epochs, times):
+        chosen = choices(alignment={"alignment_epochs": epochs})
+        member = MutualLearner(private("site-1"), network(1), PUBLIC, EPOCHS, *chosen)
+        losses = [member.align(others, np.arange(18), 1, 1) for _ in range(times)]
+        return np.mean(losses), member.network.state_dict()
+
+    (loss, state), (expected_loss, expected) = aligned(3, 1), aligned(1, 3)
+    assert loss == pytest.approx(expected_loss, rel=1e-12)
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+    assert not torch.equal(state["1.weight"], aligned(1, 1)[1]["1.weight"])
+
+
 def test_the_change_of_parameters_is_the_mean_of_the_norms():
     after = [torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.ones(4)]
     assert parameter_change(after, [torch.zeros(2, 2), torch.zeros(4)]) == pytest.approx((5 + 2) / 2)
