@@ -105,6 +105,8 @@ class Report:
             return
         yield "The same models at two moments of a round. Accuracy after learning from the others:"
         yield self._by_noise(partial(_spread, value=_after_others), alone)
+        if all(len(rounds) == 1 for rounds in self.first["last_rounds"].values()):
+            return
         yield "Accuracy after the training on own labels that follows (without the last round, which ends with the others):"
         yield self._by_noise(partial(_spread, value=_after_own_labels), alone)
 
@@ -158,7 +160,7 @@ class Report:
         setting, methods = next(iter(self.settings.items()))
         yield f"Recall of each class over the predictions of all sites and seeds, noise: {self.noise[setting]} (last round):"
         rows = []
-        for method in (method for method in SHOWN if method in methods):
+        for method in [method for method in SHOWN if method in methods] or methods:
             pooled = np.sum([list(run["confusion"].values()) for run in methods[method].values()], axis=(0, 1))
             recall = np.diag(pooled) / np.maximum(pooled.sum(axis=1), 1)
             rows.append([self.titles[method], *recall.tolist()])

@@ -21,7 +21,7 @@ GATES = (
     ("unlabelled images help", "ssfl_aligned", "fedavg_lower", 0.0),
     ("labels of the other sites help", "irm_upper", "irm_lower", 0.05),
 )
-RERUNS = "reruns"
+FIRST_RUN = "first_run"
 REFERENCES = (
     "fedavg_lower", "two_sites", "server_alone", "ssfl", "ssfl_aligned", "t2_pa",
     "irm_lower", "irm_lower_fifth", "irm_still", "irm_still_weighted",
@@ -35,17 +35,17 @@ def parts(results: Results) -> Iterator[Part]:
             chosen = results.configuration["settings"][setting]
             tested = " and ".join(chosen.get("unseen", ["all sites"]))
             yield from _setting(chosen["title"], tested, methods, results.titles)
-    yield from _reruns(results)
+    yield from _run_again(results)
 
 
-def _reruns(results: Results) -> Iterator[Part]:
+def _run_again(results: Results) -> Iterator[Part]:
     """Rows that were run again, beside their first run."""
-    folder = results.folder.parent / RERUNS
-    again = Results(results.folder.parent.name, folder).settings if folder.is_dir() else {}
-    for setting, methods in again.items():
+    folder = results.folder.parent / FIRST_RUN
+    first = Results(results.folder.parent.name, folder).settings if folder.is_dir() else {}
+    for setting, methods in first.items():
         rows: list[list[object]] = []
         for method, runs in methods.items():
-            pair = pair_by_seed(runs, results.settings[setting][method], partial(mean_score, metric="f1_macro"))
+            pair = pair_by_seed(results.settings[setting][method], runs, partial(mean_score, metric="f1_macro"))
             changes = np.abs(np.subtract(pair.ours, pair.theirs))
             means = [float(np.mean(values)) for values in (pair.theirs, pair.ours, changes)]
             rows.append([results.titles[method], len(changes), *means, float(changes.max())])

@@ -19,6 +19,7 @@ ELSEWHERE = {
     "benchmarks/gpu/README.md": "it needs a GPU",
     "benchmarks/fed_align_devices/README.md": "it takes hours",
     "benchmarks/mdhfl_cifar10/README.md": "it takes an hour",
+    "benchmarks/mdhfl_networks/README.md": "it takes hours",
     "benchmarks/ssl_pbc/README.md": "it takes hours",
     "benchmarks/ssl_ham10000/README.md": "it takes hours",
     "benchmarks/ssl_cifar10/README.md": "it takes hours",

@@ -70,7 +70,7 @@ def test_a_setting_with_unseen_sites_says_whose_images_were_scored(tmp_path):
 
 
 def test_rows_that_were_run_again_are_compared_with_their_first_run(tmp_path):
-    for folder, scores in (("results", (0.5, 0.6)), ("reruns", (0.52, 0.57))):
+    for folder, scores in (("first_run", (0.5, 0.6)), ("results", (0.52, 0.57))):
         for seed, score in enumerate(scores, start=1):
             path = tmp_path / "ssl_pbc" / folder / "equal" / f"ssfl_{seed}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
