@@ -101,12 +101,15 @@ class Report:
             for method in self.titles
             if not all(run["aligned_rounds"] for m in self.settings.values() for run in m.get(method, Seeds()).values())
         ]
-        if len(alone) == len(self.titles):
+        one_moment = all(
+            len(rounds) == 1
+            for methods in self.settings.values() for runs in methods.values() for run in runs.values()
+            for rounds in run["last_rounds"].values()
+        )  # fmt: skip
+        if one_moment or len(alone) == len(self.titles):
             return
         yield "The same models at two moments of a round. Accuracy after learning from the others:"
         yield self._by_noise(partial(_spread, value=_after_others), alone)
-        if all(len(rounds) == 1 for rounds in self.first["last_rounds"].values()):
-            return
         yield "Accuracy after the training on own labels that follows (without the last round, which ends with the others):"
         yield self._by_noise(partial(_spread, value=_after_own_labels), alone)
 

@@ -336,8 +336,8 @@ def test_public_images_are_turned_anew_in_each_exchange_and_alike_at_all_sites()
 def test_passes_over_an_exchange_are_steps_of_one_optimizer_towards_the_same_soft_labels():
     others = SoftLabels(torch.full((18, CLASSES), 1 / CLASSES, dtype=torch.float64), {"site-9": 1}, {"site-9": 1.0})
 
-    def aligned(epochs, times):
-        chosen = choices(alignment={"alignment_epochs": epochs})
+    def aligned(epochs, times, view="none"):
+        chosen = choices(alignment={"alignment_epochs": epochs, "alignment_view": view})
         member = MutualLearner(private("site-1"), network(1), PUBLIC, EPOCHS, *chosen)
         losses = [member.align(others, np.arange(18), 1, 1) for _ in range(times)]
         return np.mean(losses), member.network.state_dict()
@@ -346,6 +346,7 @@ def test_passes_over_an_exchange_are_steps_of_one_optimizer_towards_the_same_sof
     assert loss == pytest.approx(expected_loss, rel=1e-12)
     assert all(torch.equal(state[name], expected[name]) for name in expected)
     assert not torch.equal(state["1.weight"], aligned(1, 1)[1]["1.weight"])
+    assert aligned(3, 1, "turns")[0] != aligned(1, 3, "turns")[0]  # each pass has views of its own
 
 
 def test_the_change_of_parameters_is_the_mean_of_the_norms():
