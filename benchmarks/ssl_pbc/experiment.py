@@ -8,23 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from benchmarks.experiment import Experiment, Predicted, Run, mean_of, pooled, read_predictions, site_data
 from grandrounds.data.site import Part
+from grandrounds.evaluation.adaptation import site_statistics
 from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix
 from grandrounds.federation.site.features import FeatureOptions, Features
+from grandrounds.models.norm import use_statistics
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL
-from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.problem import SITE_NORM, Problem
 
 LABELS = ("accepted", "pseudo_label_accuracy", "kept", "matched_rows")
 """Of pseudo-labels by round; FedIRM's filter keeps predictions, and a matrix row is matched if any is of its class."""
 SCORED = ("f1_macro", "auc_macro", "balanced_accuracy", "accuracy")
 BATCH = 256
+
+
+class SiteImages(NamedTuple):
+    """Labels of a site's images, what the frozen layers make of these, and the statistics of batch norm that the site uses."""
+
+    labels: np.ndarray
+    features: torch.Tensor
+    statistics: dict[str, torch.Tensor]
 
 
 class Custom(Experiment):
@@ -96,23 +106,30 @@ def _network(run: Run) -> torch.nn.Module:
     return build_model(problem.model_spec(pretrained=True), run.row.seed).eval()
 
 
-def _features(run: Run, network: torch.nn.Module, part: Part) -> list[tuple[np.ndarray, torch.Tensor]]:
-    """By site, the labels of one part of its images and what the frozen layers make of these."""
+def _features(run: Run, network: torch.nn.Module, part: Part) -> list[SiteImages]:
+    """One part of each site's images."""
     found = []
+    spec = Problem.from_dict(run.job.options("problem")).model_spec(pretrained=True)
     for site in run.sites:
         data = site_data(run.job, site, run.sites_dir)
-        rows = data.rows(part)
-        kept = Features(run.place / site, FeatureOptions(1), network, run.row.seed, site)
-        found.append((data.labels[rows], kept.draw("own", data.images, rows, "none", 0, 0)))
+        rows, seed = data.rows(part), run.row.seed
+        kept = Features(run.place / site, FeatureOptions(1), network, seed, site)
+        statistics = {}
+        if spec.norm == SITE_NORM:
+            statistics = site_statistics(spec, seed, data.images[data.rows("train")], site)
+        found.append(SiteImages(data.labels[rows], kept.draw("own", data.images, rows, "none", 0, 0), statistics))
     return found
 
 
-def _predicted(network: torch.nn.Module, parts: Sequence[tuple[np.ndarray, torch.Tensor]]) -> Predicted:
+def _predicted(network: torch.nn.Module, sites: Sequence[SiteImages]) -> Predicted:
     """Labels and probabilities of all sites' images."""
+    found = []
     with torch.no_grad():
-        batches = [batch for _, features in parts for batch in features.split(BATCH)]
-        probabilities = torch.cat([network(batch).softmax(dim=1) for batch in batches]).double().numpy()
-    return np.concatenate([labels for labels, _ in parts]), probabilities
+        for site in sites:
+            if site.statistics:
+                use_statistics(network, site.statistics)
+            found += [network(batch).softmax(dim=1) for batch in site.features.split(BATCH)]
+    return np.concatenate([site.labels for site in sites]), torch.cat(found).double().numpy()
 
 
 def _scores(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def predict_with(
     problem = trained.problem
     names, pixels = _arrays(images, problem) if isinstance(images, np.ndarray) else _files(images, problem, description)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_trained(problem.model_spec(pretrained=False), trained.weights, trained.seed).to(device)
+    model = load_trained(problem.model_spec(pretrained=False), trained.weights, trained.seed, pixels).to(device)
     found = predict(model, tensors_of(pixels, device), np.arange(len(names)), problem.multi).double().numpy()
     return names, found
 

@@ -226,25 +226,30 @@ def to_group_norm(model: nn.Module, outside: Sequence[str] = ()) -> None:
 
 
 class FrozenBatchNorm(nn.Module):
-    r"""A batch norm whose statistics never change; its scale and shift are trained.
+    r"""A batch norm whose statistics do not change in training; its scale and shift are trained.
 
     .. math:: y = \gamma \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta
 
-    It does not mix the samples of a batch. Its statistics are in no ``state_dict``: they come with the weights.
+    It does not mix the samples of a batch. Its statistics are in no ``state_dict``: they come with the weights, and a site
+    may use its own in their place (:func:`use_statistics`).
     """
 
     running_mean: Tensor
     running_var: Tensor
+    mean: Tensor
+    variance: Tensor
 
     def __init__(self, norm: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
         super().__init__()
         self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
         self.register_buffer("running_mean", norm.running_mean, persistent=False)
         self.register_buffer("running_var", norm.running_var, persistent=False)
+        self.register_buffer("mean", self.running_mean.clone(), persistent=False)
+        self.register_buffer("variance", self.running_var.clone(), persistent=False)
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map ``(batch, channels, ...)`` to the same shape."""
-        return F.batch_norm(maps, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return F.batch_norm(maps, self.mean, self.variance, self.weight, self.bias, eps=self.eps)
 
 
 def to_frozen_norm(model: nn.Module) -> None:
@@ -255,13 +260,31 @@ def to_frozen_norm(model: nn.Module) -> None:
 
 
 def frozen_statistics(model: nn.Module) -> dict[str, Tensor]:
-    """The statistics of the frozen batch norms, by module and name."""
+    """The statistics that came with the weights of the frozen batch norms, by module and name."""
     return {
-        f"{name}.{entry}": buffer
+        f"{name}.{entry}": getattr(module, entry)
         for name, module in model.named_modules()
         if isinstance(module, FrozenBatchNorm)
-        for entry, buffer in module.named_buffers()
+        for entry in ("running_mean", "running_var")
     }
+
+
+def used_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """The statistics that the frozen batch norms use, by the ``state_dict`` names of batch norms."""
+    norms = {name: module for name, module in model.named_modules() if isinstance(module, FrozenBatchNorm)}
+    return {
+        f"{name}.{entry}": value
+        for name, norm in norms.items()
+        for entry, value in (("running_mean", norm.mean), ("running_var", norm.variance))
+    }
+
+
+def use_statistics(model: nn.Module, statistics: Mapping[str, Tensor]) -> None:
+    """Let the frozen batch norms normalise by these statistics, by the ``state_dict`` names of batch norms; in place."""
+    for name, module in model.named_modules():
+        if isinstance(module, FrozenBatchNorm):
+            module.mean.copy_(statistics[f"{name}.running_mean"])
+            module.variance.copy_(statistics[f"{name}.running_var"])
 
 
 def replace_module(model: nn.Module, name: str, replacement: nn.Module) -> None:

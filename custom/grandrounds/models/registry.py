@@ -29,7 +29,7 @@ from grandrounds.models.own_backbones import OWN_BACKBONES, OwnBackbone
 from grandrounds.models.partial import freeze_front, frozen_names
 from grandrounds.models.split import find_stem, head_of
 from grandrounds.models.weights import chosen_intensities, import_torchvision, load_weights
-from grandrounds.protocol.problem import ModelSpec, hidden_widths
+from grandrounds.protocol.problem import FROZEN_NORMS, ModelSpec, hidden_widths
 
 
 class Backbone(NamedTuple):
@@ -111,7 +111,7 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
         set_intensities(model, intensities)
     if spec.norm == "group":
         to_group_norm(model, frozen if spec.whole else ())
-    elif spec.norm == "frozen":
+    elif spec.norm in FROZEN_NORMS:
         to_frozen_norm(model)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model

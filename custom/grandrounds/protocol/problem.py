@@ -20,7 +20,10 @@ FixedIntensities = Literal["scaled", "standardised", "spread", "imagenet", "effi
 mean and deviation taken off; or those that EfficientNet-Lite was trained with."""
 Intensities = Literal["auto", "scaled", "standardised", "spread", "imagenet", "efficientnet_lite"]
 """``auto`` is what the weights were trained with, and ``scaled`` without weights."""
-Norm = Literal["batch", "group", "frozen"]
+Norm = Literal["batch", "group", "frozen", "site"]
+SITE_NORM: Norm = "site"
+FROZEN_NORMS: tuple[Norm, ...] = ("frozen", SITE_NORM)
+"""Batch norms whose statistics do not change in training and are in no message."""
 IMAGENET = "imagenet"
 WEIGHTS_NAME = re.compile(r"[A-Za-z0-9_-]+")
 LINEAR = "linear"
@@ -33,7 +36,10 @@ MULTI_LABEL_JOBS = "local, local_fixmatch, fedavg, ssfl, fedperl and fedirm"
 TRAIN_ALL, TRAIN_HEAD, FROM = "all", "head", "from:"
 DropoutAt = Literal["head", "layers"]
 DROPOUT = Range(0, 1, open_maximum=True)
-NORM_MEANING = "batch norm, group norm in its place, or batch norm frozen at the statistics of the weights"
+NORM_MEANING = (
+    "batch norm, group norm in its place, or batch norm frozen at the statistics of the weights (frozen) or of the site's "
+    "images (site)"
+)
 INTENSITIES_MEANING = "of an image before the first layer; auto is what the weights were trained with"
 HEAD_MEANING = "linear, or mlp:<widths> for hidden layers with ReLU before the last one, such as mlp:256 or mlp:256,64"
 TRAINABLE_MEANING = "all layers, the head, or from:<block> on; sites load the frozen layers themselves"
@@ -70,11 +76,11 @@ class ModelSpec(Options):
     @property
     def has_frozen(self) -> bool:
         """Whether a part of the network is never trained, and so does not travel."""
-        return self.trainable != TRAIN_ALL or self.norm == "frozen"
+        return self.trainable != TRAIN_ALL or self.norm in FROZEN_NORMS
 
     def as_whole(self) -> ModelSpec:
         """The same network with its frozen layers as entries like the others; in evaluation mode it computes the same."""
-        return replace(self, whole=True, load_weights=True, norm="batch" if self.norm == "frozen" else self.norm)
+        return replace(self, whole=True, load_weights=True, norm="batch" if self.norm in FROZEN_NORMS else self.norm)
 
 
 def hidden_widths(head: str) -> tuple[int, ...]:
@@ -105,8 +111,13 @@ def require_trainable(trainable: str, norm: Norm, weights: str | None) -> None:
     """
     if trainable not in (TRAIN_ALL, TRAIN_HEAD) and not trainable.startswith(FROM):
         raise ConfigurationError(f"problem.trainable must be all, head or from:<block>, got {trainable!r}")
-    if norm == "frozen" and weights is None:
-        raise ConfigurationError("problem.norm=frozen keeps the statistics of trained weights: set problem.weights")
+    if norm in FROZEN_NORMS and weights is None:
+        raise ConfigurationError(f"problem.norm={norm} needs batch norms with trained weights: set problem.weights")
+    if norm == SITE_NORM and trainable == TRAIN_HEAD:
+        raise ConfigurationError(
+            "problem.norm=site is for batch norms in trained layers, and problem.trainable=head leaves none; train from "
+            "the last block on (from:<block>), or set problem.norm to frozen"
+        )
 
 
 @dataclass(frozen=True)
@@ -180,7 +191,7 @@ class Problem(Options):
     @property
     def has_frozen(self) -> bool:
         """Whether a part of the network is never trained, and so does not travel."""
-        return self.trainable != TRAIN_ALL or self.norm == "frozen"
+        return self.trainable != TRAIN_ALL or self.norm in FROZEN_NORMS
 
     @property
     def has_public_weights(self) -> bool:

@@ -246,16 +246,17 @@ def site_predictions(run: Run, sites_dir: Path, split: Part) -> Iterator[SitePre
     """
     if run.weights is None or run.model != "common":
         return
-    from grandrounds.evaluation.external import load_trained, predict, tensors_of
+    from grandrounds.evaluation.external import predict, tensors_of, trained_models
 
     problem = Problem.from_dict(run.problem)
-    model = load_trained(problem.model_spec(pretrained=False), run.weights, run.seed)
+    model_of = trained_models(problem.model_spec(pretrained=False), run.weights, run.seed)
     for site in run.predictions:
         location = locate_dataset(site, problem.dataset, [sites_dir])
         with decoded_images() as cache:
             data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
         rows = data.rows(split)
         if len(rows):
+            model = model_of(data.images[data.rows("train")], site)
             probabilities = predict(model, tensors_of(data.images), rows).double().numpy()
             groups = [data.groups[row] for row in rows]
             yield SitePredictions(site, data.images[rows], data.labels[rows], probabilities, groups, model)

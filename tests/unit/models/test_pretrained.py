@@ -267,7 +267,7 @@ def test_a_file_of_the_server_cannot_hold_frozen_layers():
     ("options", "message"),
     [
         ({"trainable": "last"}, "problem.trainable must be all, head or from:<block>, got 'last'"),
-        ({"norm": "frozen"}, "problem.norm=frozen keeps the statistics of trained weights: set problem.weights"),
+        ({"norm": "frozen"}, "problem.norm=frozen needs batch norms with trained weights: set problem.weights"),
     ],
 )
 def test_what_cannot_be_frozen_is_refused(options, message):

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
-from torch import nn
+from torch import Tensor, nn
 
+from grandrounds.data.site import SiteData
+from grandrounds.evaluation.adaptation import site_statistics
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.models.compute import compile_network
+from grandrounds.models.norm import use_statistics
+from grandrounds.protocol.problem import SITE_NORM
 
 _shared: WeakValueDictionary[tuple[Any, ...], nn.Module] = WeakValueDictionary()
 
@@ -25,9 +29,26 @@ class SharedNetwork:
     def __init__(self, compiler: str, build: Callable[[SiteContext], nn.Module]) -> None:
         self._compiler, self._build = compiler, build
         self._held: tuple[tuple[Any, ...], nn.Module] | None = None
+        self._statistics: tuple[SiteData, dict[str, Tensor]] | None = None
 
     def of(self, context: SiteContext) -> nn.Module:
-        """The network of the context's architecture on its device; its weights are whatever was loaded last."""
+        """The network of the context's architecture on its device; its weights are whatever was loaded last.
+
+        With ``problem.norm=site`` it has the statistics of the site's training images.
+
+        Raises:
+            DataError: if these are too few.
+        """
+        network = self._network(context)
+        if context.model_spec.norm == SITE_NORM:
+            if self._statistics is None or self._statistics[0] is not context.data:
+                images = context.data.images[context.data.rows("train")]
+                found = site_statistics(context.model_spec, context.seed, images, context.site, context.device)
+                self._statistics = context.data, found
+            use_statistics(network, self._statistics[1])
+        return network
+
+    def _network(self, context: SiteContext) -> nn.Module:
         kind = getattr(self._build, "__func__", self._build)
         key = (context.model_spec, context.seed, context.device, self._compiler, kind)
         if self._held is None or self._held[0] != key:

@@ -28,10 +28,12 @@ from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.evaluation.multi_label.metrics import finding_cases, multi_label_metrics
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
+from grandrounds.models.norm import used_statistics
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import CURVES, Release, ReleaseKind, Result, State
 from grandrounds.protocol.names import VALIDATION
+from grandrounds.protocol.problem import SITE_NORM
 
 COMMON = "common"
 
@@ -75,7 +77,7 @@ def evaluate_models(
         load: the site's network with a state.
         context: of the task.
         store: of the site.
-        write_models: whether the models themselves are written, too.
+        write_models: whether the models themselves are written, too; with ``problem.norm=site`` they always are.
 
     Returns:
         Scores as ``<model>.<metric>``, and the curves and counts that may leave.
@@ -84,10 +86,12 @@ def evaluate_models(
     metrics: dict[str, float] = {}
     releases: dict[str, Release] = {}
     for name, state in models.items():
-        scores, probabilities = score(load(state), rows, context)
+        scores, probabilities = score(network := load(state), rows, context)
         metrics.update({f"{name}.{key}": value for key, value in scores.items()})
         store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
-        if write_models:
+        if own_statistics := context.model_spec.norm == SITE_NORM:
+            state = {**state, **used_statistics(network)}
+        if write_models or own_statistics:
             store.write_model(name, state, _description(context))
         if name in CURVES:
             curves = curve_counts(context.data, rows, probabilities)
@@ -179,5 +183,6 @@ def _description(context: SiteContext) -> dict[str, Any]:
     problem, spec = context.problem, context.model_spec
     # What training started from may be a path of this machine; only frozen layers are built from it again.
     weights = spec.weights if spec.has_frozen else None
-    model = {**asdict(spec), "weights": weights, "intensities": chosen_intensities(spec)}
+    norm = "batch" if spec.norm == SITE_NORM else spec.norm  # the statistics are in the file
+    model = {**asdict(spec), "weights": weights, "intensities": chosen_intensities(spec), "norm": norm}
     return {"model": model, "seed": context.seed, "classes": list(problem.classes), "image_size": problem.image_size}

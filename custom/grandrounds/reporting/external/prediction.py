@@ -18,8 +18,8 @@ from grandrounds.evaluation.external import (
     ImagePredictions,
     LabelledImages,
     load_test_images,
-    load_trained,
     predict_images,
+    trained_models,
 )
 from grandrounds.reporting.external.preparation import Overlap, overlap_with
 from grandrounds.reporting.external.trained import TrainedModel
@@ -115,10 +115,10 @@ def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dic
         ConfigurationError: if the model's file does not fit, or a prediction is not finite.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_trained(trained.problem.model_spec(pretrained=False), trained.weights, trained.seed).to(device)
-    found = {}
+    model_of, found = trained_models(trained.problem.model_spec(pretrained=False), trained.weights, trained.seed), {}
     for name, test in images.sites.items():
         step(f"predicting {len(test.names)} images of {name}")
+        model = model_of(test.images, name).to(device)
         found[name] = predict_images(model, test, device, trained.problem.multi)
     return found
 
