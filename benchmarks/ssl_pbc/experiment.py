@@ -30,7 +30,7 @@ BATCH = 256
 
 
 class SiteImages(NamedTuple):
-    """Labels of a site's images, what the frozen layers make of these, and the statistics of batch norm that the site uses."""
+    """Labels of a site's images, what the frozen layers make of these, and the batch norm statistics that the site uses."""
 
     labels: np.ndarray
     features: torch.Tensor

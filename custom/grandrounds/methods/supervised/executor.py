@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.methods.supervised.training import (
@@ -15,7 +16,7 @@ from grandrounds.methods.supervised.training import (
 )
 from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
 from grandrounds.protocol.messages import Payload, Result
-from grandrounds.protocol.problem import Task
+from grandrounds.protocol.problem import SITE_NORM, Task
 from grandrounds.protocol.spending import Spending
 
 
@@ -51,5 +52,10 @@ class SupervisedExecutor(SiteExecutor):
     def _protection(self, context: SiteContext) -> RecordLevelOptions | None:
         if self.protection.record_noise_multiplier is None:
             return None
+        if context.model_spec.norm == SITE_NORM:
+            raise ConfigurationError(
+                "with problem.norm=site every image changes how the others are normalised: record-level privacy needs "
+                "problem.norm=group, or frozen"
+            )
         records = len(units_to_learn(context, self.training, self.protection.privacy_unit))
         return self.protection.of_round(records, self.training.batch_size, self.training.steps)
