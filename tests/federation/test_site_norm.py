@@ -130,6 +130,19 @@ def test_a_report_predicts_with_each_sites_statistics_and_an_export_says_where_t
         np.testing.assert_allclose(found[site], predictions_of(fedavg.workspace, site), atol=2e-6)
     with pytest.raises(GrandRoundsError, match=r"with problem\.norm=site they belong to a site"):
         export(fedavg.workspace, out=tmp_path / "model")
+    with pytest.raises(GrandRoundsError, match="name the folder of the partition, --sites-dir"):
+        export(fedavg.workspace, out=tmp_path / "model", site="site-2")
+
+
+def test_an_export_is_for_a_site(fedavg, hospitals, tmp_path):
+    export(fedavg.workspace, out=tmp_path, sites_dir=hospitals, site="site-2")
+    state = torch.load(tmp_path / "bundle" / "models" / "model.pt", weights_only=True)
+    (path,) = fedavg.workspace.rglob("site-2/common.pt")
+    own = torch.load(path, weights_only=True)
+    assert any(map(is_running_statistic, own))
+    for name, value in own.items():
+        torch.testing.assert_close(state[name], value)
+    assert "images of site-2" in json.loads((tmp_path / "model_card.json").read_text())["intended_use"]
 
 
 def test_record_level_privacy_and_images_of_the_server_are_refused(go):

@@ -117,6 +117,7 @@ def export(
     external: Sequence[Path] = (),
     licence: str | None = None,
     formats: Sequence[str] = (),
+    site: str | None = None,
 ) -> list[Path]:
     """Write the selected model of a run, its card, a MONAI bundle, and the network in further formats.
 
@@ -127,19 +128,26 @@ def export(
         external: results of places that never took part, for the card.
         licence: of the data that the model was trained on.
         formats: ``torchscript``, ``onnx``; both take images in [0, 1] and give logits.
+        site: with ``problem.norm=site``, the site of the partition whose images the model is for.
 
     Returns:
         The paths that were written.
 
     Raises:
-        ConfigurationError: if the run has no common model, a format is unknown, or its packages are missing.
+        ConfigurationError: if the run has no common model, a format is unknown or its packages are missing, a site is needed
+            and not named, or named without its partition.
     """
     from grandrounds.reporting.export import export_model
 
+    if site is not None and sites_dir is None:
+        raise ConfigurationError(
+            f"the statistics of {site} are of its images: name the folder of the partition, --sites-dir"
+        )
     look_up = groups_in(sites_dir) if sites_dir else None
     found = read_run(run, run.absolute().name, look_up)
     content = report_on([found], places=[read_result(path) for path in external])
-    return list(export_model(content, found, Path(out), licence, formats))
+    statistics_of = (site, sites_dir) if site is not None and sites_dir is not None else None
+    return list(export_model(content, found, Path(out), licence, formats, statistics_of))
 
 
 def history_of(run: Path, communities: Path | None = None) -> RunHistory:

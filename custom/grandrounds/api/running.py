@@ -148,13 +148,16 @@ class Run:
 
         return report([self], out, title=title, sites=self.sites, **options)
 
-    def export(self, out: Path | str, *, licence: str | None = None, formats: Sequence[str] = ()) -> list[Path]:
+    def export(
+        self, out: Path | str, *, licence: str | None = None, formats: Sequence[str] = (), site: str | None = None
+    ) -> list[Path]:
         """Write the selected model: safetensors, a model card and a MONAI bundle.
 
         Args:
             out: folder of the files.
             licence: of the data that the model was trained on.
             formats: ``torchscript``, ``onnx``: the network for programs without this package.
+            site: with ``problem.norm=site``, the site for whose devices the model is.
 
         Returns:
             The paths that were written.
@@ -165,7 +168,7 @@ class Run:
         from grandrounds.api.reports import export
 
         sites_dir = self.sites.folder if self.sites else None
-        return export(self.workspace, out, sites_dir=sites_dir, licence=licence, formats=formats)
+        return export(self.workspace, out, sites_dir=sites_dir, licence=licence, formats=formats, site=site)
 
     def predict(
         self, images: Images | str | Path | Sequence[str | Path], thresholds: Mapping[str, float] | None = None

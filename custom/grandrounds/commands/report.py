@@ -109,10 +109,17 @@ def export(
     formats: Annotated[
         str | None, typer.Option(metavar="A,B", help="Further formats: torchscript, onnx (extra onnx).")
     ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(help="With problem.norm=site: the site of the partition whose images the model is for."),
+    ] = None,
 ) -> None:
     """Write the model and print its path."""
     from grandrounds.api.reports import export as write_model
 
     more = comma_separated(formats) or ()
-    for path in write_model(run, out, sites_dir=sites_dir, external=external or (), licence=licence, formats=more):
+    paths = write_model(
+        run, out, sites_dir=sites_dir, external=external or (), licence=licence, formats=more, site=site
+    )
+    for path in paths:
         say(results(), str(path))

@@ -126,8 +126,8 @@ def load_trained(
     if spec.norm == SITE_NORM:
         if images is None:
             raise ConfigurationError(
-                f"{path} has no statistics of batch norm: with problem.norm=site they belong to a site. Each site has the "
-                "whole model in its own folder of the run (common.pt); export a run with problem.norm=frozen"
+                f"{path} has no statistics of batch norm: with problem.norm=site they belong to a site, which has the whole "
+                "model in its own folder of the run (common.pt); export it for a site with --site and --sites-dir"
             )
         use_statistics(model, site_statistics(spec, seed, images, owner))
     try:

@@ -31,6 +31,7 @@ from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.reporting.comparison import METRIC
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.population import population_json, settings_of
+from grandrounds.reporting.predictions import site_data_of
 from grandrounds.reporting.run import Run
 
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "model_card.json", "bundle"
@@ -57,9 +58,22 @@ class ImageReader:
 
 
 def export_model(
-    report: Report, run: Run, folder: Path, licence: str | None = None, formats: Sequence[str] = ()
+    report: Report,
+    run: Run,
+    folder: Path,
+    licence: str | None = None,
+    formats: Sequence[str] = (),
+    site: tuple[str, Path] | None = None,
 ) -> list[Path]:
     """Write a finished run's selected model with its card, as a MONAI bundle, and in further formats.
+
+    Args:
+        report: of the run.
+        run: whose model.
+        folder: of the files.
+        licence: of the data that the model was trained on.
+        formats: further ones.
+        site: with ``problem.norm=site``, the site for which the model is, and the folder of the run's partition.
 
     Returns:
         The files, and the bundle's folder.
@@ -73,7 +87,11 @@ def export_model(
         )
     problem = Problem.from_dict(run.problem)
     spec = problem.model_spec(pretrained=False)
-    network = load_trained(spec, run.weights, run.seed)
+    images = None
+    if site:
+        data = site_data_of(problem, *site)
+        images = data.images[data.rows("train")]
+    network = load_trained(spec, run.weights, run.seed, images, site[0] if site else "")
     state = network.state_dict()
     # The state has all weights; their path would name a folder of the server.
     spec = replace(spec.as_whole(), weights=None, load_weights=False, intensities=chosen_intensities(spec))
@@ -81,6 +99,10 @@ def export_model(
     with replacing(folder / WEIGHTS) as stream:
         stream.write(content)
     card = model_card(report, run, spec, state, licence, hashlib.sha256(content).hexdigest())
+    if site:
+        card["intended_use"] += (
+            f" Its batch norm has the statistics of images of {site[0]}: it is for this site's devices."
+        )
     write_json(folder / CARD, card)
     _write_bundle(folder / BUNDLE, problem, spec, state, card)
     more = [write_portable(network, problem, form, folder) for form in formats]

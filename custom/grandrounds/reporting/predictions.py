@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.manifest import read_manifest, read_table
-from grandrounds.data.site import Part, load_site_data, locate_dataset
+from grandrounds.data.site import Part, SiteData, load_site_data, locate_dataset
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases, cases_of
 from grandrounds.evaluation.counts import SiteCounts, counts_from_json
@@ -251,15 +251,24 @@ def site_predictions(run: Run, sites_dir: Path, split: Part) -> Iterator[SitePre
     problem = Problem.from_dict(run.problem)
     model_of = trained_models(problem.model_spec(pretrained=False), run.weights, run.seed)
     for site in run.predictions:
-        location = locate_dataset(site, problem.dataset, [sites_dir])
-        with decoded_images() as cache:
-            data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
+        data = site_data_of(problem, site, sites_dir)
         rows = data.rows(split)
         if len(rows):
             model = model_of(data.images[data.rows("train")], site)
             probabilities = predict(model, tensors_of(data.images), rows).double().numpy()
             groups = [data.groups[row] for row in rows]
             yield SitePredictions(site, data.images[rows], data.labels[rows], probabilities, groups, model)
+
+
+def site_data_of(problem: Problem, site: str, sites_dir: Path) -> SiteData:
+    """A site's images as its run had them, from the folder of its partition.
+
+    Raises:
+        GrandRoundsError: if they are not there or not as they must be.
+    """
+    location = locate_dataset(site, problem.dataset, [sites_dir])
+    with decoded_images() as cache:
+        return load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
 
 
 def _file(folder: Path, site: str, model: str) -> Path:
