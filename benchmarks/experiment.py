@@ -32,7 +32,7 @@ from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.external import load_trained, predict, tensors_of
+from grandrounds.evaluation.external import predict, tensors_of, trained_models
 from grandrounds.federation.server.record import read_events
 from grandrounds.federation.site.features import VARIABLE as FEATURES
 from grandrounds.files import read_json_object, write_json
@@ -269,10 +269,11 @@ def site_data(job: Job, site: str, sites_dir: Path) -> SiteData:
 def predictions(run: Run, weights: Path, splits: Sequence[str] = ("test",)) -> dict[str, dict[str, Predicted]]:
     """By split and site of the whole partition, labels and probabilities of a model that the run has saved."""
     problem = Problem.from_dict(run.job.options("problem"))
-    model = load_trained(problem.model_spec(pretrained=False), weights, run.row.seed)
+    model_of = trained_models(problem.model_spec(pretrained=False), weights, run.row.seed)
     found: dict[str, dict[str, Predicted]] = {split: {} for split in splits}
     for site in choose_sites(None, run.sites_dir)[0]:
         data = site_data(run.job, site, run.sites_dir)
+        model = model_of(data.images[data.rows("train")], site)
         for split, by_site in found.items():
             rows = data.rows(split)
             probabilities = predict(model, tensors_of(data.images), rows).double().numpy()

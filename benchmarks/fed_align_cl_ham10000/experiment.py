@@ -23,7 +23,7 @@ from grandrounds.data.partition.files import read_partition, write_partition
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import locate_dataset
 from grandrounds.deployment.simulate import choose_sites, simulate
-from grandrounds.evaluation.external import load_trained
+from grandrounds.evaluation.external import trained_models
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
@@ -84,12 +84,13 @@ class Custom(Experiment):
     def _measured(self, run: Run, model: str, sites_dir: Path, names: list[str], local: bool) -> dict[str, Any]:
         """Areas under the curves at each site, and the separation of the sites in the model's embeddings."""
         spec = Problem.from_dict(run.job.options("problem")).model_spec(pretrained=False)
-        network = load_trained(spec, run.place / "results" / f"{model}.pt", run.row.seed)
+        model_of = trained_models(spec, run.place / "results" / f"{model}.pt", run.row.seed)
         parts, truth, groups, by_site = [], [], [], {}
         for site in names:
+            data = site_data(run.job, site, sites_dir)
+            network = model_of(data.images[data.rows("train")], site)
             if local:
                 network.load_state_dict({**network.state_dict(), **_own_entries(run, site)})
-            data = site_data(run.job, site, sites_dir)
             rows = data.rows("test")
             found, scores = embed(network, data.images, rows)
             by_site[site] = _areas(data.labels[rows], scores)
