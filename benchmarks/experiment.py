@@ -32,10 +32,11 @@ from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.external import predict, tensors_of, trained_models
+from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.federation.server.record import read_events
 from grandrounds.federation.site.features import VARIABLE as FEATURES
 from grandrounds.files import read_json_object, write_json
+from grandrounds.models.trained import trained_models
 from grandrounds.privacy.gate.policy import GATE
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.problem import Problem
@@ -273,7 +274,7 @@ def predictions(run: Run, weights: Path, splits: Sequence[str] = ("test",)) -> d
     found: dict[str, dict[str, Predicted]] = {split: {} for split in splits}
     for site in choose_sites(None, run.sites_dir)[0]:
         data = site_data(run.job, site, run.sites_dir)
-        model = model_of(data.images[data.rows("train")], site)
+        model = model_of((data.images, data.rows("train")))
         for split, by_site in found.items():
             rows = data.rows(split)
             probabilities = predict(model, tensors_of(data.images), rows).double().numpy()

@@ -23,7 +23,7 @@ from grandrounds.data.partition.files import read_partition, write_partition
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import locate_dataset
 from grandrounds.deployment.simulate import choose_sites, simulate
-from grandrounds.evaluation.external import trained_models
+from grandrounds.models.trained import trained_models
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
@@ -88,7 +88,7 @@ class Custom(Experiment):
         parts, truth, groups, by_site = [], [], [], {}
         for site in names:
             data = site_data(run.job, site, sites_dir)
-            network = model_of(data.images[data.rows("train")], site)
+            network = model_of((data.images, data.rows("train")))
             if local:
                 network.load_state_dict({**network.state_dict(), **_own_entries(run, site)})
             rows = data.rows("test")

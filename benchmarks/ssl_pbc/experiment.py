@@ -15,9 +15,9 @@ import torch
 
 from benchmarks.experiment import Experiment, Predicted, Run, mean_of, pooled, read_predictions, site_data
 from grandrounds.data.site import Part
-from grandrounds.evaluation.adaptation import site_statistics
 from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix
 from grandrounds.federation.site.features import FeatureOptions, Features
+from grandrounds.models.adaptation import site_statistics
 from grandrounds.models.norm import use_statistics
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL
@@ -116,7 +116,7 @@ def _features(run: Run, network: torch.nn.Module, part: Part) -> list[SiteImages
         kept = Features(run.place / site, FeatureOptions(1), network, seed, site)
         statistics = {}
         if spec.norm == SITE_NORM:
-            statistics = site_statistics(spec, seed, data.images[data.rows("train")], site)
+            statistics = site_statistics(spec, seed, data.images, data.rows("train"))
         found.append(SiteImages(data.labels[rows], kept.draw("own", data.images, rows, "none", 0, 0), statistics))
     return found
 

@@ -15,7 +15,8 @@ from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.decoding import to_square
 from grandrounds.data.images.readers import open_images
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.external import load_trained, predict, tensors_of
+from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.models.trained import load_trained
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.trained import trained_model
 from grandrounds.reporting.predictions import decoded_images
@@ -43,9 +44,10 @@ def predict_with(
     trained = trained_model(run)
     problem = trained.problem
     names, pixels = _arrays(images, problem) if isinstance(images, np.ndarray) else _files(images, problem, description)
+    rows = np.arange(len(names))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_trained(problem.model_spec(pretrained=False), trained.weights, trained.seed, pixels).to(device)
-    found = predict(model, tensors_of(pixels, device), np.arange(len(names)), problem.multi).double().numpy()
+    model = load_trained(problem.model_spec(pretrained=False), trained.weights, trained.seed, (pixels, rows)).to(device)
+    found = predict(model, tensors_of(pixels, device), rows, problem.multi).double().numpy()
     return names, found
 
 

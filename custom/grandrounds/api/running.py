@@ -175,6 +175,8 @@ class Run:
     ) -> pd.DataFrame:
         """Predict images with the selected model, prepared like those of the run.
 
+        With ``problem.norm=site`` the model takes the statistics of the images that it predicts, at least 16 of one device.
+
         Args:
             images: a file, a folder, several files, or 8-bit arrays of shape ``(n, height, width)`` or ``(n, height, width,
                 3)``, values 0 to 255.

@@ -114,6 +114,7 @@ def test_it_is_divided_between_sites(tmp_path):
 '''
 METHOD = '''"""$Class, a method for Grand Rounds."""
 
+import copy
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -163,8 +164,7 @@ class ${Class}Executor(SupervisedExecutor):
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round."""
         network = self.starting_model(payload, context)
-        sent = self.build(context).eval()
-        sent.load_state_dict(self.starting_state(payload, context))
+        sent = copy.deepcopy(network).eval()
         optimizer = self.make_optimizer(network, self.training.learning_rate, self.training.algorithm)
         options, meter, key = self.training, Meter(), context.key("views")
         rows = rows_to_learn(context, options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.adaptation import site_statistics
 from grandrounds.evaluation.calibration import confidence_metrics
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.evaluation.multi_label.estimates import estimates_of_findings
@@ -37,9 +35,6 @@ from grandrounds.evaluation.per_class import (
 )
 from grandrounds.files import write_csv
 from grandrounds.models.compute import probabilities_of
-from grandrounds.models.norm import use_statistics, used_statistics
-from grandrounds.models.registry import build_model
-from grandrounds.protocol.problem import SITE_NORM, ModelSpec
 
 BATCH = 256
 
@@ -100,65 +95,6 @@ class ImagePredictions:
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float64]
     groups: tuple[str, ...] = ()
-
-
-def load_trained(
-    spec: ModelSpec, path: Path, seed: int | None, images: NDArray[np.uint8] | None = None, owner: str = "the images"
-) -> nn.Module:
-    """Build a network and load what a run has trained; every entry must be there and fit.
-
-    Frozen layers come from the weights that the run started from, or from its seed. They are layers like the others here,
-    see :meth:`ModelSpec.as_whole`.
-
-    Args:
-        spec: of the run's network.
-        path: of the trained entries.
-        seed: of the run.
-        images: of the site or device that the model is for, whose statistics ``problem.norm=site`` needs; no labels.
-        owner: of the images, for errors.
-
-    Raises:
-        ConfigurationError: if the file cannot be read or is of another network, or images are needed and there are none.
-        DataError: if the images are too few.
-    """
-    seed = seed or 0
-    model = build_model(spec, seed)
-    if spec.norm == SITE_NORM:
-        if images is None:
-            raise ConfigurationError(
-                f"{path} has no statistics of batch norm: with problem.norm=site they belong to a site, which has the whole "
-                "model in its own folder of the run (common.pt); export it for a site with --site and --sites-dir"
-            )
-        use_statistics(model, site_statistics(spec, seed, images, owner))
-    try:
-        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, pickle.UnpicklingError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigurationError(
-            f"{path} is no {spec.backbone} with {spec.classes} classes as its run's summary says ({reason}); "
-            "name a model that this run has written"
-        ) from error
-    if spec.has_frozen:
-        trained, model = whole_state(model), build_model(spec.as_whole(), seed)
-        model.load_state_dict(trained, strict=False)
-    return model.eval()
-
-
-def trained_models(spec: ModelSpec, path: Path, seed: int | None) -> Callable[[NDArray[np.uint8], str], nn.Module]:
-    """What gives the trained model for a site, from its images and its name: one for all sites unless ``problem.norm=site``.
-
-    Raises:
-        ConfigurationError: as of :func:`load_trained`.
-    """
-    if spec.norm == SITE_NORM:
-        return lambda images, site: load_trained(spec, path, seed, images, site)
-    model = load_trained(spec, path, seed)
-    return lambda images, site: model
-
-
-def whole_state(model: nn.Module) -> dict[str, Tensor]:
-    """The trained entries of a network with the statistics that its frozen batch norms use, as entries of batch norms."""
-    return {**model.state_dict(), **used_statistics(model)}
 
 
 def labels_are_groups(locations: Mapping[str, DatasetLocation], classes: Sequence[str], groups: Sequence[str]) -> bool:

@@ -279,6 +279,11 @@ def used_statistics(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def whole_state(model: nn.Module) -> dict[str, Tensor]:
+    """The entries of a network with the statistics that its frozen batch norms use, as entries of batch norms."""
+    return {**model.state_dict(), **used_statistics(model)}
+
+
 def use_statistics(model: nn.Module, statistics: Mapping[str, Tensor]) -> None:
     """Let the frozen batch norms normalise by these statistics, by the ``state_dict`` names of batch norms; in place."""
     for name, module in model.named_modules():

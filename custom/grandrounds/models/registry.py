@@ -24,12 +24,12 @@ from grandrounds.models.backbones.mobile import MobileNetV2, ShuffleNet
 from grandrounds.models.backbones.resnet22 import ResNet22
 from grandrounds.models.backbones.small_resnets import CompactNet, ResNet9, ResNet10, ResNet12
 from grandrounds.models.intensities import set_intensities
-from grandrounds.models.norm import replace_module, to_frozen_norm, to_group_norm
+from grandrounds.models.norm import frozen_statistics, replace_module, to_frozen_norm, to_group_norm
 from grandrounds.models.own_backbones import OWN_BACKBONES, OwnBackbone
 from grandrounds.models.partial import freeze_front, frozen_names
 from grandrounds.models.split import find_stem, head_of
 from grandrounds.models.weights import chosen_intensities, import_torchvision, load_weights
-from grandrounds.protocol.problem import FROZEN_NORMS, ModelSpec, hidden_widths
+from grandrounds.protocol.problem import FROZEN_NORMS, SITE_NORM, ModelSpec, hidden_widths
 
 
 class Backbone(NamedTuple):
@@ -113,6 +113,10 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
         to_group_norm(model, frozen if spec.whole else ())
     elif spec.norm in FROZEN_NORMS:
         to_frozen_norm(model)
+        if spec.norm == SITE_NORM and not frozen_statistics(model):
+            raise ConfigurationError(
+                f"problem.norm=site: the trained layers of {spec.backbone} have no batch norm; leave it out"
+            )
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 

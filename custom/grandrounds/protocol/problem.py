@@ -120,6 +120,19 @@ def require_trainable(trainable: str, norm: Norm, weights: str | None) -> None:
         )
 
 
+def require_whole_models(problem: Problem, needed_by: str) -> None:
+    """Check that the server can compute with the sites' models.
+
+    Raises:
+        ConfigurationError: if the statistics of their batch norms stay at the sites.
+    """
+    if problem.norm == SITE_NORM:
+        raise ConfigurationError(
+            f"{needed_by} needs whole models at the server, and problem.norm=site leaves a part at the sites; set "
+            "problem.norm to frozen or group"
+        )
+
+
 @dataclass(frozen=True)
 class Problem(Options):
     """A classification problem that all sites of a job share. A site may lack some of the classes."""

@@ -22,12 +22,12 @@ from grandrounds import __version__
 from grandrounds.data.images.decoding import decode_image, to_square
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.external import load_trained
 from grandrounds.files import replacing, write_json
 from grandrounds.models.portable import write_portable
 from grandrounds.models.registry import architecture_fingerprint
+from grandrounds.models.trained import load_trained
 from grandrounds.models.weights import chosen_intensities
-from grandrounds.protocol.problem import ModelSpec, Problem
+from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
 from grandrounds.reporting.comparison import METRIC
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.population import population_json, settings_of
@@ -41,6 +41,12 @@ NOT_STATED = "not stated: ask the sites before the model is passed on"
 INTENDED = (
     "Research on federated training. Not a medical device: it has not been tested on other hospitals, devices or patients "
     "than those named here."
+)
+
+
+OF_SITE = (
+    " Its batch norm has the statistics of images of {site}: it is for this site's devices. The scores of other sites are "
+    "of models with their statistics, and no privacy budget covers the statistics."
 )
 
 
@@ -89,9 +95,13 @@ def export_model(
     spec = problem.model_spec(pretrained=False)
     images = None
     if site:
+        if spec.norm != SITE_NORM:
+            raise ConfigurationError(
+                f"the model of {run.name} is one for all sites (problem.norm={spec.norm}): leave out --site"
+            )
         data = site_data_of(problem, *site)
-        images = data.images[data.rows("train")]
-    network = load_trained(spec, run.weights, run.seed, images, site[0] if site else "")
+        images = data.images, data.rows("train")
+    network = load_trained(spec, run.weights, run.seed, images)
     state = network.state_dict()
     # The state has all weights; their path would name a folder of the server.
     spec = replace(spec.as_whole(), weights=None, load_weights=False, intensities=chosen_intensities(spec))
@@ -100,9 +110,7 @@ def export_model(
         stream.write(content)
     card = model_card(report, run, spec, state, licence, hashlib.sha256(content).hexdigest())
     if site:
-        card["intended_use"] += (
-            f" Its batch norm has the statistics of images of {site[0]}: it is for this site's devices."
-        )
+        card["intended_use"] += OF_SITE.format(site=site[0])
     write_json(folder / CARD, card)
     _write_bundle(folder / BUNDLE, problem, spec, state, card)
     more = [write_portable(network, problem, form, folder) for form in formats]

@@ -246,7 +246,8 @@ def site_predictions(run: Run, sites_dir: Path, split: Part) -> Iterator[SitePre
     """
     if run.weights is None or run.model != "common":
         return
-    from grandrounds.evaluation.external import predict, tensors_of, trained_models
+    from grandrounds.evaluation.external import predict, tensors_of
+    from grandrounds.models.trained import trained_models
 
     problem = Problem.from_dict(run.problem)
     model_of = trained_models(problem.model_spec(pretrained=False), run.weights, run.seed)
@@ -254,7 +255,7 @@ def site_predictions(run: Run, sites_dir: Path, split: Part) -> Iterator[SitePre
         data = site_data_of(problem, site, sites_dir)
         rows = data.rows(split)
         if len(rows):
-            model = model_of(data.images[data.rows("train")], site)
+            model = model_of((data.images, data.rows("train")))
             probabilities = predict(model, tensors_of(data.images), rows).double().numpy()
             groups = [data.groups[row] for row in rows]
             yield SitePredictions(site, data.images[rows], data.labels[rows], probabilities, groups, model)
@@ -268,7 +269,9 @@ def site_data_of(problem: Problem, site: str, sites_dir: Path) -> SiteData:
     """
     location = locate_dataset(site, problem.dataset, [sites_dir])
     with decoded_images() as cache:
-        return load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
+        return load_site_data(
+            location, problem.classes, problem.image_size, problem.channels, cache, multi=problem.multi
+        )
 
 
 def _file(folder: Path, site: str, model: str) -> Path:

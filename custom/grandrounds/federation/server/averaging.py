@@ -26,7 +26,7 @@ from grandrounds.protocol.messages import (
     floating_entries,
     require_like,
 )
-from grandrounds.protocol.problem import SITE_NORM
+from grandrounds.protocol.problem import require_whole_models
 from grandrounds.protocol.tensors import FULL, UpdatePrecision, apply_update, require_finite_tensors
 
 
@@ -98,10 +98,7 @@ class AveragingController(RoundController):
         """
         if self.encrypted:
             raise ConfigurationError(f"{needed_by} needs a model, which the server cannot read: aggregation=encrypted")
-        if self.problem.norm == SITE_NORM:
-            raise ConfigurationError(
-                f"{needed_by} needs a whole model, and problem.norm=site leaves a part at the sites"
-            )
+        require_whole_models(self.problem, needed_by)
         if self._images is None:
             self._images = ServerImages(self.problem, self.seed, self.fl_ctx, self.server_compute, needed_by)
         return self._images

@@ -30,14 +30,15 @@ from grandrounds.data.site import (
     locate_dataset,
     read_site_config,
 )
-from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.paths import STATE_VARIABLE, data_folders, in_kit, state_folder, workspace_root
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
 from grandrounds.federation.site.options import ComputeOptions
 from grandrounds.federation.site.worker import row_noise
+from grandrounds.models.adaptation import MIN_IMAGES
 from grandrounds.models.registry import minimum_image_size, require_buildable
 from grandrounds.protocol.messages import Payload
-from grandrounds.protocol.problem import ModelSpec, Problem
+from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
 
 
 def cache_folder(fl_ctx: FLContext) -> Path:
@@ -72,6 +73,12 @@ def load_checked_data(
         if finding.level == "warning":
             log.warning("%s", finding.message)
     require_healthy(findings)
+    count = len(data.rows("train"))
+    if trains and problem.norm == SITE_NORM and count < MIN_IMAGES:
+        raise DataError(
+            f"{site}: problem.norm=site takes the statistics of {MIN_IMAGES} training images or more, labelled or not, "
+            f"and there are {count}; add images, or set problem.norm to frozen"
+        )
     return data
 
 

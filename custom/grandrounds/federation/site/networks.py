@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 from torch import Tensor, nn
 
 from grandrounds.data.site import SiteData
-from grandrounds.evaluation.adaptation import site_statistics
 from grandrounds.federation.site.context import SiteContext
+from grandrounds.models.adaptation import site_statistics
 from grandrounds.models.compute import compile_network
 from grandrounds.models.norm import use_statistics
 from grandrounds.protocol.problem import SITE_NORM
@@ -35,15 +35,12 @@ class SharedNetwork:
         """The network of the context's architecture on its device; its weights are whatever was loaded last.
 
         With ``problem.norm=site`` it has the statistics of the site's training images.
-
-        Raises:
-            DataError: if these are too few.
         """
         network = self._network(context)
         if context.model_spec.norm == SITE_NORM:
             if self._statistics is None or self._statistics[0] is not context.data:
-                images = context.data.images[context.data.rows("train")]
-                found = site_statistics(context.model_spec, context.seed, images, context.site, context.device)
+                of = context.data.images, context.data.rows("train")
+                found = site_statistics(context.model_spec, context.seed, *of, context.device)
                 self._statistics = context.data, found
             use_statistics(network, self._statistics[1])
         return network

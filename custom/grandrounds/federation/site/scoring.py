@@ -27,8 +27,8 @@ from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.evaluation.multi_label.metrics import finding_cases, multi_label_metrics
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.store import SiteStore
-from grandrounds.models.norm import used_statistics
+from grandrounds.federation.site.store import SiteStore, copy_to_cpu
+from grandrounds.models.norm import whole_state
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import CURVES, Release, ReleaseKind, Result, State
@@ -85,13 +85,14 @@ def evaluate_models(
     rows = context.data.rows("test")
     metrics: dict[str, float] = {}
     releases: dict[str, Release] = {}
+    own_statistics = context.model_spec.norm == SITE_NORM
     for name, state in models.items():
         scores, probabilities = score(network := load(state), rows, context)
         metrics.update({f"{name}.{key}": value for key, value in scores.items()})
         store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
-        if own_statistics := context.model_spec.norm == SITE_NORM:
-            state = {**state, **used_statistics(network)}
-        if write_models or own_statistics:
+        if own_statistics:
+            store.write_model(name, copy_to_cpu(whole_state(network)), _description(context))
+        elif write_models:
             store.write_model(name, state, _description(context))
         if name in CURVES:
             curves = curve_counts(context.data, rows, probabilities)

@@ -25,7 +25,7 @@ from grandrounds.models.registry import build_model
 from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
-from grandrounds.protocol.problem import SITE_NORM
+from grandrounds.protocol.problem import require_whole_models
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UpdatePrecision, apply_update
 from grandrounds.seeding import numpy_generator
@@ -65,10 +65,7 @@ class FusionController(DeliveringController):
         Raises:
             ConfigurationError: if the server has none, or fewer than a batch, or has no whole models.
         """
-        if self.problem.norm == SITE_NORM:
-            raise ConfigurationError(
-                "FedDF trains whole models at the server, and problem.norm=site leaves a part at the sites"
-            )
+        require_whole_models(self.problem, "FedDF")
         try:
             self._public = load_dataset(self.public_set.public, self.problem, SERVER, self.fl_ctx)
         except ConfigurationError as error:

@@ -27,6 +27,7 @@ from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
+from grandrounds.protocol.problem import require_whole_models
 from grandrounds.protocol.tensors import apply_update
 from grandrounds.seeding import numpy_generator
 
@@ -66,6 +67,7 @@ class FedPerlController(FedAvgController):
         if selection.needs_validation:
             self.server_images(selection.needs_validation).require_validation()
         if selection.peer_choice in NOISE:
+            require_whole_models(self.problem, f"controller.peer_choice={selection.peer_choice}")
             generator = numpy_generator(self.seed, "noise image")
             channels, side = self.problem.channels, self.problem.image_size
             self._noise = noise_image(selection.peer_choice, channels, side, generator)

@@ -54,8 +54,8 @@ class SupervisedExecutor(SiteExecutor):
             return None
         if context.model_spec.norm == SITE_NORM:
             raise ConfigurationError(
-                "with problem.norm=site every image changes how the others are normalised: record-level privacy needs "
-                "problem.norm=group, or frozen"
+                "with problem.norm=site every image changes how the others are normalised: "
+                "executor.record_noise_multiplier needs problem.norm=group, or frozen"
             )
         records = len(units_to_learn(context, self.training, self.protection.privacy_unit))
         return self.protection.of_round(records, self.training.batch_size, self.training.steps)

@@ -19,8 +19,8 @@ from grandrounds.evaluation.external import (
     LabelledImages,
     load_test_images,
     predict_images,
-    trained_models,
 )
+from grandrounds.models.trained import trained_models
 from grandrounds.reporting.external.preparation import Overlap, overlap_with
 from grandrounds.reporting.external.trained import TrainedModel
 from grandrounds.reporting.figures.images import failure_figure
@@ -118,7 +118,7 @@ def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dic
     model_of, found = trained_models(trained.problem.model_spec(pretrained=False), trained.weights, trained.seed), {}
     for name, test in images.sites.items():
         step(f"predicting {len(test.names)} images of {name}")
-        model = model_of(test.images, name).to(device)
+        model = model_of((test.images, np.arange(len(test.names)))).to(device)
         found[name] = predict_images(model, test, device, trained.problem.multi)
     return found
 

@@ -1,16 +1,20 @@
 """Statistics of a site's images, compared with moments computed by hand from what the published network passes on."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.adaptation import LEAST, MOST, site_statistics
-from grandrounds.evaluation.external import load_trained, predict, tensors_of
+from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.models.adaptation import MAX_IMAGES, MIN_IMAGES, site_statistics
 from grandrounds.models.norm import FrozenBatchNorm, use_statistics, used_statistics
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
+from grandrounds.models.split import split_network
+from grandrounds.models.trained import load_trained
 from grandrounds.protocol.problem import ModelSpec
 
 FIRST = "blocks.2.residual.1"
@@ -38,7 +42,7 @@ def test_the_first_trained_norm_gets_the_moments_of_what_comes_in(spec):
     with torch.no_grad():
         network(tensors_of(images)(np.arange(48)))
     values = seen[0].double().numpy().transpose(1, 0, 2, 3).reshape(seen[0].shape[1], -1)
-    found = site_statistics(spec, 1, images, "site-1")
+    found = site_statistics(spec, 1, images, np.arange(len(images)))
     np.testing.assert_allclose(found[f"{FIRST}.running_mean"], values.mean(axis=1), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found[f"{FIRST}.running_var"], values.var(axis=1, ddof=1), rtol=1e-4)
     assert found.keys() == used_statistics(network).keys()
@@ -49,7 +53,7 @@ def test_statistics_are_used_in_training_and_evaluation_and_are_in_no_state(spec
     digest, state = frozen_digest(network), network.state_dict()
     published = {name: value.clone() for name, value in used_statistics(network).items()}
     before = network(tensors_of(drawn(8))(np.arange(8)))
-    own = site_statistics(spec, 1, drawn(48, brightness=0.5), "site-1")
+    own = site_statistics(spec, 1, drawn(48, brightness=0.5), np.arange(48))
     use_statistics(network, own)
     for mode in (True, False):
         assert not torch.allclose(network.train(mode)(tensors_of(drawn(8))(np.arange(8))), before, atol=1e-3)
@@ -58,19 +62,11 @@ def test_statistics_are_used_in_training_and_evaluation_and_are_in_no_state(spec
     assert (network.state_dict().keys(), frozen_digest(network)) == (state.keys(), digest)
 
 
-def test_at_most_so_many_images_count_evenly_spaced(spec):
-    many = drawn(2 * MOST - 1)
-    expected = site_statistics(spec, 1, many[::2], "site-1")
-    found = site_statistics(spec, 1, many, "site-1")
+def test_at_most_so_many_of_the_rows_count_evenly_spaced(spec):
+    images, rows = drawn(2 * MAX_IMAGES), np.arange(1, 2 * MAX_IMAGES)
+    expected = site_statistics(spec, 1, images, rows[::2])
+    found = site_statistics(spec, 1, images, rows)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-def test_too_few_images_are_refused_with_the_way_out(spec):
-    message = (
-        r"^site-1: problem\.norm=site needs the statistics of at least 16 images .*there are 15; add images .*frozen$"
-    )
-    with pytest.raises(DataError, match=message):
-        site_statistics(spec, 1, drawn(LEAST - 1), "site-1")
 
 
 def test_a_trained_model_is_whole_for_the_images_of_a_site(spec, tmp_path):
@@ -80,15 +76,17 @@ def test_a_trained_model_is_whole_for_the_images_of_a_site(spec, tmp_path):
         for parameter in network.parameters():
             parameter.mul_(1.1)
     torch.save(network.state_dict(), tmp_path / "trained.pt")
-    use_statistics(network, site_statistics(spec, 1, images, "site-1"))
+    use_statistics(network, site_statistics(spec, 1, images, np.arange(len(images))))
     rows = np.arange(48)
-    whole = load_trained(spec, tmp_path / "trained.pt", 1, images)
+    whole = load_trained(spec, tmp_path / "trained.pt", 1, (images, rows))
     assert any(isinstance(module, nn.BatchNorm2d) for module in whole.modules())
     torch.testing.assert_close(
         predict(whole, tensors_of(images), rows), predict(network, tensors_of(images), rows), rtol=1e-4, atol=1e-5
     )
     with pytest.raises(ConfigurationError, match=r"trained\.pt has no statistics of batch norm: .*common\.pt"):
         load_trained(spec, tmp_path / "trained.pt", 1)
+    with pytest.raises(DataError, match=r"trained\.pt .*it needs at least 16 of one device, got 15$"):
+        load_trained(spec, tmp_path / "trained.pt", 1, (images, rows[: MIN_IMAGES - 1]))
 
 
 @pytest.mark.parametrize(
@@ -101,3 +99,18 @@ def test_a_trained_model_is_whole_for_the_images_of_a_site(spec, tmp_path):
 def test_there_must_be_norms_to_adapt(changed, message):
     with pytest.raises(ConfigurationError, match=message):
         ModelSpec("compact", **{"classes": 3, "weights": "imagenet", "norm": "site", **changed})
+
+
+def test_a_network_without_batch_norm_is_refused(tmp_path):
+    torch.save(build_model(ModelSpec("resnet9", classes=3), seed=7).state_dict(), tmp_path / "published.pt")
+    with pytest.raises(ConfigurationError, match=r"problem\.norm=site: no trained layer of resnet9 has batch norm"):
+        build_model(ModelSpec("resnet9", classes=3, weights=str(tmp_path / "published.pt"), norm="site"), seed=1)
+
+
+def test_copies_that_predict_keep_the_statistics(spec):
+    network = build_model(spec, seed=1).eval()
+    use_statistics(network, site_statistics(spec, 1, drawn(48, brightness=0.5), np.arange(48)))
+    batch = tensors_of(drawn(8))(np.arange(8))
+    encoder, head = split_network(network)
+    for other in (copy.deepcopy(network), folded_copy(network), lambda images: head(encoder(images))):
+        torch.testing.assert_close(other(batch), network(batch))

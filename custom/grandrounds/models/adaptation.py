@@ -2,7 +2,7 @@
 
 Adaptive batch normalisation (Li et al., "Adaptive Batch Normalization for Practical Domain Adaptation", Pattern Recognition
 2018) needs no label. With ``problem.norm=site`` the trained layers normalise by the statistics that the site's own images
-have in the network of the published weights. They are computed once, at the site, and never leave it.
+have in the network of the published weights. They stay at the site.
 """
 
 from __future__ import annotations
@@ -15,42 +15,36 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.errors import DataError
 from grandrounds.models.norm import adapt_statistics, is_running_statistic
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 
 BATCH = 128
-MOST = 512
-LEAST = 16
-"""Images that are looked at at most, and that there must be."""
+MIN_IMAGES = 16
+MAX_IMAGES = 512
 
 
 def site_statistics(
-    spec: ModelSpec, seed: int, images: NDArray[np.uint8], owner: str, device: torch.device | str = "cpu"
+    spec: ModelSpec,
+    seed: int,
+    images: NDArray[np.uint8],
+    rows: NDArray[np.integer],
+    device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """What :func:`~grandrounds.models.norm.use_statistics` takes, from images without labels.
+    """What :func:`~grandrounds.models.norm.use_statistics` takes, from images with or without labels.
 
     Args:
         spec: of the network; its layers have the published weights, whatever has been trained since.
         seed: of the run.
-        images: of one device or site, uint8, shape ``(images, height, width, channels)``; 512 of them count, evenly spaced.
-        owner: of the images, for the error.
+        images: of one site, uint8, shape ``(images, height, width, channels)``.
+        rows: which of them are looked at; of more than 512 so many, evenly spaced.
         device: where to compute.
 
     Returns:
-        Means and variances by ``state_dict`` name, each of shape ``(channels,)``: means over batches of about 128 images.
-
-    Raises:
-        DataError: for fewer than 16 images.
+        Means and variances by ``state_dict`` name, each of shape ``(channels,)``: means over batches of at most 128 images.
     """
-    if len(images) < LEAST:
-        raise DataError(
-            f"{owner}: problem.norm=site needs the statistics of at least {LEAST} images without labels, there are "
-            f"{len(images)}; add images of this device, or set problem.norm to frozen"
-        )
-    rows = np.linspace(0, len(images) - 1, min(len(images), MOST)).round().astype(int)
-    batches = np.array_split(rows, -(-len(rows) // BATCH))
+    chosen = rows[np.linspace(0, len(rows) - 1, min(len(rows), MAX_IMAGES)).round().astype(int)]
+    batches = np.array_split(chosen, -(-len(chosen) // BATCH))
     network = build_model(replace(spec, norm="batch", load_weights=True), seed).to(device)
     adapt_statistics(network, (to_tensor(np.ascontiguousarray(images[batch]), device) for batch in batches))
     state = network.state_dict()
