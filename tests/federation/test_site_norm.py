@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from grandrounds.api.prediction import predict_with
 from grandrounds.commands.report import export
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.data.site import load_site_data, locate_dataset
@@ -21,6 +22,7 @@ from grandrounds.reporting.predictions import site_predictions
 from grandrounds.reporting.runs import read_run
 
 SITES = ["site-1", "site-2", "site-3"]
+CLASSES = ("round", "ring", "clustered", "irregular")
 STEPS = ["controller.rounds=2", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
 OWN_NORM = ["problem.backbone=compact", "problem.weights=start", "problem.norm=site", "problem.trainable=from:2"]
 OPTIONS = {
@@ -78,23 +80,34 @@ def predictions_of(workspace, site):
 
 
 def names_in(content):
+    """All names in what a file holds, at any depth."""
     if isinstance(content, dict):
         for name, value in content.items():
             yield str(name)
             yield from names_in(value)
+    elif isinstance(content, list | tuple):
+        for value in content:
+            yield from names_in(value)
+
+
+def names_at_the_server(found):
+    """Names of all tensors that the server has kept, and by site the parts of its messages."""
+    paths = [
+        path for path in found.workspace.rglob("*.pt") if "flare" not in path.parts and path.parent.name not in SITES
+    ]
+    kept = {name for path in paths for name in names_in(torch.load(path, weights_only=True))}
+    return kept, {
+        site: {name for name in sent if name.startswith("up.")} for site, sent in found.summary["bytes"].items()
+    }
 
 
 @pytest.mark.parametrize("job", OPTIONS)
-def test_a_run_ends_and_statistics_are_in_no_message_and_no_file_of_the_server(go, job):
-    found = go(job)
+def test_the_server_gets_no_more_than_with_frozen_statistics(go, job):
+    found, frozen = go(job), go(job, "problem.norm=frozen")
     assert (found.summary["status"], [entry["dropped"] for entry in found.summary["rounds"]]) == ("finished", [{}, {}])
-    for model in found.models.values():
-        assert not any(map(is_running_statistic, model))
-    files = [path for path in found.workspace.rglob("*.pt") if "flare" not in path.parts and path.stem != "common"]
-    assert files
-    for path in files:
-        if path.parent.name not in SITES:
-            assert not any(map(is_running_statistic, names_in(torch.load(path, weights_only=True)))), path
+    assert names_at_the_server(found) == names_at_the_server(frozen)
+    sizes = [{site: sent["up.update"] for site, sent in one.summary["bytes"].items()} for one in (found, frozen)]
+    assert sizes[0] == sizes[1]
 
 
 def test_each_site_has_the_whole_model_with_its_own_statistics(fedavg, hospitals, tmp_path):
@@ -134,6 +147,12 @@ def test_a_report_predicts_with_each_sites_statistics_and_an_export_says_where_t
         export(fedavg.workspace, out=tmp_path / "model", site="site-2")
 
 
+def test_a_model_for_all_sites_is_not_exported_for_one(go, hospitals, tmp_path):
+    found = go("fedavg", "problem.norm=frozen")
+    with pytest.raises(GrandRoundsError, match=r"is one for all sites \(problem\.norm=frozen\): leave out --site"):
+        export(found.workspace, out=tmp_path / "model", sites_dir=hospitals, site="site-2")
+
+
 def test_an_export_is_for_a_site(fedavg, hospitals, tmp_path):
     export(fedavg.workspace, out=tmp_path, sites_dir=hospitals, site="site-2")
     state = torch.load(tmp_path / "bundle" / "models" / "model.pt", weights_only=True)
@@ -145,8 +164,56 @@ def test_an_export_is_for_a_site(fedavg, hospitals, tmp_path):
     assert "images of site-2" in json.loads((tmp_path / "model_card.json").read_text())["intended_use"]
 
 
-def test_record_level_privacy_and_images_of_the_server_are_refused(go):
-    with pytest.raises(GrandRoundsError, match=r"every image changes how the others are normalised"):
-        go("fedavg", "executor.record_noise_multiplier=1.0", "executor.class_weights=none", "controller.min_sites=1")
-    with pytest.raises(GrandRoundsError, match=r"problem\.norm=site leaves a part at the sites"):
-        go("fedavg", "controller.selection_images=server")
+def test_predictions_take_the_statistics_of_their_images(fedavg, hospitals, tmp_path):
+    data = load_site_data(locate_dataset("site-2", "phantom", [hospitals]), CLASSES, 32, 3, tmp_path)
+    rows = data.rows("train")
+    _, found = predict_with(fedavg.workspace, np.array(data.images[rows]), {})
+    (path,) = fedavg.workspace.rglob("site-2/common.pt")
+    description = json.loads(path.with_suffix(".json").read_text())
+    network = build_model(ModelSpec(**description["model"]), description["seed"])
+    network.load_state_dict(torch.load(path, weights_only=True))
+    np.testing.assert_allclose(found, predict(network.eval(), tensors_of(data.images), rows).numpy(), atol=1e-5)
+    with pytest.raises(GrandRoundsError, match="it needs at least 16 of one device, got 3"):
+        predict_with(fedavg.workspace, np.array(data.images[:3]), {})
+
+
+def test_a_site_with_too_few_images_does_not_join(go, run, hospitals, tmp_path):
+    phantom_site("site-4", hospitals, size=32, images=18, labelled=0.7)
+    own = {"phantom": {"manifest": "manifest.csv", "root": "images.npz"}}
+    (hospitals / "site-4" / "grandrounds.json").write_text(json.dumps({"datasets": own}))
+    job = with_options(load_job("fedirm"), [*STEPS, *OWN_NORM, *OPTIONS["fedirm"], "controller.min_sites=1"])
+    found = run(job, tmp_path, ["site-1", "site-4"], sites_dir=hospitals)
+    assert found.summary["contributions"].get("site-4", 0) == 0
+    text = json.dumps(found.summary) + (found.results / "events.jsonl").read_text()
+    assert "problem.norm=site takes the statistics of 16 training images or more" in text
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "message"),
+    [
+        (
+            "fedavg",
+            ["executor.record_noise_multiplier=1.0", "executor.class_weights=none"],
+            "every image changes how the",
+        ),
+        (
+            "fedavg",
+            ["controller.selection_images=server"],
+            "controller.selection_images=server needs whole models at the s",
+        ),
+        (
+            "fedperl",
+            ["controller.peer_choice=fedmatch"],
+            "controller.peer_choice=fedmatch needs whole models at the server",
+        ),
+    ],
+)
+def test_what_needs_whole_models_is_refused(go, job, options, message):
+    with pytest.raises(GrandRoundsError, match=message):
+        go(job, *options)
+
+
+def test_feddf_is_refused(go, run, hospitals, tmp_path):
+    job = with_options(load_job("feddf"), ["executor.device=cpu", "executor.backbones=null", *OWN_NORM])
+    with pytest.raises(GrandRoundsError, match="FedDF needs whole models at the server"):
+        run(job, tmp_path, SITES, sites_dir=hospitals)

@@ -115,7 +115,7 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
         to_frozen_norm(model)
         if spec.norm == SITE_NORM and not frozen_statistics(model):
             raise ConfigurationError(
-                f"problem.norm=site: the trained layers of {spec.backbone} have no batch norm; leave it out"
+                f"problem.norm=site: no trained layer of {spec.backbone} has batch norm; leave it out"
             )
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model

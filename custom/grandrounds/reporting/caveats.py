@@ -15,6 +15,7 @@ import numpy as np
 from grandrounds.evaluation.bootstrap import MIN_CASES
 from grandrounds.evaluation.comparisons import MIN_SEEDS
 from grandrounds.evaluation.intervals import CONFIDENCE, Z
+from grandrounds.protocol.problem import SITE_NORM
 from grandrounds.reporting.comparison import FINDING_METRIC, METRIC, Comparison
 from grandrounds.reporting.format import format_list, format_number
 from grandrounds.reporting.run import MODELS, Run
@@ -55,6 +56,11 @@ def caveats_of(run: Run, scores: RunScores) -> list[str]:
         )
     if run.model == "own" and run.predicted and not run.is_local:
         found.append("Scores are of each site's own choice of model; no one model has all of them.")
+    if run.problem.get("norm") == SITE_NORM:
+        found.append(
+            "Each site's scores are of the model with the batch norm statistics of its own images (problem.norm=site); no "
+            "one model has all of them."
+        )
     if scores.site_reported:
         curves = "there are no curves"
         if run.curve_counts:

@@ -10,7 +10,7 @@ from torch import nn
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.models.adaptation import MAX_IMAGES, MIN_IMAGES, site_statistics
-from grandrounds.models.norm import FrozenBatchNorm, use_statistics, used_statistics
+from grandrounds.models.norm import FrozenBatchNorm, folded_copy, use_statistics, used_statistics
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network
@@ -103,8 +103,9 @@ def test_there_must_be_norms_to_adapt(changed, message):
 
 def test_a_network_without_batch_norm_is_refused(tmp_path):
     torch.save(build_model(ModelSpec("resnet9", classes=3), seed=7).state_dict(), tmp_path / "published.pt")
+    weights = str(tmp_path / "published.pt")
     with pytest.raises(ConfigurationError, match=r"problem\.norm=site: no trained layer of resnet9 has batch norm"):
-        build_model(ModelSpec("resnet9", classes=3, weights=str(tmp_path / "published.pt"), norm="site"), seed=1)
+        build_model(ModelSpec("resnet9", classes=3, weights=weights, intensities="scaled", norm="site"), seed=1)
 
 
 def test_copies_that_predict_keep_the_statistics(spec):

@@ -9,7 +9,7 @@ from grandrounds.reporting.model import report_on
 from grandrounds.reporting.overview import overview
 from grandrounds.reporting.runs import read_run
 
-from .conftest import CLASSES, SITES, events, predictions
+from .conftest import CLASSES, SITES, configured, events, predictions
 
 
 def caveats_of_run(path):
@@ -46,6 +46,13 @@ def test_a_class_that_is_missing_everywhere(make_run):
     assert one(found, "No test image") == (
         "No test image of other at any site: nothing is known about detecting it, and no mean includes it."
     )
+
+
+def test_scores_of_models_with_the_statistics_of_each_site(make_run):
+    assert not [caveat for caveat in caveats_of_run(make_run()) if "statistics" in caveat]
+    problem = {**configured()["problem"], "norm": "site"}
+    path = make_run(configuration=configured(problem=problem))
+    assert one(caveats_of_run(path), "statistics of its own images").endswith("no one model has all of them.")
 
 
 def test_a_rare_class(make_run):

@@ -16,7 +16,7 @@ from grandrounds.methods.fixmatch.training import PseudoLabeler, SemiSupervisedO
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.models.norm import adapt_statistics, folded_copy
 from grandrounds.protocol.messages import Payload, Result
-from grandrounds.protocol.problem import Task
+from grandrounds.protocol.problem import FROZEN_NORMS, Task
 
 STATISTICS_BATCH = 128
 AVERAGE = "average of received models"
@@ -65,6 +65,11 @@ class FixMatchExecutor(SupervisedExecutor):
         teacher = copy.deepcopy(network)
         network.load_state_dict(received)
         if options.teacher_statistics == "site":
+            if context.model_spec.norm in FROZEN_NORMS:
+                raise ConfigurationError(
+                    f"executor.teacher_statistics=site is for problem.norm=batch, and it is {context.model_spec.norm}; "
+                    "leave it out, or set problem.norm to site, which is for all models of a site"
+                )
             rows = eval_batches(context.data.rows("train"), STATISTICS_BATCH)
             adapt_statistics(teacher, (context.views(batch, "none") for batch in rows))
         return folded_copy(teacher)

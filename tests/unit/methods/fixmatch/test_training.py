@@ -379,6 +379,9 @@ def test_a_teacher_can_have_the_statistics_of_the_sites_images():
     assert torch.equal(model[0].running_mean, torch.zeros(3)), "the trained model keeps the received statistics"
     with pytest.raises(ConfigurationError, match="teacher_statistics=site needs teacher=received or average"):
         FixMatchExecutor(teacher_statistics="site")
+    fixed = replace(context, problem=replace(context.problem, norm="site", weights="imagenet"))
+    with pytest.raises(ConfigurationError, match=r"teacher_statistics=site is for problem\.norm=batch, and it is site"):
+        executor._teacher(model, fixed)
 
 
 def test_teachers_that_cannot_be_are_refused():
