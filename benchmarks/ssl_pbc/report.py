@@ -23,8 +23,8 @@ GATES = (
 )
 FIRST_RUN = "first_run"
 REFERENCES = (
-    "fedavg_lower", "two_sites", "server_alone", "ssfl", "ssfl_aligned", "t2_pa",
-    "irm_lower", "irm_lower_fifth", "irm_still", "irm_still_weighted",
+    "fedavg_lower", "fedavg_site", "two_sites", "server_alone", "ssfl", "ssfl_aligned", "ssfl_site", "t2_pa",
+    "irm_lower", "irm_lower_site", "irm_lower_fifth", "irm_still", "irm_still_weighted",
 )  # fmt: skip
 
 
