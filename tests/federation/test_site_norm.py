@@ -9,7 +9,7 @@ import torch
 
 from grandrounds.api.prediction import predict_with
 from grandrounds.commands.report import export
-from grandrounds.data.partition.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import FINDINGS_NAME, phantom_site
 from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import GrandRoundsError
@@ -90,24 +90,21 @@ def names_in(content):
             yield from names_in(value)
 
 
-def names_at_the_server(found):
-    """Names of all tensors that the server has kept, and by site the parts of its messages."""
+@pytest.mark.parametrize("job", OPTIONS)
+def test_parameters_of_the_trained_layers_are_all_that_leaves_and_is_kept_at_the_server(go, job):
+    found = go(job)
+    assert (found.summary["status"], [entry["dropped"] for entry in found.summary["rounds"]]) == ("finished", [{}, {}])
+    trained = dict(build_model(ModelSpec("compact", classes=4, trainable="from:2"), 1).named_parameters())
+    assert all(model.keys() == trained.keys() for model in found.models.values())
     paths = [
         path for path in found.workspace.rglob("*.pt") if "flare" not in path.parts and path.parent.name not in SITES
     ]
     kept = {name for path in paths for name in names_in(torch.load(path, weights_only=True))}
-    return kept, {
-        site: {name for name in sent if name.startswith("up.")} for site, sent in found.summary["bytes"].items()
-    }
-
-
-@pytest.mark.parametrize("job", OPTIONS)
-def test_the_server_gets_no_more_than_with_frozen_statistics(go, job):
-    found, frozen = go(job), go(job, "problem.norm=frozen")
-    assert (found.summary["status"], [entry["dropped"] for entry in found.summary["rounds"]]) == ("finished", [{}, {}])
-    assert names_at_the_server(found) == names_at_the_server(frozen)
-    sizes = [{site: sent["up.update"] for site, sent in one.summary["bytes"].items()} for one in (found, frozen)]
-    assert sizes[0] == sizes[1]
+    assert {name for name in kept if name.startswith(("blocks.", "classifier."))} == trained.keys()
+    for site, sent in found.summary["bytes"].items():
+        assert (
+            sent["up.update"] == sum(value.nbytes for value in trained.values()) * found.summary["contributions"][site]
+        )
 
 
 def test_each_site_has_the_whole_model_with_its_own_statistics(fedavg, hospitals, tmp_path):
@@ -162,6 +159,27 @@ def test_an_export_is_for_a_site(fedavg, hospitals, tmp_path):
     for name, value in own.items():
         torch.testing.assert_close(state[name], value)
     assert "images of site-2" in json.loads((tmp_path / "model_card.json").read_text())["intended_use"]
+
+
+def test_a_model_of_findings_is_exported_for_a_site(run, go, tmp_path):
+    phantom_site("site-1", tmp_path / "sites", size=32, images=60, dataset=FINDINGS_NAME)
+    findings = [
+        "problem.task=multi",
+        f"problem.dataset={FINDINGS_NAME}",
+        'problem.classes=["round","ring","clustered"]',
+        "controller.selection_metric=auto",
+        "controller.min_sites=1",
+        "problem.weights=three",
+    ]
+    torch.save(build_model(ModelSpec("compact", classes=3), seed=5).state_dict(), tmp_path / "three.pt")
+    add_file(tmp_path / "three.pt", "three", "scaled", "MIT")
+    job = with_options(load_job("fedavg"), [*STEPS, *OWN_NORM, *findings])
+    run(job, tmp_path / "run", ["site-1"], sites_dir=tmp_path / "sites")
+    export(tmp_path / "run", out=tmp_path / "model", sites_dir=tmp_path / "sites", site="site-1")
+    (path,) = (tmp_path / "run").rglob("site-1/common.pt")
+    own = torch.load(path, weights_only=True)
+    state = torch.load(tmp_path / "model" / "bundle" / "models" / "model.pt", weights_only=True)
+    assert all(torch.allclose(state[name], value) for name, value in own.items())
 
 
 def test_predictions_take_the_statistics_of_their_images(fedavg, hospitals, tmp_path):
