@@ -15,13 +15,13 @@ from grandrounds.evaluation.external import (
     ImagePredictions,
     labels_are_groups,
     load_test_images,
-    load_trained,
     predict_images,
     write_predictions,
 )
 from grandrounds.evaluation.grad_cam import prediction_maps
 from grandrounds.evaluation.per_class import grouping_of
 from grandrounds.models.registry import build_model
+from grandrounds.models.trained import load_trained
 from grandrounds.protocol.problem import ModelSpec
 
 CLASSES = ("mel", "nv")
