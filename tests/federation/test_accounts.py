@@ -157,7 +157,7 @@ def test_the_mean_over_the_sites_is_recorded_beside_the_score(fedperl):
 
 
 def test_the_selected_model_is_that_of_the_selected_round(tiny, run, tmp_path, identical):
-    """A large learning rate makes the scores jump; which seed has its best round early depends on the processor's rounding."""
+    """A large learning rate makes scores jump. Which seed has its best round early depends on the processor's rounding."""
     for seed in range(1, 11):
         options = ["executor.learning_rate=0.05", "executor.steps=4", f"controller.seed={seed}"]
         found = run(tiny("ssfl", *options, "controller.rounds=4"), tmp_path / f"a{seed}")
