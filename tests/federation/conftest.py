@@ -39,6 +39,17 @@ def small_backbones():
         del OWN_BACKBONES.entries[name]
 
 
+def names_in(content):
+    """All names in what a file holds, at any depth."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            yield str(name)
+            yield from names_in(value)
+    elif isinstance(content, list | tuple):
+        for value in content:
+            yield from names_in(value)
+
+
 def two_layers(width):
     def make(classes, channels):
         layers = [nn.Conv2d(channels, width, 3, 2, 1), nn.BatchNorm2d(width), nn.ReLU()]

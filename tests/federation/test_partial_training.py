@@ -24,6 +24,8 @@ from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 
+from .conftest import names_in
+
 SITES, UNLABELLED = ["site-1", "site-2", "site-3"], "site-4"
 SHARED = ["controller.rounds=2", "problem.backbone=compact", "executor.device=cpu", "executor.batch_size=8"]
 STEPS = ["executor.steps=2"]
@@ -95,17 +97,6 @@ def go(run, hospitals, tmp_path_factory):
 
 def initial(trainable, seed=1, classes=4, **options):
     return build_model(ModelSpec("compact", classes=classes, trainable=trainable, **options), seed=seed)
-
-
-def names_in(content):
-    """All names in what a file holds, at any depth."""
-    if isinstance(content, dict):
-        for name, value in content.items():
-            yield str(name)
-            yield from names_in(value)
-    elif isinstance(content, list | tuple):
-        for value in content:
-            yield from names_in(value)
 
 
 @pytest.mark.parametrize(("job", "trainable", "views"), CASES)

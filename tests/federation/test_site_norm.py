@@ -21,6 +21,8 @@ from grandrounds.protocol.problem import ModelSpec
 from grandrounds.reporting.predictions import site_predictions
 from grandrounds.reporting.runs import read_run
 
+from .conftest import names_in
+
 SITES = ["site-1", "site-2", "site-3"]
 CLASSES = ("round", "ring", "clustered", "irregular")
 STEPS = ["controller.rounds=2", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
@@ -77,17 +79,6 @@ def predictions_of(workspace, site):
     with (workspace / "results" / site / "predictions_common.csv").open() as stream:
         lines = list(csv.DictReader(stream))
     return [[float(line[name]) for name in line if name.startswith("probability_")] for line in lines]
-
-
-def names_in(content):
-    """All names in what a file holds, at any depth."""
-    if isinstance(content, dict):
-        for name, value in content.items():
-            yield str(name)
-            yield from names_in(value)
-    elif isinstance(content, list | tuple):
-        for value in content:
-            yield from names_in(value)
 
 
 @pytest.mark.parametrize("job", OPTIONS)
