@@ -2,7 +2,7 @@
 
 Runs with one worker and with several are taken in turn, each in a process of its own; the ratio is of neighbouring runs.
 After them as many programs as workers run at the same time, each a simulation with one worker of its own. They share nothing
-and never wait for each other, so what they do together is the most that the machine's cores can give.
+and never wait for each other: how much they train together, beside one alone, shows what the machine's cores can give.
 The sites' own training times in a round tell what is lost: they grow where cores slow each other down, and what is left of
 the round is the workers' waiting and the server's work. Memory is the proportional set size of a run's processes together at
 its peak. The models must be equal to the bit. Wall-clock time counts here, so the machine must be idle; the load before each
@@ -50,12 +50,14 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _at_once(count: int, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Programs that share nothing: what :func:`case` returns of the first, with the training seconds of all."""
+    """Programs that share nothing: the training seconds of each, the model and the load before."""
+    load = round(os.getloadavg()[0], 2)
     with ThreadPoolExecutor(count) as pool:
         started = [pool.submit(in_child, "benchmarks.cores.run.case", workers=1, **arguments) for _ in range(count)]
         runs = [run.result() for run in started]
-    rounds = zip(*(run["training_seconds"] for run in runs), strict=True)
-    return {**runs[0], "training_seconds": [statistics.mean(seconds) for seconds in rounds]}
+    models = {run["model"] for run in runs}
+    trained = [statistics.median(run["training_seconds"]) for run in runs]
+    return {"load": load, "training_seconds": trained, "model": models.pop() if len(models) == 1 else "different"}
 
 
 def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds: int) -> dict[str, Any]:
@@ -136,10 +138,10 @@ def compared(title: str, workers: int, turns: list[dict[str, dict[str, Any]]]) -
         return statistics.median(turn[kind][value])
 
     def of(value: str) -> dict[str, float]:
-        return {kind: statistics.median(turn[kind][value] for turn in turns) for kind in turns[0]}
+        return {kind: statistics.median(turn[kind][value] for turn in turns) for kind in ("one", "several")}
 
     def spreads(value: str) -> dict[str, Any]:
-        return {kind: spread([median(turn, kind, value) for turn in turns], 3) for kind in turns[0]}
+        return {kind: spread([median(turn, kind, value) for turn in turns], 3) for kind in ("one", "several")}
 
     return {
         "case": title,
@@ -151,7 +153,7 @@ def compared(title: str, workers: int, turns: list[dict[str, dict[str, Any]]]) -
         ),
         "limit": spread(
             [
-                workers * median(turn, "one", "training_seconds") / median(turn, "apart", "training_seconds")
+                sum(median(turn, "one", "training_seconds") / seconds for seconds in turn["apart"]["training_seconds"])
                 for turn in turns
             ],
             2,
@@ -159,7 +161,7 @@ def compared(title: str, workers: int, turns: list[dict[str, dict[str, Any]]]) -
         "cpu_seconds": of("cpu_seconds"),
         "peak_mib": of("peak_mib"),
         "parts_mib": turns[0]["several"]["parts_mib"],
-        "loads": [run["load"] for turn in turns for run in turn.values() if "load" in run],
+        "loads": [run["load"] for turn in turns for run in turn.values()],
     }
 
 
@@ -181,8 +183,8 @@ def tables(result: dict[str, Any]) -> str:
     ]
     columns = {
         "FedPerl": "case", "workers": "workers", "s per round, one worker": "one", "s per round": "several",
-        "times as fast": "speed.median", "range": "range", "two programs at once": "limit.median",
-        "their range": "limits", "s of training, one worker": "trained",
+        "times as fast": "speed.median", "range": "range", "training of programs at once": "limit.median",
+        "its range": "limits", "s of training, one worker": "trained",
         "s of training": "trained_together", "memory, of one worker's": "memory",
         "MiB of the parent and each worker": "parts",
         "load before": "load",

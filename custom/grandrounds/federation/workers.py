@@ -169,6 +169,7 @@ def _serve(line: Connection, parents: list[Connection], work: Work) -> None:
         try:
             site, *request = receive(line)
             send(line, parent.pid or 0, work(site, *request))
+            del request
             give_back_freed_memory()
         except (EOFError, OSError):
             return

@@ -70,7 +70,7 @@ def test_what_was_sent_is_freed_at_once():
         gc.enable()
 
 
-def test_memory_is_given_back_after_each_errand_on_both_sides(monkeypatch, tmp_path):
+def test_memory_is_given_back_after_errands_on_both_sides(monkeypatch, tmp_path):
     def note():
         with (tmp_path / "given_back").open("a") as file:
             file.write(f"{os.getpid()}\n")
