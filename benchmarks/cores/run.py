@@ -1,6 +1,8 @@
 """Measure what a second core gives to a simulation: rounds of ten sites with one worker and with several.
 
 Runs with one worker and with several are taken in turn, each in a process of its own; the ratio is of neighbouring runs.
+After them as many programs as workers run at the same time, each a simulation with one worker of its own. They share nothing
+and never wait for each other: how much they train together, beside one alone, shows what the machine's cores can give.
 The sites' own training times in a round tell what is lost: they grow where cores slow each other down, and what is left of
 the round is the workers' waiting and the server's work. Memory is the proportional set size of a run's processes together at
 its peak. The models must be equal to the bit. Wall-clock time counts here, so the machine must be idle; the load before each
@@ -17,13 +19,14 @@ import statistics
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import MEBIBYTE, in_child, run, spread, table
 
-SITES, ROUNDS = 10, 4
+SITES, ROUNDS = 10, 3
 CASES = (("compact", 64, 26), ("efficientnet_lite0", 64, 12))
 WATCH_SECONDS = 0.2
 
@@ -41,9 +44,20 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
             for name, workers in (("one", 1), ("several", options.workers)):
                 load = round(os.getloadavg()[0], 2)
                 turn[name] = {"load": load, **in_child("benchmarks.cores.run.case", workers=workers, **arguments)}
-            turns.append(turn)
+            turns.append({**turn, "apart": _at_once(options.workers, arguments)})
         found.append(compared(f"{backbone}, {side} px, {steps} steps", options.workers, turns))
     return {"cases": found, **sizes}
+
+
+def _at_once(count: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Programs that share nothing: the training seconds of each, the model and the load before."""
+    load = round(os.getloadavg()[0], 2)
+    with ThreadPoolExecutor(count) as pool:
+        started = [pool.submit(in_child, "benchmarks.cores.run.case", workers=1, **arguments) for _ in range(count)]
+        runs = [run.result() for run in started]
+    models = {run["model"] for run in runs}
+    trained = [statistics.median(run["training_seconds"]) for run in runs]
+    return {"load": load, "training_seconds": trained, "model": models.pop() if len(models) == 1 else "different"}
 
 
 def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds: int) -> dict[str, Any]:
@@ -124,10 +138,10 @@ def compared(title: str, workers: int, turns: list[dict[str, dict[str, Any]]]) -
         return statistics.median(turn[kind][value])
 
     def of(value: str) -> dict[str, float]:
-        return {kind: statistics.median(turn[kind][value] for turn in turns) for kind in turns[0]}
+        return {kind: statistics.median(turn[kind][value] for turn in turns) for kind in ("one", "several")}
 
     def spreads(value: str) -> dict[str, Any]:
-        return {kind: spread([median(turn, kind, value) for turn in turns], 3) for kind in turns[0]}
+        return {kind: spread([median(turn, kind, value) for turn in turns], 3) for kind in ("one", "several")}
 
     return {
         "case": title,
@@ -136,6 +150,13 @@ def compared(title: str, workers: int, turns: list[dict[str, dict[str, Any]]]) -
         "training_seconds_per_round": spreads("training_seconds"),
         "speed": spread(
             [median(turn, "one", "round_seconds") / median(turn, "several", "round_seconds") for turn in turns], 2
+        ),
+        "limit": spread(
+            [
+                sum(median(turn, "one", "training_seconds") / seconds for seconds in turn["apart"]["training_seconds"])
+                for turn in turns
+            ],
+            2,
         ),
         "cpu_seconds": of("cpu_seconds"),
         "peak_mib": of("peak_mib"),
@@ -149,6 +170,7 @@ def tables(result: dict[str, Any]) -> str:
         {
             **case,
             "range": f"{case['speed']['lowest']:.2f} to {case['speed']['highest']:.2f}",
+            "limits": f"{case['limit']['lowest']:.2f} to {case['limit']['highest']:.2f}",
             "one": case["seconds_per_round"]["one"]["median"],
             "several": case["seconds_per_round"]["several"]["median"],
             "trained": case["training_seconds_per_round"]["one"]["median"],
@@ -161,7 +183,8 @@ def tables(result: dict[str, Any]) -> str:
     ]
     columns = {
         "FedPerl": "case", "workers": "workers", "s per round, one worker": "one", "s per round": "several",
-        "times as fast": "speed.median", "range": "range", "s of training, one worker": "trained",
+        "times as fast": "speed.median", "range": "range", "training of programs at once": "limit.median",
+        "its range": "limits", "s of training, one worker": "trained",
         "s of training": "trained_together", "memory, of one worker's": "memory",
         "MiB of the parent and each worker": "parts",
         "load before": "load",

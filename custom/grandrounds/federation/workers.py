@@ -19,6 +19,7 @@ import torch
 from nvflare.apis.shareable import Shareable
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.memory import give_back_freed_memory
 from grandrounds.federation.shared_memory import receive, send
 from grandrounds.federation.site.isolation import SECONDS_TO_STOP, become_child, described_end, kill_group
 
@@ -114,6 +115,7 @@ class Workers:
             if not self._closed:
                 self._call(errand.done, answer)
             del answer
+            give_back_freed_memory()
         self._end(number, errand)
 
     def _end(self, number: int, errand: Errand | None) -> None:
@@ -167,5 +169,7 @@ def _serve(line: Connection, parents: list[Connection], work: Work) -> None:
         try:
             site, *request = receive(line)
             send(line, parent.pid or 0, work(site, *request))
+            del request
+            give_back_freed_memory()
         except (EOFError, OSError):
             return

@@ -105,6 +105,27 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+RESIDENT_MIB = """
+import ctypes, sys
+from pathlib import Path
+sys.path.insert(0, "custom")
+from grandrounds.federation.memory import give_back_freed_memory, keep_freed_memory
+assert keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+blocks = [libc.malloc(1 << 20) for _ in range(64)]
+for block in blocks:
+    libc.memset(block, 1, 1 << 20)
+for block in blocks:
+    libc.free(block)
+if {given_back}:
+    give_back_freed_memory()
+lines = Path("/proc/self/status").read_text().splitlines()
+print(next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS")))
+"""
+
+
 COUNT_ARENAS = """
 import ctypes, sys, tempfile, threading
 sys.path.insert(0, "custom")
@@ -159,6 +180,11 @@ def test_what_an_application_has_frozen_stays_frozen():
 @GNU
 def test_large_blocks_are_used_again_without_new_pages():
     assert printed(COUNT_FAULTS.format(kept=True)) < printed(COUNT_FAULTS.format(kept=False)) / 2
+
+
+@GNU
+def test_freed_memory_is_given_back_when_asked_for():
+    assert printed(RESIDENT_MIB.format(given_back=True)) < printed(RESIDENT_MIB.format(given_back=False)) - 48
 
 
 @GNU

@@ -70,6 +70,19 @@ def test_what_was_sent_is_freed_at_once():
         gc.enable()
 
 
+def test_memory_is_given_back_after_errands_on_both_sides(monkeypatch, tmp_path):
+    def note():
+        with (tmp_path / "given_back").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    monkeypatch.setattr("grandrounds.federation.workers.give_back_freed_memory", note)
+    assert len(answers(1, lambda site, *request: Shareable({"site": site}), ["site-1", "site-2"])) == 2
+    # The second errand has been answered; what follows the first is done on both sides.
+    processes = (tmp_path / "given_back").read_text().split()
+    assert str(os.getpid()) in processes
+    assert set(processes) > {str(os.getpid())}
+
+
 def test_an_errand_that_is_no_longer_wanted_is_left_out():
     found, complete = [], threading.Event()
     with Workers(1, lambda site, *request: Shareable({"site": site})) as workers:

@@ -6,7 +6,7 @@ to mark their methods as not to be compiled, which takes longer than a short tas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 import torch
@@ -100,22 +100,29 @@ class OptimizerStep:
         self._parameters = list(network.parameters())
         self._start = [parameter.detach().clone() for parameter in self._parameters] if proximal_weight else []
 
-    def step(self, loss: Tensor) -> None:
-        """Take one step down the loss."""
-        if self._weight:
-            loss = loss + proximal_loss(self._parameters, self._start, self._weight)
+    def step(self, losses: Iterable[Tensor]) -> None:
+        """Take one step down the sum of the losses; none if there is no loss."""
         self._optimizer.zero_grad(set_to_none=True)
+        learned = False
+        for loss in losses:
+            self._add_gradient(loss)
+            learned = True
+        if not learned:
+            return
+        if self._weight:
+            self._add_gradient(proximal_loss(self._parameters, self._start, self._weight))
         if self._scaler is None:
-            torch.autograd.backward(loss)
             self._clip()
             self._optimizer.step()
             return
-        torch.autograd.backward(self._scaler.scale(loss))
         if self._clip_norm is not None:
             self._scaler.unscale_(self._optimizer)
             self._clip()
         self._scaler.step(self._optimizer)
         self._scaler.update()
+
+    def _add_gradient(self, loss: Tensor) -> None:
+        torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
 
     def _clip(self) -> None:
         if self._clip_norm is not None:
@@ -135,8 +142,8 @@ def require_finite(values: Tensor, what: str, step: int, rate: str = "executor.l
 class Step(Protocol):
     """Takes an optimizer step, as :class:`OptimizerStep` does."""
 
-    def step(self, loss: Tensor) -> None:
-        """Take one step down the loss."""
+    def step(self, losses: Iterable[Tensor]) -> None:
+        """Take one step down the sum of the losses, of which there is at least one; each has a graph of its own."""
         ...
 
 
@@ -163,7 +170,7 @@ def run_steps(context: SiteContext, steps: int, take: Callable[[int], None], pur
 def train_steps(
     context: SiteContext,
     steps: int,
-    loss_of: Callable[[int], Tensor | None],
+    loss_of: Callable[[int], Tensor | Iterable[Tensor] | None],
     descent: Step,
     meter: Meter,
     rate: str = "executor.learning_rate",
@@ -174,7 +181,9 @@ def train_steps(
     Args:
         context: of the task.
         steps: how many.
-        loss_of: the loss of a step, counted from 0; None where the step has nothing to learn.
+        loss_of: the loss of a step, counted from 0; None where the step has nothing to learn. Of several losses
+            the step goes down the sum; an iterator takes less memory, because each has its backward pass before the next is
+            asked for.
         descent: goes down the loss.
         meter: gets the sum of the losses as ``loss``.
         rate: the option of the learning rate, for the error.
@@ -188,9 +197,13 @@ def train_steps(
     def take(step: int) -> None:
         loss = loss_of(step)
         if loss is not None:
+            descent.step(checked(step, [loss] if isinstance(loss, Tensor) else loss))
+
+    def checked(step: int, losses: Iterable[Tensor]) -> Iterator[Tensor]:
+        for loss in losses:
             require_finite(loss, "loss", step, rate)
-            descent.step(loss)
             meter.add("loss", loss)
+            yield loss
 
     run_steps(context, steps, take, purpose)
 

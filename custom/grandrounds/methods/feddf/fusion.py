@@ -7,7 +7,7 @@ average.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
@@ -152,10 +152,11 @@ class DistillationStep:
         self._optimizer = Adam(self._parameters, lr=options.distillation_rate, fused=True)
         self._decay = torch.optim.lr_scheduler.CosineAnnealingLR(self._optimizer, options.distillation_steps)
 
-    def step(self, loss: Tensor) -> None:
-        """Go one step down the loss."""
+    def step(self, losses: Iterable[Tensor]) -> None:
+        """Go one step down the sum of the losses."""
         self._optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
+        for loss in losses:
+            torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
         self._optimizer.step()
         self._decay.step()

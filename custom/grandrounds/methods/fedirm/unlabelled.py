@@ -248,7 +248,7 @@ def train_unlabelled(
         set_unlabelled_rate(optimizer, options, ramp)
         loss = work.loss(batches[step], step, ramp)
         require_finite(loss, "loss", step)
-        optimizer_step.step(loss)
+        optimizer_step.step([loss])
         teacher.follow(network)
 
     with statistics_of_passes(network, passes):

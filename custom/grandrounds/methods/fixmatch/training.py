@@ -6,7 +6,7 @@ replaces the model's own labels; FedPerl's peers do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
@@ -183,28 +183,20 @@ class UnlabelledBatches:
         model.train(training)
         return Expectations(predicted, counts)
 
-    def loss(self, network: nn.Module, step: int, labeler: PseudoLabeler | None, meter: Meter) -> Tensor | None:
-        """The weighted unsupervised loss of a step's batch and the labeler's; None if there is nothing to learn."""
+    def losses(self, network: nn.Module, step: int, labeler: PseudoLabeler | None, meter: Meter) -> Iterator[Tensor]:
+        """The labeler's loss of a step's batch and the weighted unsupervised one, as far as there is something to learn."""
         if self._batches is None:
-            return None
+            return
         rows = self._batches[step]
-        weak = None if labeler is None and self._predicted is not None else self._views(rows, step, self._weak)
-        local = self._predict(network, rows, weak, labeler is not None and labeler.needs_gradient)
-        require_finite(local, "prediction", step)
-        if self._expectations:
-            local = self._expectations.aligned(local)
-        threshold = self._threshold
-        if labeler is None or weak is None:
-            assign = finding_pseudo_labels if self._multi else pseudo_labels
-            found, extra = assign(local, threshold), None
-        else:
-            found, extra = labeler(weak, local, threshold)
+        with self._context.autocast():
+            found, extra = self._labelled(network, rows, step, labeler)
         self._count(rows, found, meter)
-        losses = [] if extra is None else [extra]
+        if extra is not None:
+            yield extra
         if bool(found.accepted.any()):
             chosen = found.accepted.any(dim=1) if self._multi else found.accepted
             positions = chosen.nonzero()[:, 0].cpu().numpy()
-            with NORMS[self._options.strong_norm](network):
+            with self._context.autocast(), NORMS[self._options.strong_norm](network):
                 strong = at_least_single(network(self._views(rows, step, "strong", positions)))
             reduction = self._options.unsupervised_reduction
             if self._multi:
@@ -214,8 +206,21 @@ class UnlabelledBatches:
             else:
                 unsupervised = unsupervised_loss(strong, found.labels[chosen], len(rows), reduction)
             meter.add("loss_unlabelled", unsupervised)
-            losses.append(self._options.unsupervised_weight * unsupervised)
-        return torch.stack(losses).sum() if losses else None
+            yield self._options.unsupervised_weight * unsupervised
+
+    def _labelled(
+        self, network: nn.Module, rows: np.ndarray, step: int, labeler: PseudoLabeler | None
+    ) -> tuple[PseudoLabels, Tensor | None]:
+        """Pseudo-labels of a batch, and the labeler's loss."""
+        weak = None if labeler is None and self._predicted is not None else self._views(rows, step, self._weak)
+        local = self._predict(network, rows, weak, labeler is not None and labeler.needs_gradient)
+        require_finite(local, "prediction", step)
+        if self._expectations:
+            local = self._expectations.aligned(local)
+        if labeler is None or weak is None:
+            assign = finding_pseudo_labels if self._multi else pseudo_labels
+            return assign(local, self._threshold), None
+        return labeler(weak, local, self._threshold)
 
     def _predict(self, network: nn.Module, rows: np.ndarray, weak: Tensor | None, with_gradient: bool) -> Tensor:
         """Probabilities of a batch: those of the round, or of its weak views by the teacher if there is one."""
@@ -283,20 +288,16 @@ def train_semi_supervised(
     labelled = None if pseudo_labels_only else LabelledBatches(context, training)
     meter = Meter()
 
-    def loss_of(step: int) -> Tensor | None:
-        """The loss of a step; None if no image contributes."""
-        losses = []
-        with context.autocast():
-            if labelled:
-                supervised = labelled.loss(network, step)
-                meter.add("loss_labelled", supervised)
-                losses.append(options.supervised_weight * supervised)
-            unsupervised = unlabelled.loss(network, step, labeler, meter)
-            losses += [] if unsupervised is None else [unsupervised]
-        return torch.stack(losses).sum() if losses else None
+    def losses_of(step: int) -> Iterator[Tensor]:
+        """The losses of a step, as far as images contribute."""
+        if labelled:
+            supervised = labelled.loss(network, step)
+            meter.add("loss_labelled", supervised)
+            yield options.supervised_weight * supervised
+        yield from unlabelled.losses(network, step, labeler, meter)
 
     descent = OptimizerStep(network, optimizer, training.proximal_weight, context.gradient_scaler())
-    train_steps(context, training.steps, loss_of, descent, meter)
+    train_steps(context, training.steps, losses_of, descent, meter)
     metrics = {name: meter.total(name) / training.steps for name in ("loss", "loss_labelled", "loss_unlabelled")}
     if meter.total("seen"):
         metrics["accepted"] = meter.total("accepted") / meter.total("seen")

@@ -66,10 +66,11 @@ class AlignmentStep:
         fresh = options.alignment_optimizer == "fresh_per_batch"
         self._optimizer = None if fresh else Adam(list(network.parameters()), lr=self._rate, fused=True)
 
-    def step(self, loss: Tensor) -> None:
-        """Go one step down the loss."""
+    def step(self, losses: Iterable[Tensor]) -> None:
+        """Go one step down the sum of the losses."""
         self._network.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss * self.scale)
+        for loss in losses:
+            torch.autograd.backward(loss * self.scale)
         if self._optimizer is None:
             fresh_adam_step(self._network.parameters(), self._rate)
         else:

@@ -37,7 +37,7 @@ from grandrounds.protocol.problem import ModelSpec
 for algorithm in ("adam", "sgd"):
     network = build_model(ModelSpec("compact", 2), seed=0)
     optimizer = new_optimizer(network.parameters(), algorithm, 0.1)
-    OptimizerStep(network, optimizer).step(network(torch.ones(2, 3, 32, 32)).sum())
+    OptimizerStep(network, optimizer).step([network(torch.ones(2, 3, 32, 32)).sum()])
     new_optimizer(network.parameters(), algorithm, 0.1).load_state_dict(optimizer.state_dict())
     note(algorithm)
 print(json.dumps(loaded))

@@ -41,6 +41,32 @@ def test_each_step_goes_down_its_loss_and_the_losses_add_up():
     assert meter.total("nothing") == 0
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_several_losses_make_one_step_and_each_has_its_backward_pass_before_the_next_is_computed(scaled):
+    network, meter, before = weight(), Meter(), []
+    scaler = replace(context(), precision="float16").gradient_scaler() if scaled else None
+    scale = scaler.get_scale() if scaled else 1.0
+
+    def losses_of(step):
+        for factor in (1.0, 2.0, 4.0):
+            before.append(0.0 if network.weight.grad is None else network.weight.grad.item() / scale)
+            yield factor * network.weight.sum()
+
+    descent = OptimizerStep(network, new_optimizer(network.parameters(), "sgd", 0.1), scaler=scaler)
+    train_steps(context(), 1, losses_of, descent, meter)
+    assert before == [0, 1, 3]  # the gradient of the losses so far
+    assert network.weight.item() == pytest.approx(0.3)
+    assert meter.total("loss") == pytest.approx(7)
+
+
+def test_no_loss_among_several_leaves_the_step_out():
+    network = weight()
+    descent = OptimizerStep(network, new_optimizer(network.parameters(), "sgd", 0.1), 0.5)
+    network.weight.data.fill_(2.0)  # the pull back to the start is no reason for a step
+    train_steps(context(), 2, lambda step: iter(()), descent, Meter())
+    assert network.weight.item() == 2
+
+
 def test_a_step_without_a_loss_is_left_out():
     network, meter = weight(), Meter()
     train_steps(context(), 3, lambda step: network.weight.sum() if step == 1 else None, descent_of(network), meter)
@@ -152,7 +178,7 @@ def test_scaled_gradients_take_the_steps_of_plain_ones_and_an_overflow_takes_non
     def trained(scaler, gradient):
         network = weight()
         step = OptimizerStep(network, new_optimizer(network.parameters(), "sgd", 0.1), scaler=scaler)
-        step.step((network.weight * gradient).sum())
+        step.step([(network.weight * gradient).sum()])
         return network.weight.item()
 
     half = replace(context(), precision="float16")
@@ -170,7 +196,7 @@ def test_a_gradient_is_clipped_to_a_norm_before_its_step(scaled):
     for gradient in (30.0, 2.0):
         network = weight()
         optimizer = new_optimizer(network.parameters(), "sgd", 0.1)
-        OptimizerStep(network, optimizer, scaler=scaler, clip_norm=3.0).step((network.weight * gradient).sum())
+        OptimizerStep(network, optimizer, scaler=scaler, clip_norm=3.0).step([(network.weight * gradient).sum()])
         moved.append(1 - network.weight.item())
     assert moved == pytest.approx([0.3, 0.2], rel=1e-5)
 

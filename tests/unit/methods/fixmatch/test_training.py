@@ -389,3 +389,11 @@ def test_teachers_that_cannot_be_are_refused():
         FixMatchExecutor(teacher="received", model="own")
     with pytest.raises(ConfigurationError, match="set consistency_weight to 0"):
         FedPerlExecutor(teacher="received")
+
+
+def test_each_pass_starts_when_the_losses_before_it_have_been_differentiated():
+    model, known = network(), []
+    labeler = PeerPseudoLabeler([copy.deepcopy(model).eval()], 0.5)
+    model.register_forward_pre_hook(lambda *_: known.append(model[0].weight.grad is not None))
+    train(site(6, 9), labeler, model, steps=1, threshold=0.0)
+    assert known == [False, True, True]  # the labelled, weak and strong views

@@ -36,7 +36,7 @@ def descend(weight, steps, kind=torch.optim.SGD):
     model = network()
     descent = OptimizerStep(model, kind(model.parameters(), lr=0.1), weight)
     for _ in range(steps):
-        descent.step(cost(model))
+        descent.step([cost(model)])
     return model.state_dict()
 
 
@@ -64,7 +64,7 @@ def test_a_frozen_parameter_does_not_change():
     model[0].weight.requires_grad_(False)
     descent = OptimizerStep(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.5)
     for _ in range(2):
-        descent.step(cost(model))
+        descent.step([cost(model)])
     assert torch.equal(model[0].weight, network()[0].weight)
     assert not torch.equal(model[3].weight, network()[3].weight)
 
@@ -105,7 +105,7 @@ def test_gradients_of_an_earlier_step_do_not_add_up():
     model = network()
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 1e3)
-    OptimizerStep(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.0).step(cost(model))
+    OptimizerStep(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.0).step([cost(model)])
     assert same(model.state_dict(), descend(0.0, 1))
 
 
@@ -114,7 +114,7 @@ def test_a_later_round_starts_from_its_own_weights():
     model.load_state_dict(descend(0.0, 3))
     moved = copy.deepcopy(model.state_dict())
     descent = OptimizerStep(model, torch.optim.SGD(model.parameters(), lr=0.0), 0.5)
-    descent.step(cost(model))
+    descent.step([cost(model)])
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     cost(model).backward()
