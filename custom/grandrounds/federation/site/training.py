@@ -195,11 +195,13 @@ def train_steps(
     """
 
     def take(step: int) -> None:
+        """Take a step, unless it has nothing to learn."""
         loss = loss_of(step)
         if loss is not None:
             descent.step(checked(step, [loss] if isinstance(loss, Tensor) else loss))
 
     def checked(step: int, losses: Iterable[Tensor]) -> Iterator[Tensor]:
+        """The losses as they are computed, each finite and added to the meter."""
         for loss in losses:
             require_finite(loss, "loss", step, rate)
             meter.add("loss", loss)

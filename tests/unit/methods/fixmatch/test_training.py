@@ -397,3 +397,16 @@ def test_each_pass_starts_when_the_losses_before_it_have_been_differentiated():
     model.register_forward_pre_hook(lambda *_: known.append(model[0].weight.grad is not None))
     train(site(6, 9), labeler, model, steps=1, threshold=0.0)
     assert known == [False, True, True]  # the labelled, weak and strong views
+
+
+def test_strong_views_do_not_change_the_gradient_of_weak_views_in_evaluation_mode():
+    """Their pass changes running statistics, which the backward pass of the weak views needs as they were."""
+    gradients = []
+    for threshold in (0.0, 1.0):  # all strong views, without a weight, and none
+        model = network()
+        labeler = PeerPseudoLabeler([nn.Sequential(nn.Flatten(), Fixed(0.8, 0.1, 0.1))], 100.0)
+        options = {"weak_pass": "eval", "supervised_weight": 0.0, "unsupervised_weight": 0.0, "threshold": threshold}
+        train(site(6, 9), labeler, model, steps=1, **options)
+        gradients.append(model[0].weight.grad)
+    assert gradients[0].abs().max() > 0
+    torch.testing.assert_close(*gradients)
