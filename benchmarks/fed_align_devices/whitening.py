@@ -1,11 +1,12 @@
 """Control of gate 2: can a site's own statistics hide a device from the probe, and does the diagnosis gain by it?
 
 Each site whitens the embedding that the head sees, by the mean and the covariance of its own training images. First and
-second moments are then the same at all sites, as CORAL asks (Sun & Saenko, ECCV workshops 2016). Beside it are the same
-network whitened by the moments of all sites' training images, which differs in nothing else, and one without whitening.
+second moments of training images are then nearly the same at all sites; the second are what Deep CORAL draws together by a
+loss (Sun & Saenko, ECCV workshops 2016). Beside it are the same network whitened by the moments of all training images,
+which differs in nothing else, and one without whitening.
 
-The encoder is ImageNet's and is not trained. A linear layer to 64 features and a head are trained by federated averaging;
-moments are computed again at the start of each round. The package has no such method.
+The encoder is ImageNet's and is not trained. A linear layer to 64 features and a head are trained by federated averaging
+with equal weights of the sites; moments are computed again at the start of each round. The package has no such method.
 
     python -m benchmarks.fed_align_devices.whitening
 """
@@ -30,8 +31,8 @@ from benchmarks.experiment import DATA
 from benchmarks.fed_align_cl_ham10000.domain_probe import site_probe
 from benchmarks.fed_align_devices.experiment import CLASSES, DATASET, divided_sites
 from benchmarks.measure import run
-from benchmarks.results import Pair, untested_difference
-from benchmarks.tables import markdown_table, mean_and_spread
+from benchmarks.results import EXPLAINED, Pair, difference_table
+from benchmarks.tables import mean_and_spread
 from grandrounds.data.datasets.registry import read_dataset
 from grandrounds.data.families import MalignancyOptions, Preprocess
 from grandrounds.data.images.cache import read_square
@@ -43,10 +44,15 @@ from grandrounds.models.split import split_network
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import derive_seed, numpy_generator
 
-SETTINGS = ("shift_development", "null_development", "poor_development")
+SETTINGS = {
+    "shift_development": "One strong shift: Rosendahl's images in two halves, one of them through a synthetic device",
+    "null_development": "No devices: the images of all sites mixed",
+    "development": "Three devices",
+    "poor_development": "Three devices, site 3 has 200 labels",
+}
 SEEDS = range(104, 112)
-FORMS = {"none": "no whitening", "all": "moments of all sites", "own": "moments of each site's own images"}
-SIDE, WIDTH = 112, 64
+FORMS = {"none": "no whitening", "all": "moments of all training images", "own": "moments of each site's own"}
+SIDE, FEATURES, WIDTH = 112, 1280, 64
 ROUNDS, STEPS, BATCH, RATE, DECAY, DROPOUT = 24, 15, 24, 3e-4, 1e-4, 0.2
 RIDGE = 1e-3
 """Added to the eigenvalues of a covariance, as a share of the largest."""
@@ -67,7 +73,7 @@ class Whitened(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.narrow = nn.Sequential(nn.Dropout(DROPOUT), nn.Linear(1280, WIDTH))
+        self.narrow = nn.Sequential(nn.Dropout(DROPOUT), nn.Linear(FEATURES, WIDTH))
         self.head = nn.Linear(WIDTH, len(CLASSES))
         self.moments = torch.zeros(WIDTH), torch.eye(WIDTH)
 
@@ -82,13 +88,12 @@ class Whitened(nn.Module):
         return logits
 
     @torch.no_grad()
-    def take(self, inputs: Tensor, whiten: bool) -> None:
-        """Take the moments of ``(images, 1280)``; without whitening a mean of zero and the identity."""
-        if whiten:
-            features = self.narrow[1](inputs)
-            values, vectors = torch.linalg.eigh(torch.cov(features.T))
-            scale = (values + RIDGE * values.max()).rsqrt()
-            self.moments = features.mean(0), vectors * scale @ vectors.T
+    def take(self, inputs: Tensor) -> None:
+        """Whiten by the moments of ``(images, 1280)`` from now on."""
+        features = self.narrow[1](inputs)
+        values, vectors = torch.linalg.eigh(torch.cov(features.T))
+        scale = (values + RIDGE * values.max()).rsqrt()
+        self.moments = features.mean(0), vectors * scale @ vectors.T
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
@@ -98,15 +103,15 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     configuration = json.loads(Path(__file__).with_name("configuration.json").read_text())["settings"]
     embedded = Embedded(read.images)
     found: dict[str, Any] = {}
-    for name in SETTINGS[:1] if options.quick else SETTINGS:
-        for seed in SEEDS[:1] if options.quick else SEEDS:
+    for name in list(SETTINGS)[: 1 if options.quick else None]:
+        for seed in SEEDS[: 1 if options.quick else None]:
             devices, divided = configuration[name]["devices"], divided_sites(read.records, configuration[name], seed)
             sites = _standardised([_site(own, embedded, devices.get(site, "none")) for site, own in divided.items()])
             row: dict[str, Any] = {form: _scores(sites, *_trained(sites, form, seed), form) for form in FORMS}
             row["encoder"] = {"probe": _probe([site.embeddings[site.test] for site in sites], sites)}
             found.setdefault(name, {})[seed] = row
             print(name, seed, json.dumps(row), flush=True)
-    return {"settings": found, "titles": {name: configuration[name]["title"] for name in found}}
+    return {"settings": found}
 
 
 class Embedded:
@@ -161,7 +166,8 @@ def _trained(sites: Sequence[SiteImages], form: str, seed: int) -> tuple[Whitene
             updated = []
             for number, site in enumerate(sites):
                 network_here = copy.deepcopy(network)
-                network_here.take(sources[number], form != "none")
+                if form != "none":
+                    network_here.take(sources[number])
                 optimizer = torch.optim.Adam(network_here.parameters(), RATE, weight_decay=DECAY)
                 if states[number] is not None:
                     optimizer.load_state_dict(states[number])
@@ -184,36 +190,41 @@ def _scores(sites: Sequence[SiteImages], network: Whitened, sources: Sequence[Te
     """The probe of the test images' embeddings, and the AUC at each site."""
     embedded, areas = [], []
     for site, source in zip(sites, sources, strict=True):
-        network.take(source, form != "none")
+        if form != "none":
+            network.take(source)
         embedded.append(network.embed(site.embeddings[site.test]))
         logits = network.head(embedded[-1])
         areas.append(float(roc_auc_score(site.labels[site.test], logits[:, 1] - logits[:, 0])))
     return {"probe": _probe(embedded, sites), "auc": areas}
 
 
-def _probe(embedded: Sequence[Tensor], sites: Sequence[SiteImages]) -> float:
+def _probe(embedded: list[Tensor], sites: Sequence[SiteImages]) -> float:
     names = np.repeat([str(number) for number in range(len(sites))], [len(site.test) for site in sites])
     lesions = np.concatenate([site.lesions[site.test] for site in sites])
-    return site_probe(torch.cat(list(embedded)).numpy(), names, seed=1, groups=lesions).accuracy
+    return site_probe(torch.cat(embedded).numpy(), names, seed=1, groups=lesions).accuracy
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """For each setting the means over seeds, and differences in AUC paired by seed."""
+    """For each setting the means over seeds, and what the AUC gains where each site takes moments of its own images."""
     texts = []
     for name, seeds in result["settings"].items():
-        rows: list[list[object]] = [["encoder alone", *_column(seeds, "encoder", "probe"), None, None]]
+        own, pooled = (np.array([row[form]["auc"] for row in seeds.values()]) for form in ("own", "all"))
+        pairs = [Pair(*areas) for areas in zip(own.T, pooled.T, strict=True)] + [Pair(own.mean(1), pooled.mean(1))]
+        rows: list[list[object]] = [
+            ["encoder alone, 1,280 features", *_probes(seeds, "encoder"), None, *[None] * len(pairs)]
+        ]
         for form, title in FORMS.items():
             areas = [float(np.mean(row[form]["auc"])) for row in seeds.values()]
-            less = [float(np.mean(row["all"]["auc"])) for row in seeds.values()]
-            pair = None if form == "all" else untested_difference(Pair(areas, less))
-            rows.append([title, *_column(seeds, form, "probe"), mean_and_spread(areas), pair])
-        header = ["whitened by", "probe", "lowest", "highest", "mean AUC", "AUC less that with moments of all sites"]
-        texts.append(f"{result['titles'][name]}, {len(seeds)} seeds.\n\n{markdown_table(header, rows)}")
-    return "\n\n".join(texts)
+            gained = pairs if form == "own" else [None] * len(pairs)
+            rows.append([title, *_probes(seeds, form), mean_and_spread(areas), *gained])
+        gains = [f"gain at site {number}" for number in range(1, len(pairs))] + ["gain in the mean"]
+        header = ["whitened by", "probe", "lowest", "highest", "mean AUC", *gains]
+        texts.append(f"{SETTINGS[name]}; seeds {min(seeds)} to {max(seeds)}.\n\n{difference_table(header, rows)}")
+    return "\n\n".join([*texts, f"Gains are in AUC, over moments of all training images. {EXPLAINED}"])
 
 
-def _column(seeds: Mapping[Any, Any], form: str, value: str) -> list[object]:
-    found = [row[form][value] for row in seeds.values()]
+def _probes(seeds: Mapping[Any, Any], form: str) -> list[object]:
+    found = [row[form]["probe"] for row in seeds.values()]
     return [mean_and_spread(found), min(found), max(found)]
 
 
