@@ -68,10 +68,7 @@ class Custom(FourDevices):
     def _partitions(self, row: Row) -> tuple[Path, Path]:
         setting = self.setting(row)
         read = read_dataset(DATASET, self.root, MalignancyOptions())
-        sites = _SITES[setting["division"]](read.records, row.seed)
-        sites = {name: _divided(own, row.seed, name) for name, own in sites.items()}
-        for name, count in setting.get("training_images", {}).items():
-            sites[name] = _with_fewer(sites[name], count, row.seed)
+        sites = divided_sites(read.records, setting, row.seed)
         names = [record.image for own in sites.values() for record in own]
         devices = {record.image: setting["devices"].get(name) for name, own in sites.items() for record in own}
         size = next(int(text.partition("=")[2]) for text in self.configuration["common"] if "image_size" in text)
@@ -84,6 +81,15 @@ class Custom(FourDevices):
             folders.append(self.workspace / f"{kind}_{row.setting}_{row.seed}")
             write_partition(divided, folders[-1], DATASET, images, CLASSES, {"seed": row.seed})
         return folders[0], folders[1]
+
+
+def divided_sites(records: Sequence[Record], setting: Mapping[str, Any], seed: int) -> dict[str, tuple[Record, ...]]:
+    """The images of each site of a setting, divided into training, validation and test images."""
+    divided = _SITES[setting["division"]](records, seed)
+    sites = {name: _divided(own, seed, name) for name, own in divided.items()}
+    for name, count in setting.get("training_images", {}).items():
+        sites[name] = _with_fewer(sites[name], count, seed)
+    return sites
 
 
 def _three_devices(records: Sequence[Record], seed: int) -> Sites:
