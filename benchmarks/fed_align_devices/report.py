@@ -1,4 +1,4 @@
-"""The tables are those of the benchmark between four devices; beside them, how much a device could cost at most."""
+"""The tables of the benchmark between four devices, an analysis of variance, and how much a device could cost at most."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -8,15 +8,26 @@ import numpy as np
 from benchmarks.fed_align_cl_ham10000.report import LAST
 from benchmarks.fed_align_cl_ham10000.report import parts as settings_parts
 from benchmarks.report import Part
-from benchmarks.results import EXPLAINED, Content, Results, difference_table, pair_by_seed
+from benchmarks.results import EXPLAINED, Content, Pair, Results, difference_table, pair_by_seed, shared_seeds
 
 SITES = ("site-1", "site-2", "site-3")
+SETTINGS = ("poor", "equal")
+FACTORIAL = ("fed", "fed_cl", "fed_align", "fed_align_cl")
 CONTROLS = {"poor_no_device": "poor", "equal_no_device": "equal"}
 
 
 def parts(results: Results) -> Iterator[Part]:
-    """The settings' tables, and the AUC of Fed without the synthetic device less that with it."""
+    """The settings' tables, the effects of both parts, and the AUC of Fed without the synthetic device less that with it."""
     yield from settings_parts(results)
+    found = [[name, len(effects[0].ours), *effects] for name in SETTINGS if (effects := _effects(results, name))]
+    if found:
+        yield (
+            "Analysis of variance of the mean AUC with two factors within seeds: Fed, Fed-CL, Fed-Align and Fed-Align-CL, "
+            "last round. Each factor has two levels, so that F(1, seeds - 1) is the square of the paired t. An effect is "
+            "the mean difference between its levels; the interaction is what the curriculum adds with alignment less what "
+            f"it adds without. {EXPLAINED}"
+        )
+        yield difference_table(["setting", "seeds", "alignment", "curriculum", "interaction"], found)
     rows = []
     for without, setting in CONTROLS.items():
         ours, theirs = (results.settings.get(name, {}).get("fed", {}) for name in (without, setting))
@@ -28,6 +39,20 @@ def parts(results: Results) -> Iterator[Part]:
     if rows:
         yield f"AUC of Fed without the synthetic device less Fed with it, last round. {EXPLAINED}"
         yield difference_table(["setting", "seeds", *SITES, "mean"], rows)
+
+
+def _effects(results: Results, setting: str) -> list[Pair]:
+    """Alignment, curriculum and their interaction, by seed; nothing without seeds of all four arms."""
+    arms = [results.settings.get(setting, {}).get(name, {}) for name in FACTORIAL]
+    seeds = shared_seeds(*arms)
+    if not seeds:
+        return []
+    fed, curriculum, alignment, both = (np.array([_area(arm[seed], SITES) for seed in seeds]) for arm in arms)
+    return [
+        Pair(list((alignment + both) / 2), list((fed + curriculum) / 2)),
+        Pair(list((curriculum + both) / 2), list((fed + alignment) / 2)),
+        Pair(list(both - alignment), list(curriculum - fed)),
+    ]
 
 
 def _area(run: Content, sites: Sequence[str]) -> float:
