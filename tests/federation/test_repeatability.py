@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from nvflare.apis.dxo import from_shareable
 from nvflare.fuel.utils import fobs
 
 from grandrounds.data import site
+from grandrounds.federation.parties import Site
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,24 @@ def test_no_party_can_change_a_tensor_of_another(tiny, run, tmp_path, identical)
     honest = run(job, tmp_path / "honest")
     job.client["executors"][0]["executor"]["path"] = "faulty.SpoilsWhatItGot"
     assert identical(run(job, tmp_path / "spoils").models, honest.models)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedperl"])
+def test_methods_only_read_what_they_are_sent(name, tiny, run, tmp_path, monkeypatch):
+    work, seen = Site.work, []
+
+    def watched(site, task, message, server):
+        parts = from_shareable(message).data
+        before = {name: {entry: value.clone() for entry, value in part.data.items()} for name, part in parts.items()}
+        answer = work(site, task, message, server)
+        same = [torch.equal(value, parts[name].data[entry]) for name in before for entry, value in before[name].items()]
+        seen.extend(same)
+        return answer
+
+    monkeypatch.setattr(Site, "work", watched)
+    run(tiny(name, "controller.rounds=2"), tmp_path)
+    assert seen
+    assert all(seen)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ssfl"])

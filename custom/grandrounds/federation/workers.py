@@ -168,8 +168,10 @@ def _serve(line: Connection, parents: list[Connection], work: Work) -> None:
     while parent is not None:
         try:
             site, *request = receive(line)
-            send(line, parent.pid or 0, work(site, *request))
+            answer = work(site, *request)
             del request
-            give_back_freed_memory()
+            give_back_freed_memory()  # what the training has used, before the answer is copied to shared memory
+            send(line, parent.pid or 0, answer)
+            del answer
         except (EOFError, OSError):
             return

@@ -3,7 +3,8 @@
 Both ways it is a collection with a header. A task has named parts (models, matrices: dictionaries of tensors). A result has
 the releases that the method has declared, each with its kind, by which a hospital's policy decides, and metrics; where a
 site registers, also a few short texts. The update of a model is a ``WEIGHT_DIFF``, where FLARE's standard filters look for
-it; other releases are ``APP_DEFINED``. The receiver of a message copies it once into plain values and checks the copy.
+it; other releases are ``APP_DEFINED``. The receiver of a message copies it once into plain values and checks the copy. A
+site leaves out the tensors of a task, because methods only read them.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Payload:
         round_number: counts from 1.
         values: plain JSON values: the problem, the run and its seed, and what the method adds.
         parts: named dictionaries of tensors, for example ``global`` (a model) and ``peer-1``. They are read when FLARE sends
-            them: never change them in place afterwards.
+            them: never change them in place afterwards. Nor at a site, where they may be the memory of FLARE's message.
     """
 
     round_number: int
@@ -159,7 +160,7 @@ def decode_payload(message: Shareable) -> Payload:
         MessageError: if the message is not a payload, the run's name is not plain, the round or the seed is none, or an
             entry is not a finite tensor.
     """
-    parts, header = _collection(message)
+    parts, header = _collection(message, share=True)
     values = header.get("values")
     if not isinstance(values, dict):
         raise MessageError("the task has no values in its header")
@@ -224,7 +225,7 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
             precision than the task asks for, a metric no finite number, a fact no short text, or the number of samples
             makes no sense.
     """
-    parts, header = _collection(message)
+    parts, header = _collection(message, share=False)
     if (header["round"], header.get("run_id")) != (asked.round_number, asked.values["run_id"]):
         raise MessageError(
             f"the answer is to another task (round {header['round']}, asked in round {asked.round_number})"
@@ -288,12 +289,12 @@ def tensor_bytes(states: Mapping[str, State]) -> dict[str, int]:
     return {name: sum(t.numel() * t.element_size() for t in state.values()) for name, state in states.items()}
 
 
-def _collection(message: Shareable) -> tuple[dict[str, DXO], dict[str, Any]]:
+def _collection(message: Shareable, share: bool) -> tuple[dict[str, DXO], dict[str, Any]]:
     encoded = dict.get(message, DXO_KEY)
     if not isinstance(encoded, dict):
         raise MessageError("the message holds no data exchange object")
     # FLARE's own headers, which are not read here, may hold anything.
-    content = plain(encoded, "the message")
+    content = plain(encoded, "the message", share)
     try:
         dxo = DXO(content.get("kind"), content.get("data"), content.get("meta"))
     except ValueError as error:

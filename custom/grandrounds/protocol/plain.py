@@ -1,4 +1,4 @@
-"""Copies of messages in exact built-in types and dense tensors, made once, before any check.
+"""Copies of messages in exact built-in types and dense tensors, made once, before any check; tensors may be shared.
 
 A subclass of ``dict`` or ``str`` may answer differently when it is read again, so that what was checked is not what is used.
 The methods of the base types read what is stored, whatever a subclass overrides.
@@ -32,7 +32,8 @@ def plain(value: Any, where: str, share: bool = False) -> Any:
     Args:
         value: of any type.
         where: how an error calls it.
-        share: whether tensors may share memory with the original, where the sender itself makes the message.
+        share: whether tensors may share memory with the original: where the sender itself makes the message, and at a site,
+            which only reads a task. One that is a part of a larger storage is copied all the same.
 
     Returns:
         The value in exact types; tensors are contiguous, on the CPU, and without gradient or attributes.
@@ -108,4 +109,5 @@ def _dense(value: Tensor, where: str, share: bool) -> Tensor:
         if (last + 1) * Tensor.element_size(value) > Tensor.untyped_storage(value).nbytes():
             raise MessageError(f"{where} has less memory than its shape needs")
     local = Tensor.contiguous(Tensor.cpu(Tensor.detach(value)))
-    return local if share else Tensor.clone(local, memory_format=torch.contiguous_format)
+    whole = Tensor.untyped_storage(local).nbytes() == Tensor.numel(local) * Tensor.element_size(local)
+    return local if share and whole else Tensor.clone(local, memory_format=torch.contiguous_format)

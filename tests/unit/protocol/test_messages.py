@@ -97,6 +97,23 @@ def test_a_result_arrives_as_it_was(carried):
     assert came.samples == 40
 
 
+def test_a_site_needs_no_second_copy_of_what_it_is_sent_and_the_server_keeps_its_own():
+    kernel = torch.ones(4)
+    payload = decode_payload(encode_payload(Payload(1, VALUES, {"global": {"w": kernel}})))
+    came = decode_result(encode_result(Result(model_update({"w": kernel}), samples=1), UPDATES, ASKED), ASKED)
+    assert payload.parts["global"]["w"].data_ptr() == kernel.data_ptr()
+    assert came.update["w"].data_ptr() != kernel.data_ptr()
+
+
+def test_a_part_of_a_larger_tensor_travels_and_arrives_alone():
+    part = torch.arange(1000.0)[:2]
+    payload = decode_payload(encode_payload(Payload(1, VALUES, {"global": {"w": part}})))
+    sent = encode_result(Result(model_update({"w": part}), samples=1), UPDATES, ASKED)
+    for value in (payload.parts["global"]["w"], from_shareable(sent).data["update"].data["w"]):
+        assert value.untyped_storage().nbytes() == 8
+        assert torch.equal(value, part)
+
+
 def test_metrics_alone_are_a_result(carried):
     came = decode_result(carried(encode_result(Result(metrics={"accuracy": 1}), {}, ASKED)), ASKED)
     assert came.update is None
