@@ -23,9 +23,9 @@ def parts(results: Results) -> Iterator[Part]:
     if found:
         yield (
             "Analysis of variance of the mean AUC with two factors within seeds: Fed, Fed-CL, Fed-Align and Fed-Align-CL, "
-            "last round. Each factor has two levels, so that p of its F test is that of a paired t test. An effect is the mean "
-            "difference between its levels; the interaction is what the curriculum adds with alignment less what it adds "
-            f"without. {EXPLAINED}"
+            "last round. Each factor has two levels, so that p of its F test is that of a paired t test. An effect is the "
+            "mean difference between its levels; the interaction is what the curriculum adds with alignment less what it "
+            f"adds without. {EXPLAINED}"
         )
         yield difference_table(["setting", "seeds", "alignment", "curriculum", "interaction"], found)
     rows = []
