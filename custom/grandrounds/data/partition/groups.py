@@ -176,7 +176,8 @@ def divide_groups(
 ) -> dict[str, tuple[Record, ...]]:
     """Divide records at random into parts whose image counts are as close to the fractions as whole groups allow.
 
-    Records keep their order within each part.
+    Each part that wants an image gets at least one group, see :func:`divide_into_counts`. Records keep their order within
+    each part.
 
     Raises:
         ValueError: if a fraction is outside [0, 1] or they do not sum to one.
