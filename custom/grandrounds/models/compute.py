@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.protocol.tensors import at_least_single
 
 CPP_COMPILERS = ("g++", "clang++", "c++", "cl")
 _compiled: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
@@ -58,16 +59,3 @@ def probabilities_of(logits: Tensor, multi: bool) -> Tensor:
     """
     wide = at_least_single(logits)
     return torch.sigmoid(wide) if multi else torch.softmax(wide, dim=-1)
-
-
-def at_least_single(values: Tensor) -> Tensor:
-    """Convert half precision to single; single and double stay unchanged.
-
-    Only networks compute in half precision; losses and probabilities of their outputs are computed in single at least.
-
-    Example:
-        >>> half = torch.ones(1, dtype=torch.bfloat16)
-        >>> at_least_single(half).dtype, at_least_single(half.double()).dtype
-        (torch.float32, torch.float64)
-    """
-    return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -14,6 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import Min, Options, Range
+from grandrounds.protocol import tasks
+from grandrounds.protocol.task import Task as Kind
 
 FixedIntensities = Literal["scaled", "standardised", "spread", "imagenet", "efficientnet_lite"]
 """Intensities of an image before the first layer: in [0, 1]; of mean 0 and deviation 1; spread over [-1, 1]; with ImageNet's
@@ -195,6 +197,11 @@ class Problem(Options):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they travel and as they are hashed."""
         return {**vars(self), "classes": list(self.classes)}
+
+    @property
+    def kind(self) -> Kind:
+        """What a label is, and all that follows from it."""
+        return tasks.task_named(self.task)
 
     @property
     def multi(self) -> bool:

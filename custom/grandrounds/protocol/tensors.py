@@ -129,3 +129,16 @@ def apply_update(state: Mapping[str, Tensor], update: Mapping[str, Tensor]) -> d
 def difference(after: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return ``after - before`` in fresh tensors, floating entries only: the update that a site sends."""
     return {name: after[name] - value for name, value in before.items() if value.is_floating_point()}
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """Convert half precision to single; single and double stay unchanged.
+
+    Only networks compute in half precision; losses and probabilities of their outputs are computed in single at least.
+
+    Example:
+        >>> half = torch.ones(1, dtype=torch.bfloat16)
+        >>> at_least_single(half).dtype, at_least_single(half.double()).dtype
+        (torch.float32, torch.float64)
+    """
+    return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -30,11 +30,11 @@ from grandrounds.methods.fed_align_cl.loss import (
 )
 from grandrounds.methods.fed_align_cl.noise import noisy_embeddings
 from grandrounds.methods.fed_align_cl.options import AlignmentNorm, AlignmentOptions, EmbeddingNoiseOptions, Role
-from grandrounds.models.compute import at_least_single
 from grandrounds.models.norm import fixed_statistics, is_running_statistic, statistics_untouched
 from grandrounds.models.split import split_network
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
+from grandrounds.protocol.tensors import at_least_single
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from grandrounds.federation.site.training import Meter, OptimizerStep, train_ste
 from grandrounds.methods.fedirm.loss import labelled_finding_loss, labelled_loss
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, withhold_rows
-from grandrounds.models.compute import at_least_single
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.tensors import at_least_single
 
 EXACT_BATCH = 256
 VIEWS = ("first view", "second view")

@@ -44,9 +44,10 @@ from grandrounds.methods.fedirm.uncertainty import (
     make_teacher,
     update_teacher,
 )
-from grandrounds.models.compute import at_least_single, probabilities_of
+from grandrounds.models.compute import probabilities_of
 from grandrounds.models.norm import BATCH_NORMS
 from grandrounds.models.split import split_network
+from grandrounds.protocol.tensors import at_least_single
 
 _logger = logging.getLogger(__name__)
 

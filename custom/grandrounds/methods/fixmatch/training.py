@@ -31,9 +31,10 @@ from grandrounds.methods.fixmatch.loss import (
 )
 from grandrounds.methods.fixmatch.teacher import Expectations, Teacher, mean_predictions
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions, labelled_rows
-from grandrounds.models.compute import at_least_single, probabilities_of
+from grandrounds.models.compute import probabilities_of
 from grandrounds.models.norm import fixed_statistics, statistics_untouched
 from grandrounds.options import FRACTION, Min, Options, Range
+from grandrounds.protocol.tensors import at_least_single
 
 MIN_AND_MAX = 2
 StrongNorm = Literal["batch", "batch_untracked", "running"]

@@ -22,8 +22,8 @@ from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.mutual.options import Content, Statistics
-from grandrounds.models.compute import at_least_single
 from grandrounds.models.norm import BATCH_NORMS, folded_copy, statistics_untouched
+from grandrounds.protocol.tensors import at_least_single
 
 Indices = NDArray[np.int64]
 # Maps of more images do not fit into the caches of a processor.

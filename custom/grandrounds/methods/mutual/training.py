@@ -26,8 +26,8 @@ from grandrounds.methods.mutual.loss import (
 from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
 from grandrounds.methods.mutual.public import as_input
 from grandrounds.methods.mutual.schedule import label_trust, local_batch_count, local_batches
-from grandrounds.models.compute import at_least_single
 from grandrounds.models.norm import BATCH_NORMS
+from grandrounds.protocol.tensors import at_least_single
 from grandrounds.seeding import derive_seed, numpy_generator
 
 Indices = NDArray[np.int64]
