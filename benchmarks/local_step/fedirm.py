@@ -21,6 +21,7 @@ from grandrounds.methods.fedirm.uncertainty import make_teacher
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, train_unlabelled
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import torch_generator
 
 RATE, DROPOUT = 2e-4, 0.2
@@ -78,7 +79,9 @@ class FedIRMCase(Case):
         if self._part == "labelled":
             train_labelled(*common, LabelledOptions(), RelationOptions())
         else:
-            train_unlabelled(*common, options, RelationOptions(), self._target, SiteTeacher(network, options, {}))
+            train_unlabelled(
+                *common, options, RelationOptions(), self._target, SiteTeacher(SINGLE, network, options, {})
+            )
 
     def _released(self, network: nn.Module, steps: int) -> None:
         optimizer, teacher = torch.optim.Adam(network.parameters(), lr=RATE), make_teacher(network)

@@ -16,12 +16,13 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import new_optimizer
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
 from grandrounds.methods.fedperl.peer_selection import anonymised_peer
-from grandrounds.methods.fixmatch.loss import PseudoLabels
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
 from grandrounds.models.norm import folded_copy
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.task import PseudoLabels
+from grandrounds.protocol.tasks import SINGLE
 
 BATCH, GAMMA, RATE = 16, 0.01, 0.001
 IMAGES, LABELLED = 96, 32
@@ -52,7 +53,7 @@ class FedPerlCase(Case):
             _train(network, context, None, 0.6, PEER_STEPS)
         self._peer = copy.deepcopy(self._start)
         self._peer.load_state_dict(anonymised_peer([network.state_dict() for network in trained]))
-        labeler = _Recording([folded_copy(self._peer)], GAMMA)
+        labeler = _Recording(SINGLE, [folded_copy(self._peer)], GAMMA)
         _train(copy.deepcopy(self._start), self._context, labeler, 1.0, PEER_STEPS)
         self._threshold = float(torch.cat(labeler.confidences).median())
 
@@ -64,7 +65,7 @@ class FedPerlCase(Case):
             weight = 0.0 if loop == AS_RELEASED else GAMMA
 
             def work() -> None:  # as the package's executor, from the peer's model on
-                _train(network, context, PeerPseudoLabeler([folded_copy(peer)], weight), self._threshold, steps)
+                _train(network, context, PeerPseudoLabeler(SINGLE, [folded_copy(peer)], weight), self._threshold, steps)
 
             return network, work
         other, released = in_precision(self._start, dtype), loop == "released"

@@ -24,9 +24,10 @@ from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.evaluation.external import predict, tensors_of
-from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
+from grandrounds.methods.supervised.loss import median_class_weights
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import derive_seed, numpy_generator
 
 SITES, ROUNDS, STEPS, IMAGE_SIZE = 10, 8, 26, 64
@@ -86,7 +87,7 @@ def bare_loop(rounds: int) -> dict[str, Any]:
             batches = index_batches(rows, 16, STEPS, numpy_generator(*purpose, "labelled batches"))
             for step, batch in enumerate(batches):
                 views = draw_views(site.images, batch, "weak", derive_seed(*purpose, "labelled views"), step)
-                loss = supervised_loss(network(to_tensor(views)), torch.from_numpy(labels[batch]), weights)
+                loss = SINGLE.loss(network(to_tensor(views)), torch.from_numpy(labels[batch]), weights)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

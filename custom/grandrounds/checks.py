@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from grandrounds.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,3 +58,13 @@ def require_probabilities(probabilities: Tensor, name: str) -> None:
     if wrong.any():
         row = int(wrong.nonzero()[0])
         raise ValueError(f"row {row} of {name} sums to {float(sums[row]):.6g}, expected 1")
+
+
+def require_known_label(label: str, classes: Sequence[str], where: str) -> None:
+    """Raise ``DataError`` unless ``label`` is one of ``classes``; the message lists them and suggests the nearest."""
+    if label in classes:
+        return
+    folded = {name.casefold(): name for name in classes}
+    nearest = difflib.get_close_matches(label.casefold(), folded, n=1, cutoff=0.5)
+    hint = f"; did you mean {folded[nearest[0]]!r}?" if nearest else ""
+    raise DataError(f"{where}: {label!r} is not one of the classes {', '.join(classes)}{hint}")

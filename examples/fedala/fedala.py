@@ -29,7 +29,6 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.executor import SupervisedExecutor
-from grandrounds.methods.supervised.loss import supervised_loss
 from grandrounds.methods.supervised.training import rows_to_learn, train_supervised
 from grandrounds.options import POSITIVE, Min, Options, Range
 from grandrounds.plotting import Drawing, rounds_figure
@@ -135,7 +134,7 @@ class FedAlaExecutor(SupervisedExecutor):
                 _load(parameters, own, received, weights)
                 labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
                 with context.autocast():
-                    loss = supervised_loss(network(context.views(batch, "none")), labels)
+                    loss = context.problem.kind.loss(network(context.views(batch, "none")), labels)
                 gradients = torch.autograd.grad(loss, list(parameters.values()))
                 for name, gradient in zip(names, gradients, strict=True):
                     weights[name] = learnt_weight(

@@ -36,7 +36,7 @@ MATHS = {
     "loss", "relation", "schedule", "similarity", "soft_labels", "uncertainty",
 }  # fmt: skip
 """Modules of methods that need torch, numpy, the standard library and each other only."""
-SHARED_MATHS = {("models", "norm"), ("models", "compute")}
+SHARED_MATHS = {("models", "norm"), ("protocol", "task"), ("protocol", "tasks")}
 MATHS_LIBRARIES = {"torch", "numpy"}
 STANDARD = {
     "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "itertools",

@@ -15,7 +15,6 @@ from grandrounds.api.sites import Sites
 from grandrounds.console.follow import Follower
 from grandrounds.console.output import notes
 from grandrounds.console.progress import progress_on
-from grandrounds.data.findings import joined_findings
 from grandrounds.deployment.jobs import Job, check_job
 from grandrounds.deployment.presets import configured_job
 from grandrounds.deployment.simulate import Engine, Simulation, default_workers, simulate
@@ -25,6 +24,7 @@ from grandrounds.evaluation.multi_label.estimates import estimates_of_findings, 
 from grandrounds.evaluation.multi_label.metrics import THRESHOLD, joined_findings_of
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.files import read_json_object
+from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.reporting.runs import read_run, record_folder
 from grandrounds.reporting.summary_scores import NAMES, ModelScores, is_multi, scores_in, tested_models
 
@@ -204,7 +204,7 @@ class Run:
         frame = pd.DataFrame(found, columns=list(self.classes), index=pd.Index(names, name="image"))
         if multi:
             limits = [(thresholds or {}).get(name, THRESHOLD) for name in self.classes]
-            called = [joined_findings(np.array(self.classes)[row].tolist()) for row in found >= limits]
+            called = [FINDINGS.cell(np.array(self.classes)[row].tolist()) for row in found >= limits]
         else:
             called = np.array(self.classes, object)[found.argmax(axis=1)].tolist()
         frame.insert(0, "predicted", called)

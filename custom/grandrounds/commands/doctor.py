@@ -18,11 +18,12 @@ from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.console.steps import Step, steps_on
 from grandrounds.errors import ConfigurationError
-from grandrounds.protocol.problem import MULTI
+from grandrounds.protocol.tasks import task_named, task_of
 
 if TYPE_CHECKING:
     from grandrounds.data.doctor import Finding
     from grandrounds.data.site import DatasetLocation
+    from grandrounds.protocol.task import Task
 
 LEVELS: Mapping[str, tuple[str, str]] = {
     "ok": ("OK", "green"),
@@ -60,9 +61,9 @@ def doctor(
     no_network: Annotated[bool, typer.Option("--no-network", help="With --kit: do not contact the server.")] = False,
     dataset: Annotated[str | None, typer.Option(help="With --site-config: the data set's name.")] = None,
     classes: Annotated[str | None, typer.Option(help="With --site-config: the vocabulary, a,b,c.")] = None,
-    multi: Annotated[
-        bool, typer.Option("--multi", help="With --site-config: labels are findings, a|b (problem.task=multi).")
-    ] = False,
+    task: Annotated[
+        str, typer.Option(help="With --site-config: problem.task of the job; multi where labels are findings, a|b.")
+    ] = "single",
     image_size: Annotated[int, typer.Option(min=1, help="Side to which images are resized, in pixels.")] = 64,
     channels: Annotated[int, typer.Option(min=1, max=3, help="1 for grey images, 3 for colour.")] = 3,
     accept_unlabelled: Annotated[
@@ -81,11 +82,9 @@ def doctor(
         return
     if channels == 2:
         raise typer.BadParameter("--channels must be 1 or 3")
-    located, vocabulary, of_findings = _located(sites_dir, site_config, dataset, classes)
+    located, vocabulary, kind = _located(sites_dir, site_config, dataset, classes, task)
     with steps_on(notes()) as step:
-        found = _check_data(
-            located, vocabulary, image_size, channels, not accept_unlabelled, purpose, step, multi or of_findings
-        )
+        found = _check_data(located, vocabulary, image_size, channels, not accept_unlabelled, purpose, step, kind)
     failures, warnings = _count(found, "failure"), _count(found, "warning")
     end = f"fix the failures before {purpose.value}" if failures else f"these sites are ready for {purpose.value}"
     _report(found, f"{len(found)} sites: {failures} failures, {warnings} warnings; {end}", json)
@@ -132,25 +131,25 @@ def _table(found: Mapping[str, Sequence[Finding]]) -> Table:
 
 
 def _located(
-    sites_dir: Path | None, site_config: Path | None, dataset: str | None, classes: str | None
-) -> tuple[dict[str, DatasetLocation], list[str], bool]:
-    """Where each site's data set is, the vocabulary, and whether a partition says that labels are findings."""
+    sites_dir: Path | None, site_config: Path | None, dataset: str | None, classes: str | None, task: str
+) -> tuple[dict[str, DatasetLocation], list[str], Task]:
+    """Where each site's data set is, the vocabulary, and what labels are."""
     if sites_dir is not None and site_config is None:
         return _of_partition(sites_dir)
     if site_config is None or sites_dir is not None:
         raise typer.BadParameter("give either --sites-dir, --site-config or --kit")
     if not dataset or not classes:
         raise typer.BadParameter("--site-config needs --dataset and --classes")
-    return _of_site(site_config, dataset), comma_separated(classes) or [], False
+    return _of_site(site_config, dataset), comma_separated(classes) or [], task_named(task)
 
 
-def _of_partition(sites_dir: Path) -> tuple[dict[str, DatasetLocation], list[str], bool]:
+def _of_partition(sites_dir: Path) -> tuple[dict[str, DatasetLocation], list[str], Task]:
     from grandrounds.data.partition.files import sites_and_problem
     from grandrounds.data.site import locate_dataset
 
     sites, problem = sites_and_problem(sites_dir)
     located = {site: locate_dataset(site, problem["dataset"], [sites_dir]) for site in sites}
-    return located, problem["classes"], problem.get("task") == MULTI
+    return located, problem["classes"], task_of(problem)
 
 
 def _of_site(path: Path, dataset: str) -> dict[str, DatasetLocation]:
@@ -171,7 +170,7 @@ def _check_data(
     needs_labels: bool,
     purpose: For,
     step: Step,
-    multi: bool,
+    task: Task,
 ) -> dict[str, list[Finding]]:
     from grandrounds.data.doctor import examine_location
     from grandrounds.data.site import CACHE_VARIABLE
@@ -182,5 +181,5 @@ def _check_data(
         for number, (site, location) in enumerate(located.items(), start=1):
             step(f"reading {site}, {number} of {len(located)}")
             reading = (classes, image_size, channels, cache, site, needs_labels)
-            found[site] = examine_location(location, *reading, purpose.value, multi)
+            found[site] = examine_location(location, *reading, purpose.value, task)
         return found

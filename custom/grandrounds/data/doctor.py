@@ -18,6 +18,8 @@ from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.manifest import SPLITS
 from grandrounds.data.site import UNKNOWN_LABEL, DatasetLocation, Part, SiteData, load_site_data
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE
 
 Purpose = Literal["training", "evaluation"]
 
@@ -52,11 +54,11 @@ def examine_location(
     site: str,
     needs_labels: bool = False,
     purpose: Purpose = "training",
-    multi: bool = False,
+    task: Task = SINGLE,
 ) -> list[Finding]:
     """Load a data set and examine it; an error of loading is a failure among the findings."""
     try:
-        data = load_site_data(location, classes, image_size, channels, cache_dir, multi=multi)
+        data = load_site_data(location, classes, image_size, channels, cache_dir, task=task)
     except (DataError, ConfigurationError) as error:
         return [Finding("failure", "data set", f"{site}: {error}")]
     return examine(data, site, needs_labels, trains=purpose == "training", tests=purpose == "evaluation")

@@ -22,11 +22,12 @@ from grandrounds.data.options import (
 )
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import Min
-from grandrounds.protocol.problem import MULTI, Task
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE, task_named
 
 GroupBy = Literal["lesion", "image"]
 Variant = Literal["paper", "clean"]
-Multi = Literal["drop", "first", "keep"]
+Several = Literal["drop", "first", "keep"]
 ClientPartition = Literal["patient", "slice"]
 Normals = Literal["benign", "class", "drop"]
 BiradsThree = Literal["malignant", "benign", "drop"]
@@ -84,7 +85,7 @@ class CtOptions(PartitionOptions):
     """Options of RSNA-ICH."""
 
     scheme: Annotated[SourceScheme, DIVISION] = "iid"
-    multi: Annotated[Multi, "drop slices with several subtypes, take their first, or keep all as findings"] = "drop"
+    several: Annotated[Several, "drop slices with several subtypes, take their first, or keep all as findings"] = "drop"
     slices: Annotated[int, "number of slices to draw, patient by patient", Min(1)] = 25_000
     patients: Annotated[Path | None, "table image,patient, completed from headers; ROOT/patients.csv"] = None
     client_partition: Annotated[ClientPartition, "for iid: a site gets patients, or slices (FedIRM paper)"] = "patient"
@@ -164,7 +165,9 @@ class OwnImageOptions(MutualOptions):
 
     dataset_name: Annotated[str, "name of the data set in jobs"] = "images"
     classes: Annotated[tuple[str, ...], "vocabulary; by default the labels that occur"] = ()
-    task: Annotated[Task, "one class for each image, or findings in the column label (multi): effusion|mass"] = "single"
+    task: Annotated[str, "single: one class for each image; multi: findings in the column label, effusion|mass"] = (
+        SINGLE.name
+    )
     label_map: Annotated[tuple[str, ...], "labels to replace, OLD=NEW,...; without NEW the images are left out"] = ()
     patient_pattern: Annotated[str, "regular expression over an image's name, its first group is the patient"] = ""
     splits: Annotated[Splits, "keep the images' own splits where there are some, or draw them"] = "keep"
@@ -180,13 +183,13 @@ class OwnImageOptions(MutualOptions):
             raise ConfigurationError("dataset_name must not be empty: jobs find the data set by it")
         if self.windows and self.preprocess != "none":
             raise ConfigurationError("windows are for CT and preprocess is for other images; leave one of them out")
-        if self.multi and (self.label_map or self.scheme == "mdhfl"):
-            raise ConfigurationError("task=multi has no label_map, and no scheme mdhfl; leave them out")
+        if self.label_map or self.scheme == "mdhfl":
+            self.kind.require_exclusive("label_map or the scheme mdhfl", "leave them out")
 
     @property
-    def multi(self) -> bool:
-        """Whether labels are findings."""
-        return self.task == MULTI
+    def kind(self) -> Task:
+        """What a label is."""
+        return task_named(self.task)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +213,7 @@ class FolderOptions(OwnImageOptions):
     def check(self) -> None:
         """Refuse options that contradict each other or the layout."""
         super().check()
-        if self.multi:
-            raise ConfigurationError("a folder gives an image one class; for task=multi list the images in a manifest")
+        self.kind.require_exclusive("a folder, which gives an image one class", "list the images in a manifest")
 
 
 DATASETS: Mapping[str, type[PartitionOptions]] = MappingProxyType(

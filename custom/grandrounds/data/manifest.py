@@ -8,16 +8,16 @@ images. It holds no image, so it can be kept under version control with its SHA-
 from __future__ import annotations
 
 import csv
-import difflib
 import hashlib
 import io
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grandrounds.data.findings import named_findings, read_findings
 from grandrounds.errors import DataError
 from grandrounds.files import write_csv
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE
 
 Row = tuple[int, dict[str, str]]
 
@@ -99,7 +99,7 @@ class Record:
 
     Attributes:
         image: the image's name under the data set's root.
-        label: its class, or its findings (:mod:`~grandrounds.data.findings`); empty if unknown.
+        label: its class, or its findings (:mod:`~grandrounds.protocol.task_multi`); empty if unknown.
         split: ``train``, ``val`` or ``test``.
         patient: whose it is; may be empty.
         lesion: which lesion it shows, when there are several images of one; may be empty.
@@ -138,10 +138,10 @@ class Manifest:
     path: Path | None = None
 
 
-def read_manifest(path: Path | str, classes: Sequence[str] | None = None, multi: bool = False) -> Manifest:
+def read_manifest(path: Path | str, classes: Sequence[str] | None = None, task: Task = SINGLE) -> Manifest:
     """Read and check a manifest; without ``classes``, the vocabulary, any label is accepted.
 
-    With ``multi`` a label is a list of findings, see :mod:`~grandrounds.data.findings`.
+    What a label may be is the task's.
 
     Raises:
         DataError: if the file is not a readable table, or a row has no image, an unknown split, label or flag, an image
@@ -149,7 +149,7 @@ def read_manifest(path: Path | str, classes: Sequence[str] | None = None, multi:
     """
     path = Path(path)
     rows = read_table(path, REQUIRED_COLUMNS)
-    records = tuple(_record(row, f"{path} line {line}", classes, multi) for line, row in rows)
+    records = tuple(_record(row, f"{path} line {line}", classes, task) for line, row in rows)
     lines = [line for line, _ in rows]
     _require_distinct_images(records, str(path), lines)
     require_grouped(records, str(path), lines)
@@ -219,14 +219,14 @@ def require_grouped(records: Sequence[Record], where: str, lines: Sequence[int] 
                 )
 
 
-def _record(row: Mapping[str, str], where: str, classes: Sequence[str] | None, multi: bool) -> Record:
+def _record(row: Mapping[str, str], where: str, classes: Sequence[str] | None, task: Task) -> Record:
     if not row["image"]:
         raise DataError(f"{where}, column image: the image's name is missing")
     if row["split"] not in SPLITS:
         raise DataError(f"{where}, column split: expected one of {', '.join(SPLITS)}, got {row['split']!r}")
     label = row["label"]
     if label and classes is not None:
-        require_label(label, classes, f"{where}, column label", multi)
+        task.require_label(label, classes, f"{where}, column label")
     flag = row.get("labelled", "").lower()
     if flag not in FLAGS:
         raise DataError(f"{where}, column labelled: expected 0, 1, true or false, got {row['labelled']!r}")
@@ -240,24 +240,6 @@ def _record(row: Mapping[str, str], where: str, classes: Sequence[str] | None, m
         labelled=FLAGS[flag],
         more=further_columns(row, COLUMNS),
     )
-
-
-def require_label(label: str, classes: Sequence[str], where: str, multi: bool) -> None:
-    """Raise ``DataError`` unless ``label`` is one of ``classes``, or with ``multi`` a list of such findings."""
-    for name in named_findings(label) if multi else (label,):
-        require_known_label(name, classes, where)
-    if multi:
-        read_findings(label, classes, where)
-
-
-def require_known_label(label: str, classes: Sequence[str], where: str) -> None:
-    """Raise ``DataError`` unless ``label`` is one of ``classes``; the message lists them and suggests the nearest."""
-    if label in classes:
-        return
-    folded = {name.casefold(): name for name in classes}
-    nearest = difflib.get_close_matches(label.casefold(), folded, n=1, cutoff=0.5)
-    hint = f"; did you mean {folded[nearest[0]]!r}?" if nearest else ""
-    raise DataError(f"{where}: {label!r} is not one of the classes {', '.join(classes)}{hint}")
 
 
 def _require_distinct_images(records: Sequence[Record], where: str, lines: Sequence[int]) -> None:

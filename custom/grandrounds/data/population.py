@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grandrounds.data.findings import findings_in
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.partition.files import DESCRIPTION_FILE, MANIFEST_FILE, read_partition
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object
-from grandrounds.protocol.problem import MULTI
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE, task_of
 
 PROVENANCE = "provenance.json"
 """Beside the summary of a simulation: the command, and the description of its sites' data."""
@@ -30,18 +30,18 @@ def describe_population(sites_dir: Path, sites: Sequence[str]) -> dict[str, Any]
     """
     content = read_partition(sites_dir)
     found = {site: read_manifest(sites_dir / site / MANIFEST_FILE).records for site in sites}
-    multi = content.get("task") == MULTI
+    task = task_of(content)
     return {
         "classes": content["classes"],
         "division": {name: content[name] for name in DIVISION if name in content},
-        "sites": {site: counts_by_part(records, content["classes"], multi) for site, records in found.items()},
-        **({"images": {site: images_by_part(records) for site, records in found.items()}} if multi else {}),
+        "sites": {site: counts_by_part(records, content["classes"], task) for site, records in found.items()},
+        "images": {site: images_by_part(records) for site, records in found.items()},
         "patients": {site: len({record.group for record in records}) for site, records in found.items()},
         "sha256": {site: content["sites"][site]["sha256"] for site in sites},
     }
 
 
-def counts_by_part(records: Sequence[Record], classes: Sequence[str], multi: bool = False) -> dict[str, dict[str, int]]:
+def counts_by_part(records: Sequence[Record], classes: Sequence[str], task: Task = SINGLE) -> dict[str, dict[str, int]]:
     """Number of images of each part by class or finding; images without a label are counted under an empty name.
 
     Example:
@@ -50,7 +50,7 @@ def counts_by_part(records: Sequence[Record], classes: Sequence[str], multi: boo
     """
     counts = {part: Counter[str]() for part in PARTS}
     for record in records:
-        names = findings_in(record.label) if multi and record.label else (record.label,)
+        names = task.names_in(record.label) if record.label else ("",)
         for part in _parts_of(record):
             counts[part].update(names)
     return {

@@ -24,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.families import Preprocess
-from grandrounds.data.findings import PRESENT, read_findings
 from grandrounds.data.images.cache import OriginalShape, Quarantined, open_cache
 from grandrounds.data.images.dicom import Window, windows_from
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object, require_object
 from grandrounds.options import require_type
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE
 
 CACHE_VARIABLE = "GRANDROUNDS_CACHE"
 """Names the folder of decoded images."""
@@ -82,7 +83,7 @@ class SiteData:
 
     Attributes:
         images: ``(N, H, W, C)`` uint8.
-        labels: int64, index into ``classes``; of findings 1 or 0, shape ``(N, classes)``; -1 where unknown.
+        labels: int64, of the task: index into ``classes``; of findings 1 or 0, shape ``(N, classes)``; -1 where unknown.
         labelled: bool, whether training may use the label.
         split: ``train``, ``val`` or ``test``.
         names: the images' names.
@@ -93,6 +94,7 @@ class SiteData:
         min_support: minimum number of patients behind any value of a class that leaves the site.
         root: folder, zip, npz or idx file that the images came from; None where they came from nowhere.
         patients: the patient of each image, empty where the manifest has none; no entries where that is not known at all.
+        task: what labels are.
     """
 
     images: NDArray[np.uint8]
@@ -107,17 +109,12 @@ class SiteData:
     min_support: int = 0
     root: Path | None = None
     patients: tuple[str, ...] = ()
-
-    @property
-    def multi(self) -> bool:
-        """Whether an image has any number of findings in place of one class."""
-        return self.labels.ndim > 1
+    task: Task = SINGLE
 
     @property
     def known(self) -> NDArray[np.bool_]:
         """Whether an image has a known label, or a finding of which it is known whether it is there, shape ``(N,)``."""
-        known: NDArray[np.bool_] = self.labels != UNKNOWN_LABEL
-        return np.any(known, axis=1) if self.multi else known
+        return self.task.known(self.labels)
 
     def rows(self, part: Part) -> NDArray[np.int64]:
         """Rows of one part of the data, ascending, without quarantined images.
@@ -143,11 +140,7 @@ class SiteData:
 
     def class_counts(self, part: Part) -> NDArray[np.int64]:
         """Number of images of each class, or with each finding, in one part, shape ``(classes,)``, if known."""
-        labels = self.labels[self.rows(part)]
-        if self.multi:
-            present: NDArray[np.int64] = (labels == PRESENT).sum(axis=0)
-            return present
-        return np.bincount(labels[labels >= 0], minlength=len(self.classes)).astype(np.int64)
+        return self.task.class_counts(self.labels[self.rows(part)], len(self.classes))
 
 
 def read_site_config(path: Path) -> dict[str, DatasetLocation]:
@@ -198,17 +191,17 @@ def load_site_data(
     channels: int,
     cache_dir: Path,
     foreign_labels: bool = False,
-    multi: bool = False,
+    task: Task = SINGLE,
 ) -> SiteData:
     """Read a manifest with the job's vocabulary and open the decoded images, ``image_size`` pixels high and wide.
 
-    A label outside the vocabulary is refused, or with ``foreign_labels`` taken as unknown. Of ``multi`` they are findings.
+    A label outside the vocabulary is refused, or with ``foreign_labels`` taken as unknown.
 
     Raises:
         DataError: if the manifest is invalid or too many images are unreadable.
         ConfigurationError: if there are windows and not as many as channels.
     """
-    records = read_manifest(location.manifest, None if foreign_labels else classes, multi).records
+    records = read_manifest(location.manifest, None if foreign_labels else classes, task).records
     names = tuple(record.image for record in records)
     cache = open_cache(
         names,
@@ -220,14 +213,9 @@ def load_site_data(
         location.windows,
         location.preprocess,
     )
-    index = {name: number for number, name in enumerate(classes)}
-    labels = [
-        read_findings(record.label, classes, record.image) if multi else index.get(record.label, UNKNOWN_LABEL)
-        for record in records
-    ]
     return SiteData(
         images=cache.images,
-        labels=np.array(labels, np.int64),
+        labels=task.read_labels([record.label for record in records], classes),
         labelled=np.array([record.labelled for record in records], np.bool_),
         split=np.array([record.split for record in records], np.str_),
         names=names,
@@ -238,6 +226,7 @@ def load_site_data(
         min_support=location.min_support,
         root=location.root,
         patients=tuple(record.patient for record in records),
+        task=task,
     )
 
 

@@ -190,7 +190,8 @@ def check_job(job: Job) -> None:
         require_type(value, known[option].type if option in known else Any, f"problem.{option}")
     for _, entry in parts:
         component = class_of(entry["path"])
-        Problem.from_dict(job.options("problem")).require_task(getattr(component, "tasks", ("single",)), job.name)
+        if getattr(component, "needs_exclusive", True):
+            Problem.from_dict(job.options("problem")).kind.require_exclusive(job.name)
         try:
             component(**copy.deepcopy(entry["args"]))
         except GrandRoundsError:

@@ -129,7 +129,6 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, train_steps
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.executor import SupervisedExecutor
-from grandrounds.methods.supervised.loss import supervised_loss
 from grandrounds.methods.supervised.training import rows_to_learn
 from grandrounds.options import Min, Options
 from grandrounds.plotting import Drawing, rounds_figure
@@ -180,7 +179,7 @@ class ${Class}Executor(SupervisedExecutor):
                 logits = network(images)
                 moved = distance(old, logits)
                 meter.add("distance", moved)
-                return supervised_loss(logits, labels) + self.own_options.distance_weight * moved
+                return context.problem.kind.loss(logits, labels) + self.own_options.distance_weight * moved
 
         train_steps(context, options.steps, loss, OptimizerStep(network, optimizer), meter)
         sums = {"loss": meter.total("loss"), "$name.distance": meter.total("distance")}

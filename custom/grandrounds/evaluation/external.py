@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches
-from grandrounds.data.findings import read_findings
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.manifest import Record, read_manifest
@@ -34,27 +33,28 @@ from grandrounds.evaluation.per_class import (
     summed_probabilities,
 )
 from grandrounds.files import write_csv
-from grandrounds.models.compute import probabilities_of
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE
 
 BATCH = 256
 
 
 @torch.inference_mode()
-def predict(model: nn.Module, inputs: Callable[[np.ndarray], Tensor], rows: np.ndarray, multi: bool = False) -> Tensor:
+def predict(model: nn.Module, inputs: Callable[[np.ndarray], Tensor], rows: np.ndarray, task: Task = SINGLE) -> Tensor:
     """Predict without augmentation and with the model in evaluation mode; its mode is restored.
 
     Args:
         model: gives logits of shape ``(batch, classes)``.
         inputs: what the model takes for these rows, on its device.
         rows: which images, int64, shape ``(n,)``.
-        multi: whether the outputs are findings, each with a probability of its own.
+        task: what labels are.
 
     Returns:
         Probabilities, float32 on the CPU, shape ``(n, classes)``; ``(0, 0)`` for no rows.
     """
     training = model.training
     model.eval()
-    parts = [probabilities_of(model(inputs(batch)).float(), multi).cpu() for batch in eval_batches(rows, BATCH)]
+    parts = [task.probabilities(model(inputs(batch)).float()).cpu() for batch in eval_batches(rows, BATCH)]
     model.train(training)
     return torch.cat(parts) if parts else torch.zeros(0, 0)
 
@@ -102,7 +102,7 @@ def labels_are_groups(locations: Mapping[str, DatasetLocation], classes: Sequenc
 
     Labels that could be either are classes; so are labels that are neither, which a reader of classes will refuse.
     """
-    labels = {r.label for location in locations.values() for r in _test_records(location.manifest, None, False)}
+    labels = {r.label for location in locations.values() for r in _test_records(location.manifest, None, SINGLE)}
     return bool(labels) and not labels <= set(classes) and labels <= set(groups)
 
 
@@ -113,17 +113,17 @@ def load_test_images(
     image_size: int,
     channels: int,
     cache_dir: Path,
-    multi: bool = False,
+    task: Task = SINGLE,
 ) -> LabelledImages:
     """Decode the labelled test images of a site, square of ``image_size`` pixels; its other images are not read.
 
-    The ``vocabulary`` of the labels is the model's classes, findings if ``multi``, or groups of classes; ``cache_dir`` keeps
+    The ``vocabulary`` of the labels is the model's classes, or groups of classes; ``cache_dir`` keeps
     decoded images.
 
     Raises:
         DataError: if a label is unknown, no test image has a label, or too many of them cannot be read.
     """
-    records = _test_records(location.manifest, vocabulary, multi)
+    records = _test_records(location.manifest, vocabulary, task)
     if not records:
         raise DataError(
             f"{site}: {location.manifest} has no labelled image in split test; the column split must say test for the "
@@ -135,23 +135,21 @@ def load_test_images(
     readable = np.ones(len(names), np.bool_)
     readable[[row for row, _, _ in cache.quarantined]] = False
     rows = np.flatnonzero(readable)
-    number = {name: index for index, name in enumerate(vocabulary)}
-    read = (read_findings(one.label, vocabulary, one.image) if multi else number[one.label] for one in records)
-    labels = np.array(list(read), np.int64)
+    labels = task.read_labels([one.label for one in records], vocabulary)
     images = cache.images if readable.all() else cache.images[rows]
     groups = tuple(records[row].group for row in rows)
     return LabelledImages(images, labels[rows], tuple(names[row] for row in rows), len(cache.quarantined), groups)
 
 
 def predict_images(
-    model: nn.Module, test: LabelledImages, device: torch.device, multi: bool = False
+    model: nn.Module, test: LabelledImages, device: torch.device, task: Task = SINGLE
 ) -> ImagePredictions:
-    """Predict all images of a site, with ``multi`` a model of findings.
+    """Predict all images of a site.
 
     Raises:
         ConfigurationError: if a prediction is not finite.
     """
-    found = predict(model, tensors_of(test.images, device), np.arange(len(test.names)), multi).double().numpy()
+    found = predict(model, tensors_of(test.images, device), np.arange(len(test.names)), task).double().numpy()
     if not np.isfinite(found).all():
         raise ConfigurationError("the model gives predictions that are not finite; it has diverged, use another one")
     return ImagePredictions(test.names, test.labels, found, test.groups)
@@ -198,8 +196,8 @@ def _group_names(found: ImagePredictions, grouping: Grouping) -> list[tuple[str,
     ]
 
 
-def _test_records(manifest: Path, vocabulary: Sequence[str] | None, multi: bool) -> list[Record]:
-    return [r for r in read_manifest(manifest, vocabulary, multi).records if r.split == "test" and r.label]
+def _test_records(manifest: Path, vocabulary: Sequence[str] | None, task: Task) -> list[Record]:
+    return [r for r in read_manifest(manifest, vocabulary, task).records if r.split == "test" and r.label]
 
 
 Samples = dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from grandrounds.checks import require_at_least, require_probabilities
 from grandrounds.evaluation.auc import macro_auc
 from grandrounds.evaluation.own_metrics import METRICS, own_scores
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE
 
 SELECTABLE = (
     "accuracy",
@@ -93,13 +95,13 @@ def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[n
     return metrics_from_confusion(confusion) | more | own_scores(labels, probabilities)
 
 
-def selectable_metrics() -> tuple[str, ...]:
-    """The metrics by which a model can be selected: the package's own and those of plug-ins.
+def selectable_metrics(task: Task = SINGLE) -> tuple[str, ...]:
+    """The metrics by which a model can be selected: the task's own and those of plug-ins.
 
     Raises:
         ConfigurationError: if a plug-in cannot be imported, or takes a name of the package.
     """
-    return (*SELECTABLE, *METRICS.all(SCORES_OF_IMAGES))
+    return task.metrics(tuple(METRICS.all(SCORES_OF_IMAGES)))
 
 
 def confusion_matrix(labels: NDArray[np.integer], predictions: NDArray[np.integer], classes: int) -> NDArray[np.int64]:

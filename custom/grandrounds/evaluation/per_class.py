@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import require_probabilities
-from grandrounds.data.manifest import require_known_label
+from grandrounds.checks import require_known_label, require_probabilities
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.auc import weighted_areas
 from grandrounds.evaluation.metrics import PrecisionRecallF1, confusion_matrix, mean_of_known, precision_recall_f1

@@ -7,11 +7,9 @@ import shutil
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.protocol.tensors import at_least_single
 
 CPP_COMPILERS = ("g++", "clang++", "c++", "cl")
 _compiled: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
@@ -44,18 +42,3 @@ def compile_likewise(part: nn.Module, network: nn.Module) -> None:
     """Compile a part of a network if the network is compiled."""
     if network in _compiled:
         compile_network(part, _compiled[network])
-
-
-def probabilities_of(logits: Tensor, multi: bool) -> Tensor:
-    """Probabilities in single precision at least: of each finding (``multi``), or of the classes, which sum to one.
-
-    Args:
-        logits: classes or findings are the last dimension.
-        multi: whether an image may have several findings.
-
-    Example:
-        >>> probabilities_of(torch.zeros(1, 2), multi=False), probabilities_of(torch.zeros(1, 3), multi=True)
-        (tensor([[0.5000, 0.5000]]), tensor([[0.5000, 0.5000, 0.5000]]))
-    """
-    wide = at_least_single(logits)
-    return torch.sigmoid(wide) if multi else torch.softmax(wide, dim=-1)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import Min, Options, Range
-from grandrounds.protocol import tasks
-from grandrounds.protocol.task import Task as Kind
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE, task_named
 
 FixedIntensities = Literal["scaled", "standardised", "spread", "imagenet", "efficientnet_lite"]
 """Intensities of an image before the first layer: in [0, 1]; of mean 0 and deviation 1; spread over [-1, 1]; with ImageNet's
@@ -29,12 +29,7 @@ FROZEN_NORMS: tuple[Norm, ...] = ("frozen", SITE_NORM)
 IMAGENET = "imagenet"
 WEIGHTS_NAME = re.compile(r"[A-Za-z0-9_-]+")
 LINEAR = "linear"
-Task = Literal["single", "multi"]
 MULTI = "multi"
-NO_FINDING, SEPARATOR, UNKNOWN_MARK = "none", "|", "?"
-"""In a manifest of findings: the label of an image without any, what separates findings, and what precedes one that may or
-may not be there."""
-MULTI_LABEL_JOBS = "local, local_fixmatch, fedavg, ssfl, fedperl and fedirm"
 TRAIN_ALL, TRAIN_HEAD, FROM = "all", "head", "from:"
 DropoutAt = Literal["head", "layers"]
 DROPOUT = Range(0, 1, open_maximum=True)
@@ -155,7 +150,7 @@ class Problem(Options):
     ] = None
     intensities: Annotated[Intensities, INTENSITIES_MEANING] = "auto"
     trainable: Annotated[str, TRAINABLE_MEANING] = TRAIN_ALL
-    task: Annotated[Task, "single: each image has one class; multi: any of the classes, its findings"] = "single"
+    task: Annotated[str, "single: each image has one class; multi: any of the classes, its findings"] = SINGLE.name
 
     def check(self) -> None:
         """Check the vocabulary, the head and which layers are trained."""
@@ -168,12 +163,7 @@ class Problem(Options):
             )
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
             raise ConfigurationError(f"problem.classes must be at least two different names, got {list(self.classes)}")
-        for name in self.classes if self.multi else ():
-            if name == NO_FINDING or SEPARATOR in name or name.startswith(UNKNOWN_MARK):
-                raise ConfigurationError(
-                    f"problem.classes: a finding must not be {NO_FINDING!r}, contain {SEPARATOR!r} or begin with "
-                    f"{UNKNOWN_MARK!r}, got {name!r}"
-                )
+        self.kind.check_vocabulary(self.classes)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Problem:
@@ -199,9 +189,9 @@ class Problem(Options):
         return {**vars(self), "classes": list(self.classes)}
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> Task:
         """What a label is, and all that follows from it."""
-        return tasks.task_named(self.task)
+        return task_named(self.task)
 
     @property
     def multi(self) -> bool:
@@ -217,17 +207,6 @@ class Problem(Options):
     def has_public_weights(self) -> bool:
         """Whether sites can load the weights themselves: none, ImageNet's, or a name of the weights folder."""
         return self.weights is None or WEIGHTS_NAME.fullmatch(self.weights) is not None
-
-    def require_task(self, tasks: Collection[str], method: str) -> None:
-        """Check that a method supports the task.
-
-        Raises:
-            ConfigurationError: naming the method and the jobs that support it.
-        """
-        if self.task not in tasks:
-            raise ConfigurationError(
-                f"problem.task={self.task} is not supported by {method}; the jobs for it are {MULTI_LABEL_JOBS}"
-            )
 
     def for_sites(self) -> dict[str, Any]:
         """Plain values for the sites; a path of the server stays there."""

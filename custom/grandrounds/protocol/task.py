@@ -10,6 +10,7 @@ own business, but -1 is unknown in all of them. Networks give one logit for each
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
@@ -217,6 +218,10 @@ class Task(ABC):
         """
 
     @abstractmethod
+    def confidence(self, probabilities: Tensor) -> Tensor:
+        """The probability of the likeliest answer: probabilities ``(batch, classes)`` to the shape of labels."""
+
+    @abstractmethod
     def entropy(self, probabilities: Tensor) -> Tensor:
         """The entropy of each answer in nats: probabilities ``(batch, classes)`` to the shape of labels."""
 
@@ -224,10 +229,20 @@ class Task(ABC):
 
     @abstractmethod
     def answers(self, classes: int) -> tuple[int, ...]:
-        """The shape of arrays with an entry for each class of each question: ``(classes,)``, or ``(findings, 2)``.
+        """The shape of arrays with an entry for each class of each question: ``(classes,)``, or ``(findings, 2)``."""
 
-        A class relation matrix has a row for each entry and as many columns as a question has classes.
-        """
+    def relation_shape(self, classes: int) -> tuple[int, int]:
+        """The shape of a class relation matrix: a row for each entry of :meth:`answers`, a column for each class."""
+        answers = self.answers(classes)
+        return math.prod(answers), answers[-1]
+
+    @abstractmethod
+    def answer_names(self, classes: Sequence[str]) -> list[str]:
+        """The names of the entries of :meth:`answers`."""
+
+    @abstractmethod
+    def entries(self, labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The known answers of images: which image, and which entry of :meth:`answers`, each of shape ``(known,)``."""
 
     @abstractmethod
     def as_answers(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:

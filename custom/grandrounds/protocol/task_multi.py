@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from grandrounds.checks import require_at_least, require_fraction
+from grandrounds.checks import require_at_least, require_fraction, require_known_label
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.task import UNKNOWN, PseudoLabels, Question, Reduction, Task
-from grandrounds.protocol.task_single import require_known_label
 
 if TYPE_CHECKING:
     import numpy as np
@@ -204,7 +203,7 @@ class MultiLabel(Task):
             (tensor([[1, 1, 0]]), tensor([[ True, False,  True]]))
         """
         needed = require_fraction(threshold, "threshold") if isinstance(threshold, float | int) else threshold
-        confidence = probabilities.maximum(1 - probabilities)
+        confidence = self.confidence(probabilities)
         return PseudoLabels((probabilities >= CALLED_FROM).long(), confidence >= needed, confidence)
 
     def pseudo_label_loss(
@@ -233,6 +232,10 @@ class MultiLabel(Task):
         divisor = int(accepted.sum()) if reduction == "accepted_mean" else batch_size * labels.shape[1]
         return torch.where(accepted, losses, 0.0).sum() / max(divisor, 1)
 
+    def confidence(self, probabilities: Tensor) -> Tensor:
+        """Of the likelier answer to each finding, shape ``(batch, findings)``."""
+        return probabilities.maximum(1 - probabilities)
+
     def entropy(self, probabilities: Tensor) -> Tensor:
         """Of the two answers to each finding, shape ``(batch, findings)``."""
         import torch
@@ -243,6 +246,15 @@ class MultiLabel(Task):
     def answers(self, classes: int) -> tuple[int, ...]:
         """``(findings, 2)``."""
         return classes, 2
+
+    def answer_names(self, classes: Sequence[str]) -> list[str]:
+        """The absence and the presence of each finding."""
+        return [f"{name} {answer}" for name in classes for answer in ("absent", "present")]
+
+    def entries(self, labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The images and findings of which it is known whether they are there, image by image."""
+        images, findings = (labels >= 0).nonzero()
+        return images, 2 * findings + labels[images, findings]
 
     def as_answers(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The answers of all images to each finding, with logits ``(0, logit)``.

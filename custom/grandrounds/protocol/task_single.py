@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from grandrounds.checks import require_at_least, require_fraction, require_probabilities
-from grandrounds.errors import DataError
+from grandrounds.checks import require_at_least, require_fraction, require_known_label, require_probabilities
 from grandrounds.protocol.task import UNKNOWN, PseudoLabels, Question, Reduction, Task
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
-
-
-def require_known_label(label: str, classes: Sequence[str], where: str) -> None:
-    """Raise ``DataError`` unless ``label`` is one of ``classes``; the message lists them and suggests the nearest."""
-    if label in classes:
-        return
-    folded = {name.casefold(): name for name in classes}
-    nearest = difflib.get_close_matches(label.casefold(), folded, n=1, cutoff=0.5)
-    hint = f"; did you mean {folded[nearest[0]]!r}?" if nearest else ""
-    raise DataError(f"{where}: {label!r} is not one of the classes {', '.join(classes)}{hint}")
 
 
 class SingleLabel(Task):
@@ -195,6 +183,10 @@ class SingleLabel(Task):
         divisor = len(labels) if reduction == "accepted_mean" else batch_size
         return F.cross_entropy(logits, labels, reduction="sum") / max(divisor, 1)
 
+    def confidence(self, probabilities: Tensor) -> Tensor:
+        """Of the most probable class, shape ``(batch,)``."""
+        return probabilities.amax(dim=1)
+
     def entropy(self, probabilities: Tensor) -> Tensor:
         """Of the distribution over the classes, shape ``(batch,)``."""
         import torch
@@ -205,6 +197,15 @@ class SingleLabel(Task):
     def answers(self, classes: int) -> tuple[int, ...]:
         """``(classes,)``."""
         return (classes,)
+
+    def answer_names(self, classes: Sequence[str]) -> list[str]:
+        """The classes."""
+        return list(classes)
+
+    def entries(self, labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The images of known class, and the class."""
+        (rows,) = (labels >= 0).nonzero()
+        return rows, labels[rows]
 
     def as_answers(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Each image is one answer."""
@@ -230,17 +231,15 @@ class SingleLabel(Task):
                 "expected labels (images,) and probabilities (images, classes), "
                 f"got {labels.shape} and {probabilities.shape}"
             )
-        rows = np.flatnonzero(labels >= 0)
+        rows, known = self.entries(labels)
         inside = probabilities[rows]
         scored = tuple(range(probabilities.shape[1]))
-        return [Question(rows, labels[rows], self.decide(inside), inside.astype(np.float64), scored)]
+        return [Question(rows, known, self.decide(inside), inside.astype(np.float64), scored)]
 
     def answered(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> NDArray[np.floating]:
         """The probability of each known class."""
-        import numpy as np
-
-        rows = np.flatnonzero(labels >= 0)
-        return probabilities[rows, labels[rows]]
+        answers: NDArray[np.floating] = probabilities[self.entries(labels)]
+        return answers
 
     def prediction_header(self, classes: Sequence[str]) -> list[str]:
         """The class, the predicted class, and a probability for each class."""

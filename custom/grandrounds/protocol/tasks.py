@@ -44,6 +44,11 @@ def task_named(name: str) -> Task:
     return known[name]
 
 
+def task_entry(task: Task) -> dict[str, str]:
+    """The entry that :func:`task_of` reads; none where each image has one class."""
+    return {} if task is SINGLE else {"task": task.name}
+
+
 def task_of(content: Mapping[str, Any]) -> Task:
     """The task that a problem's or a partition's JSON object names; without its key each image has one class.
 

@@ -20,6 +20,7 @@ from grandrounds.methods.supervised.training import TrainingOptions
 from grandrounds.models.norm import folded_copy
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.tasks import SINGLE
 
 SIZE, BATCH, STEPS, THRESHOLD, GAMMA = 32, 8, 3, 0.3, 0.01
 
@@ -79,7 +80,7 @@ def sgd(parameters):
 def test_the_update_is_that_of_the_textbook_loop_within_1e_12(context, count, optimizer):
     start, peers = network_in_double(0), [network_in_double(seed) for seed in range(1, count + 1)]
     ours, plain = copy.deepcopy(start), copy.deepcopy(start)
-    metrics = train(ours, context, PeerPseudoLabeler([folded_copy(peer) for peer in peers], GAMMA), optimizer)
+    metrics = train(ours, context, PeerPseudoLabeler(SINGLE, [folded_copy(peer) for peer in peers], GAMMA), optimizer)
     assert 0 < metrics["accepted"] < 1
     loops.fedperl_round(
         plain,
@@ -147,14 +148,14 @@ def test_the_weak_pass_keeps_no_graph_where_nothing_pulls_on_it(context):
     network = network_in_double(0)
     graphs = []
     network.register_forward_hook(lambda module, arguments, output: graphs.append(output.requires_grad))
-    train(network, context, PeerPseudoLabeler([folded_copy(network_in_double(1))], 0.0), sgd, threshold=0.0)
+    train(network, context, PeerPseudoLabeler(SINGLE, [folded_copy(network_in_double(1))], 0.0), sgd, threshold=0.0)
     assert graphs == [True, False, True] * STEPS
 
 
 def test_peers_are_as_they_were_after_the_round(context):
     peer = folded_copy(network_in_double(1))
     before = copy.deepcopy(peer.state_dict())
-    train(network_in_double(0), context, PeerPseudoLabeler([peer], GAMMA), sgd)
+    train(network_in_double(0), context, PeerPseudoLabeler(SINGLE, [peer], GAMMA), sgd)
     assert all(torch.equal(value, before[name]) for name, value in peer.state_dict().items())
 
 

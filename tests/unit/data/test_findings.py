@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from grandrounds.data.findings import read_findings
 from grandrounds.data.manifest import Record, read_manifest, write_manifest
 from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.population import describe_population
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.protocol.tasks import FINDINGS
 
 CHEST = ("effusion", "mass", "nodule")
 
@@ -25,19 +25,19 @@ CHEST = ("effusion", "mass", "nodule")
     ],
 )
 def test_a_label_lists_what_is_there_and_what_is_unknown(label, row):
-    assert read_findings(label, CHEST, "here").tolist() == row
+    assert FINDINGS.read_labels([label], CHEST).tolist() == [row]
 
 
 @pytest.mark.parametrize("label", ["none|mass", "mass|mass", "mass|?mass", "mass|", "fracture"])
 def test_a_label_that_contradicts_itself_or_the_vocabulary_is_refused(label):
     with pytest.raises(DataError, match=r"^here: .*'"):
-        read_findings(label, CHEST, "here")
+        FINDINGS.require_label(label, CHEST, "here")
 
 
 def test_a_manifest_with_an_unknown_finding_names_line_and_nearest_word(tmp_path):
     write_manifest([Record("a.png", "mass"), Record("b.png", "mass|effusio")], tmp_path / "m.csv")
     with pytest.raises(DataError, match=r"m.csv line 3, column label: 'effusio' is not .*did you mean 'effusion'"):
-        read_manifest(tmp_path / "m.csv", CHEST, multi=True)
+        read_manifest(tmp_path / "m.csv", CHEST, FINDINGS)
 
 
 def site_data():
@@ -51,6 +51,7 @@ def site_data():
         names=tuple("abcd"),
         groups=tuple("abcd"),
         classes=CHEST,
+        task=FINDINGS,
     )
 
 

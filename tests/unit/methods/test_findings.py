@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.methods.fedirm.loss import labelled_finding_loss, relation_matching_loss
+from grandrounds.methods.fedirm.loss import relation_matching_loss
 from grandrounds.methods.fedirm.relation import (
     Relation,
     RelationAccumulator,
@@ -17,9 +17,8 @@ from grandrounds.methods.fedirm.relation import (
 )
 from grandrounds.methods.fedirm.uncertainty import certain, predictive_entropy
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
-from grandrounds.methods.fixmatch.loss import finding_pseudo_labels, unsupervised_finding_loss
-from grandrounds.methods.supervised.loss import multi_label_loss
 from grandrounds.methods.supervised.training import TrainingOptions
+from grandrounds.protocol.tasks import FINDINGS
 
 LN2, LN4 = math.log(2), math.log(4)
 LOGITS = torch.tensor([[0.0, math.log(3)], [-math.log(3), 0.0]])  # probabilities 1/2, 3/4, 1/4, 1/2
@@ -28,26 +27,26 @@ LOGITS = torch.tensor([[0.0, math.log(3)], [-math.log(3), 0.0]])  # probabilitie
 def test_the_loss_is_the_mean_over_known_findings():
     labels = torch.tensor([[1, 0], [-1, 1]])
     # -ln 1/2, -ln 1/4 and -ln 1/2
-    assert multi_label_loss(LOGITS, labels).item() == pytest.approx((LN2 + LN4 + LN2) / 3)
-    weighted = multi_label_loss(LOGITS, labels, torch.tensor([2.0, 5.0]))
+    assert FINDINGS.loss(LOGITS, labels).item() == pytest.approx((LN2 + LN4 + LN2) / 3)
+    weighted = FINDINGS.loss(LOGITS, labels, torch.tensor([2.0, 5.0]))
     assert weighted.item() == pytest.approx((2 * LN2 + LN4 + 5 * LN2) / 3), "only positive images are weighted"
 
 
 def test_an_unknown_finding_has_no_gradient():
     logits = LOGITS.clone().requires_grad_()
-    multi_label_loss(logits, torch.tensor([[-1, -1], [-1, -1]])).backward()
+    FINDINGS.loss(logits, torch.tensor([[-1, -1], [-1, -1]])).backward()
     assert torch.equal(logits.grad, torch.zeros(2, 2))
 
 
 def test_weights_are_the_median_of_positive_images_over_each_findings_own():
     labels = np.array([[1, 1, 0], [1, 0, 0], [1, -1, 0], [1, 1, 0]])
-    assert TrainingOptions().weights_of(labels, 3).tolist() == [0.75, 1.5, 100.0]
-    assert TrainingOptions(class_weight_limit=1.0).weights_of(labels, 3).tolist() == [0.75, 1.0, 1.0]
-    assert TrainingOptions().weights_of(np.zeros((3, 2), np.int64), 2) is None
+    assert TrainingOptions().weights_of(labels, 3, FINDINGS).tolist() == [0.75, 1.5, 100.0]
+    assert TrainingOptions(class_weight_limit=1.0).weights_of(labels, 3, FINDINGS).tolist() == [0.75, 1.0, 1.0]
+    assert TrainingOptions().weights_of(np.zeros((3, 2), np.int64), 2, FINDINGS) is None
 
 
 def test_findings_are_accepted_as_present_and_as_absent():
-    found = finding_pseudo_labels(torch.tensor([[0.75, 0.74, 0.25, 0.26, 0.5]]), 0.75)
+    found = FINDINGS.pseudo_labels(torch.tensor([[0.75, 0.74, 0.25, 0.26, 0.5]]), 0.75)
     assert found.labels.tolist() == [[1, 1, 0, 0, 1]]
     assert found.accepted.tolist() == [[True, False, True, False, False]]
 
@@ -55,9 +54,9 @@ def test_findings_are_accepted_as_present_and_as_absent():
 def test_the_unsupervised_loss_is_over_accepted_findings():
     labels, accepted = torch.tensor([[1, 1], [0, 0]]), torch.tensor([[True, True], [False, True]])
     total = LN2 - math.log(0.75) + LN2
-    mean = unsupervised_finding_loss(LOGITS, labels, accepted, 4, "accepted_mean")
+    mean = FINDINGS.pseudo_label_loss(LOGITS, labels, accepted, 4, "accepted_mean")
     assert mean.item() == pytest.approx(total / 3)
-    batch = unsupervised_finding_loss(LOGITS, labels, accepted, 4, "batch_mean")
+    batch = FINDINGS.pseudo_label_loss(LOGITS, labels, accepted, 4, "batch_mean")
     assert batch.item() == pytest.approx(total / 8), "four images of two findings"
 
 
@@ -73,7 +72,7 @@ class Constant(nn.Module):
 
 
 def test_peers_average_sigmoids_and_pull_at_them():
-    labeler = PeerPseudoLabeler([Constant(math.log(9), -math.log(9))], consistency_weight=2.0, multi=True)  # 0.9, 0.1
+    labeler = PeerPseudoLabeler(FINDINGS, [Constant(math.log(9), -math.log(9))], consistency_weight=2.0)  # 0.9, 0.1
     local = torch.tensor([[0.6, 0.6]], requires_grad=True)
     found, loss = labeler(torch.zeros(1, 3, 8, 8), local, 0.7)
     # means 0.75 and 0.35
@@ -86,7 +85,7 @@ def test_relation_rows_are_of_images_without_and_with_a_finding():
     logits = torch.tensor([[2.0, -1.0], [4.0, 3.0], [-2.0, 0.0]])
     labels = torch.tensor([[1, 0], [1, -1], [0, 0]])
     for average in ("samples", "batches"):
-        accumulator = RelationAccumulator(2, temperature=2.0, average=average, multi=True)
+        accumulator = RelationAccumulator(FINDINGS, 2, temperature=2.0, average=average)
         accumulator.add(logits, labels)
         relation = accumulator.relation()
         # mean logits over 2: without the first -1, with it 1.5; without the second -0.25; nobody is known to have it
@@ -98,10 +97,10 @@ def test_relation_rows_are_of_images_without_and_with_a_finding():
 def test_unlabelled_sites_use_certain_answers_only():
     logits = torch.tensor([[2.0, -4.0], [6.0, 1.0]])
     keep = torch.tensor([[True, True], [False, False]])
-    relation = pseudo_relation(logits, keep, 2.0, multi=True)
+    relation = pseudo_relation(FINDINGS, logits, keep, 2.0)
     torch.testing.assert_close(relation.matrix[:, 1], torch.sigmoid(torch.tensor([0.0, 1.0, -2.0, 0.0])))
     assert relation.support.tolist() == [0, 1, 1, 0]
-    again = pseudo_relation(logits, keep, 2.0, "probabilities", multi=True)
+    again = pseudo_relation(FINDINGS, logits, keep, 2.0, "probabilities")
     p = torch.sigmoid(torch.tensor([2.0, -4.0]))
     torch.testing.assert_close(again.matrix[[1, 2], 1], torch.sigmoid((2 * p - 1) / 2))
 
@@ -119,8 +118,8 @@ def test_matching_is_the_symmetric_divergence_over_all_rows():
 def test_the_entropy_of_a_finding_is_that_of_two_answers():
     draws = torch.tensor([[[0.9, 0.2]], [[0.7, 0.8]]])  # means 0.8 and 0.5
     expected = -(0.8 * math.log(0.8) + 0.2 * math.log(0.2))
-    assert predictive_entropy(draws, multi=True)[0].tolist() == pytest.approx([expected, LN2])
-    assert certain(draws, 0.6, multi=True).tolist() == [[True, False]]
+    assert predictive_entropy(FINDINGS, draws)[0].tolist() == pytest.approx([expected, LN2])
+    assert certain(FINDINGS, draws, 0.6).tolist() == [[True, False]]
 
 
 def test_smoothing_is_shared_by_both_answers():
@@ -128,4 +127,4 @@ def test_smoothing_is_shared_by_both_answers():
     known = -math.log(0.5), -math.log(0.75), -math.log(0.5)
     other = -math.log(0.5), -math.log(0.25), -math.log(0.5)
     expected = (0.9 * sum(known) + 0.1 * sum(other)) / 3
-    assert labelled_finding_loss([LOGITS, LOGITS], labels, 0.2).item() == pytest.approx(2 * expected)
+    assert FINDINGS.smoothed_loss([LOGITS, LOGITS], labels, 0.2).item() == pytest.approx(2 * expected)

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from grandrounds.checks import require_known_label
 from grandrounds.data.datasets.published import (
     image_called,
     images_in_archive,
@@ -27,7 +28,7 @@ from grandrounds.data.datasets.published import (
     read_labels,
     read_records,
 )
-from grandrounds.data.manifest import Record, require_known_label
+from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 
 BLOOD_CELL_CLASSES = (

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from grandrounds.checks import require_known_label
 from grandrounds.data.datasets.published import (
     BENIGN,
     MALIGNANCY_CLASSES,
@@ -31,7 +32,7 @@ from grandrounds.data.datasets.published import (
     marked_column,
     read_records,
 )
-from grandrounds.data.manifest import Record, further_columns, read_table, require_known_label
+from grandrounds.data.manifest import Record, further_columns, read_table
 from grandrounds.errors import DataError
 
 HAM10000_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")

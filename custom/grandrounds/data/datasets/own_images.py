@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from grandrounds.data.families import FolderOptions, Layout, OwnImageOptions
-from grandrounds.data.findings import named_findings
 from grandrounds.data.images.decoding import DICOM_SUFFIXES
 from grandrounds.data.images.dicom import read_header
 from grandrounds.data.images.readers import open_images
@@ -27,10 +26,11 @@ from grandrounds.data.manifest import (
     further_columns,
     read_table,
     require_grouped,
-    require_label,
 )
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE
 
 SPLIT_FOLDERS: Mapping[str, str] = MappingProxyType(
     {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
@@ -153,7 +153,7 @@ def _record(
         raise DataError(f"{where}, column labelled: expected 0, 1, true or false, got {row['labelled']!r}")
     label = labels.get(row["label"], row["label"])
     if label and options.classes:
-        require_label(label, options.classes, f"{where}, column label", options.multi)
+        options.kind.require_label(label, options.classes, f"{where}, column label")
     return Record(
         image=row["image"],
         label=label,
@@ -321,14 +321,14 @@ def _tiff_frames(path: Path) -> int:
         return 1
 
 
-def vocabulary_of(records: Sequence[Record], given: Sequence[str], multi: bool = False) -> tuple[str, ...]:
-    """The given classes, else the labels, or with ``multi`` the findings, that occur in natural order.
+def vocabulary_of(records: Sequence[Record], given: Sequence[str], task: Task = SINGLE) -> tuple[str, ...]:
+    """The given classes, else those that labels mention, in natural order.
 
     Raises:
         DataError: if there are fewer than two.
     """
-    occurring = (name for one in records for name in (named_findings(one.label) if multi else (one.label,)) if name)
-    found = tuple(given) or tuple(natural_sorted(set(occurring)))
+    occurring = {name for one in records for name in task.mentioned_in(one.label)}
+    found = tuple(given) or tuple(natural_sorted(occurring))
     if len(found) < 2:
         raise DataError(f"the images have {len(found)} classes ({', '.join(found) or 'none'}), expected at least two")
     return found

@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.checks import require_known_label
 from grandrounds.data.images.readers import open_images
-from grandrounds.data.manifest import Record, read_table, require_known_label
+from grandrounds.data.manifest import Record, read_table
 from grandrounds.errors import DataError
 
 BENIGN: Final = "benign"

@@ -56,6 +56,8 @@ from grandrounds.data.manifest import Record
 from grandrounds.data.options import PartitionOptions
 from grandrounds.data.own_datasets import own_datasets
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import FINDINGS, SINGLE
 
 NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -79,8 +81,8 @@ class ReadDataset:
 
     ``images`` is their folder or archive, ``facts`` are further entries of the partition's description, ``windows`` those of
     CT slices, and ``preprocess`` is what the sites do to an image before resizing. ``sites`` is the site of each record,
-    where the data set names them; ``splits`` is whether the splits of the records are to be kept, ``multi`` whether labels
-    are findings.
+    where the data set names them; ``splits`` is whether the splits of the records are to be kept, ``task`` what their
+    labels are.
     """
 
     records: tuple[Record, ...]
@@ -92,7 +94,7 @@ class ReadDataset:
     name: str = ""
     sites: tuple[str, ...] = ()
     splits: bool = False
-    multi: bool = False
+    task: Task = SINGLE
 
 
 def read_dataset(dataset: str, root: Path, options: PartitionOptions, progress: Progress | None = None) -> ReadDataset:
@@ -168,10 +170,10 @@ def _lesions(root: Path, options: LesionOptions) -> ReadDataset:
 def _rsna_ich(root: Path, options: CtOptions, progress: Progress | None) -> ReadDataset:
     windows = windows_from(options.windows, "windows") if options.windows else HAEMORRHAGE_WINDOWS
     records, counts = read_rsna_ich(root, options, progress)
-    facts = {"multi": options.multi, "slices": options.slices, "in_the_table": counts}
-    multi = options.multi == "keep"
-    classes = (*RSNA_ICH_CLASSES, ANY) if multi else RSNA_ICH_CLASSES
-    return ReadDataset(records, root, classes, facts, windows, multi=multi)
+    facts = {"several": options.several, "slices": options.slices, "in_the_table": counts}
+    if options.several == "keep":
+        return ReadDataset(records, root, (*RSNA_ICH_CLASSES, ANY), facts, windows, task=FINDINGS)
+    return ReadDataset(records, root, RSNA_ICH_CLASSES, facts, windows)
 
 
 def _mammograms(dataset: str, root: Path, options: MammographyOptions, progress: Progress | None) -> ReadDataset:
@@ -192,14 +194,14 @@ def _own_images(dataset: str, root: Path, options: OwnImageOptions) -> ReadDatas
     return ReadDataset(
         found.records,
         root,
-        vocabulary_of(found.records, options.classes, options.multi),
+        vocabulary_of(found.records, options.classes, options.kind),
         {} if found.patients_known else {"patients": "unknown"},
         windows,
         options.preprocess,
         options.dataset_name,
         tuple(map(site_name, found.sites)),
         found.splits,
-        options.multi,
+        options.kind,
     )
 
 

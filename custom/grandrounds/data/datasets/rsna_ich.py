@@ -24,12 +24,12 @@ from pathlib import Path
 import numpy as np
 
 from grandrounds.data.datasets.published import find_table, image_called
-from grandrounds.data.families import CtOptions, Multi
-from grandrounds.data.findings import joined_findings
+from grandrounds.data.families import CtOptions, Several
 from grandrounds.data.images.dicom import read_patient
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import write_csv
+from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.seeding import numpy_generator
 
 RSNA_ICH_CLASSES = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural")
@@ -67,7 +67,7 @@ def read_subtypes(table: Path) -> dict[str, tuple[str, ...]]:
     return _named(found, table)
 
 
-def single_labels(subtypes: Mapping[str, tuple[str, ...]], multi: Multi) -> tuple[dict[str, str], dict[str, int]]:
+def single_labels(subtypes: Mapping[str, tuple[str, ...]], several: Several) -> tuple[dict[str, str], dict[str, int]]:
     """One class for each slice with a haemorrhage; ``keep`` counts as ``first``.
 
     A slice with several subtypes is left out (``drop``), or counts as the first in the order of ``RSNA_ICH_CLASSES``
@@ -80,7 +80,7 @@ def single_labels(subtypes: Mapping[str, tuple[str, ...]], multi: Multi) -> tupl
         >>> single_labels({"a": ("epidural",), "b": (), "c": ("epidural", "subdural")}, "drop")
         ({'a': 'epidural'}, {'without_subtype': 1, 'several_subtypes': 1})
     """
-    most = 1 if multi == "drop" else SUBTYPES
+    most = 1 if several == "drop" else SUBTYPES
     chosen = {image: names[0] for image, names in subtypes.items() if 1 <= len(names) <= most}
     counts = {
         "without_subtype": sum(not names for names in subtypes.values()),
@@ -96,7 +96,7 @@ def all_labels(subtypes: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
         >>> all_labels({"a": ("epidural", "subdural"), "b": ()})
         {'a': 'epidural|subdural|any', 'b': 'none'}
     """
-    return {image: joined_findings([*names, ANY] if names else []) for image, names in subtypes.items()}
+    return {image: FINDINGS.cell([*names, ANY] if names else []) for image, names in subtypes.items()}
 
 
 def _codes() -> dict[tuple[str, str], int]:
@@ -215,13 +215,13 @@ TABLE = "stage_2_train.csv"
 FOLDERS = ("stage_2_train", "stage_2_train_images")
 PATIENTS = "patients.csv"
 SOURCE = "RSNA-ICH"
-_KEPT: Mapping[Multi, str] = {"drop": "with exactly one subtype", "first": "with a subtype", "keep": "in the folder"}
+_KEPT: Mapping[Several, str] = {"drop": "with exactly one subtype", "first": "with a subtype", "keep": "in the folder"}
 
 
 def read_rsna_ich(
     root: Path | str, options: CtOptions, progress: Progress | None = None
 ) -> tuple[tuple[Record, ...], dict[str, int]]:
-    """Read slices with a haemorrhage from the published layout; with ``multi=keep`` those without that are there, too.
+    """Read slices with a haemorrhage from the published layout; with ``several=keep`` those without that are there, too.
 
     That is ``stage_2_train.csv`` beside the folder ``stage_2_train`` or ``stage_2_train_images`` of ``.dcm`` files. Slices
     without a subtype are not part of the problem and need not be there.
@@ -240,8 +240,8 @@ def read_rsna_ich(
     root = Path(root)
     table = find_table(root, (TABLE,), "RSNA-ICH")
     subtypes, images = read_subtypes(table), _images(root)
-    labels, counts = single_labels(subtypes, options.multi)
-    if options.multi == "keep":
+    labels, counts = single_labels(subtypes, options.several)
+    if options.several == "keep":
         labels = all_labels({image: names for image, names in subtypes.items() if names or image in images})
     paths = {image: image_called(image, images, str(table), root) for image in labels}
     files = {image: root / path for image, path in paths.items()}
@@ -251,7 +251,7 @@ def read_rsna_ich(
     )
     if options.slices > len(records):
         raise DataError(
-            f"{table}: {len(records)} slices {_KEPT[options.multi]}, asked for {options.slices}; ask for fewer slices"
+            f"{table}: {len(records)} slices {_KEPT[options.several]}, asked for {options.slices}; ask for fewer slices"
         )
     generator = numpy_generator(options.seed, "rsna_ich", "slices")
     return draw_slices(records, options.slices, generator), counts

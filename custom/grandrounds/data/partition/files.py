@@ -16,14 +16,12 @@ from types import MappingProxyType
 from typing import Any
 
 from grandrounds.data.families import Preprocess
-from grandrounds.data.findings import findings_in
 from grandrounds.data.images.dicom import Window
 from grandrounds.data.manifest import (
     SPLITS,
     Record,
     manifest_digest,
     require_grouped,
-    require_label,
     write_manifest,
 )
 from grandrounds.data.partition.divide import SERVER
@@ -33,7 +31,8 @@ from grandrounds.data.site import CONFIG_NAME
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import file_names, put_in_place, temporary_sibling, write_json
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.problem import MULTI
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE, task_entry
 
 DESCRIPTION_FILE = "partition.json"
 MANIFEST_FILE = "manifest.csv"
@@ -75,7 +74,7 @@ def write_partition(
     shared_patients: bool = False,
     replicated: Replicated | None = None,
     drawn: Mapping[str, Sequence[DrawnLabel]] | None = None,
-    multi: bool = False,
+    task: Task = SINGLE,
 ) -> dict[str, Any]:
     """Write manifests, site configurations and ``partition.json``, all or nothing; the same again changes nothing.
 
@@ -93,7 +92,7 @@ def write_partition(
         shared_patients: whether a patient or lesion may be at several sites, in the same split at each.
         replicated: test images and a public set that every site gets.
         drawn: the labels that were drawn for each site's images; written beside its manifest.
-        multi: whether labels are findings.
+        task: what labels are.
 
     Returns:
         The content of ``partition.json``: the arguments, and ``sites`` with counts and the SHA-256 of the files.
@@ -106,7 +105,7 @@ def write_partition(
     """
     out_dir = Path(out_dir).resolve()
     common = tuple(replicated.test) if replicated else ()
-    _check_sites({**sites, "every-site": common} if common else sites, classes, shared_patients, multi)
+    _check_sites({**sites, "every-site": common} if common else sites, classes, shared_patients, task)
     _require_own_words(description)
     _require_own_folder(out_dir)
     reading = _reading(windows, preprocess)
@@ -117,7 +116,7 @@ def write_partition(
     with temporary_sibling(out_dir) as temporary:
         summaries = {
             site: _write_site(
-                temporary / site, (*own, *common), _retaking(config, dataset_name, devices.get(site)), classes, multi
+                temporary / site, (*own, *common), _retaking(config, dataset_name, devices.get(site)), classes, task
             )
             for site, own in sites.items()
         }
@@ -126,7 +125,7 @@ def write_partition(
         content = {
             **description,
             **reading,
-            **({"task": MULTI} if multi else {}),
+            **task_entry(task),
             "dataset_name": dataset_name,
             "classes": list(classes),
             "sites": summaries,
@@ -175,7 +174,7 @@ def _digests(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_sites(
-    sites: Mapping[str, Sequence[Record]], classes: Sequence[str], shared_patients: bool, multi: bool
+    sites: Mapping[str, Sequence[Record]], classes: Sequence[str], shared_patients: bool, task: Task
 ) -> None:
     first: dict[tuple[str, str], tuple[str, str]] = {}
     for site, records in sites.items():
@@ -184,7 +183,7 @@ def _check_sites(
         require_grouped(records, site)
         for record in records:
             if record.label:
-                require_label(record.label, classes, f"{site}, image {record.image!r}", multi)
+                task.require_label(record.label, classes, f"{site}, image {record.image!r}")
             for kind, name in (("image", record.image), ("patient", record.patient), ("lesion", record.lesion)):
                 earlier, split = first.setdefault((kind, name), (site, record.split)) if name else (site, record.split)
                 if earlier != site and (kind == "image" or not shared_patients):
@@ -212,12 +211,12 @@ def _require_own_folder(out_dir: Path) -> None:
 
 
 def _write_site(
-    folder: Path, records: Sequence[Record], config: Mapping[str, Any], classes: Sequence[str], multi: bool
+    folder: Path, records: Sequence[Record], config: Mapping[str, Any], classes: Sequence[str], task: Task
 ) -> dict[str, Any]:
     digest = write_manifest(records, folder / MANIFEST_FILE)
     write_json(folder / CONFIG_NAME, config)
     splits = Counter(record.split for record in records)
-    labels = Counter(name for one in records for name in (findings_in(one.label) if multi else (one.label,)))
+    labels = Counter(name for one in records for name in task.names_in(one.label))
     sources = Counter(record.source for record in records)
     return {
         "images": {split: splits[split] for split in SPLITS},

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.manifest import Record, require_known_label
+from grandrounds.checks import require_known_label
+from grandrounds.data.manifest import Record
 from grandrounds.data.options import NoiseKind
 from grandrounds.files import write_csv
 from grandrounds.seeding import numpy_generator

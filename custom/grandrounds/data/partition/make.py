@@ -99,7 +99,7 @@ def make_partition(
         "preprocess": read.preprocess,
         "devices": _devices(chosen),
         "shared_patients": _by_slice(chosen),
-        "multi": read.multi,
+        "task": read.task,
     }
     if chosen.scheme == "mdhfl" and isinstance(chosen, MutualOptions):
         divided, extra, shared = _divide_mutually(read, chosen)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_FINDINGS, draw_findings, draw_phantom
-from grandrounds.data.findings import findings_in, joined_findings
 from grandrounds.data.images.devices import DEVICES
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.partition.groups import shares_to_counts
@@ -24,6 +23,7 @@ from grandrounds.data.partition.splits import assign_splits
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import file_names, put_in_place, replacing, temporary_sibling, write_json
+from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.seeding import derive_seed, numpy_generator
 
 DATASET_NAME = "phantom"
@@ -112,9 +112,7 @@ def _draw_records(
     class_shares = np.roll(CLASS_SHARES, number + number // len(devices))
     if dataset == FINDINGS_NAME:
         present = generator.random((patients[-1] + 1, len(PHANTOM_FINDINGS))) < FINDING_SHARE + class_shares[:-1] - 0.25
-        label_of = [
-            joined_findings([n for n, one in zip(PHANTOM_FINDINGS, row, strict=True) if one]) for row in present
-        ]
+        label_of = [FINDINGS.cell([n for n, one in zip(PHANTOM_FINDINGS, row, strict=True) if one]) for row in present]
     else:
         label_of = _in_random_order(PHANTOM_CLASSES, class_shares, patients[-1] + 1, generator)
     device_of = _in_random_order(devices, _device_shares(number, len(devices)), patients[-1] + 1, generator)
@@ -158,7 +156,7 @@ def _write(folder: Path, records: Sequence[Record], size: int, seed: int, argume
     for record in records:
         device, generator = record.source.partition("/")[2], numpy_generator(seed, dataset, site, record.image)
         if dataset == FINDINGS_NAME:
-            drawn.append(draw_findings(findings_in(record.label), device, size, generator))
+            drawn.append(draw_findings(FINDINGS.names_in(record.label), device, size, generator))
         else:
             drawn.append(draw_phantom(record.label, device, size, generator))
     pictures = np.stack(drawn)

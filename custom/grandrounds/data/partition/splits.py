@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from grandrounds.checks import require_fraction
-from grandrounds.data.findings import findings_in
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.groups import divide_into_counts, majority, shares_to_counts, whole_groups
 from grandrounds.errors import DataError
+from grandrounds.protocol.tasks import FINDINGS
 
 
 def assign_splits(
@@ -272,7 +272,7 @@ def keep_splits(
 
 def _strata(records: Sequence[Record]) -> Mapping[str, list[int]]:
     """Positions by class or finding, rarest first, without those that are for testing already."""
-    classes = [findings_in(record.label) or (record.label,) for record in records]
+    classes = [FINDINGS.names_in(record.label) or (record.label,) for record in records]
     counts = Counter(name for names in classes for name in names)
     strata: dict[str, list[int]] = defaultdict(list)
     for members in whole_groups(records):

@@ -52,7 +52,7 @@ from grandrounds.files import read_json_object
 from grandrounds.plugins import load_plugins
 from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.protocol.problem import SEPARATOR
+from grandrounds.protocol.task_multi import SEPARATOR
 
 APPLY = "apply the overlay: grandrounds overlay"
 TEMPORARY = ("/tmp", "/var/tmp")

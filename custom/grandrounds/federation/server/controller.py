@@ -65,7 +65,8 @@ class RoundController(Configurable, RoundHooks, Controller):
         super().__init__()
         self.take_groups(options)
         self.problem = Problem.from_dict(self.run.problem)
-        self.problem.require_task(self.tasks, type(self).__name__)
+        if self.needs_exclusive:
+            self.problem.kind.require_exclusive(type(self).__name__)
         require_buildable(self.problem.model_spec(pretrained=False), self.problem.image_size)
         self.rounds, self.seed = self.run.rounds, self.run.seed
         self.round_number = 0

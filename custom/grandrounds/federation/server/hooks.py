@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from grandrounds.protocol.messages import Payload, Result, State
-from grandrounds.protocol.problem import Task
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import FULL, UpdatePrecision
 
@@ -21,8 +20,8 @@ class RoundHooks(ABC):
     """Whether each site registers, once and before it first takes part, with what its executor's ``register`` returns. A
     site that has not registered, or was refused, takes no part."""
 
-    tasks: ClassVar[tuple[Task, ...]] = ("single",)
-    """The values of ``problem.task`` that the method supports."""
+    needs_exclusive: ClassVar[bool] = True
+    """Whether the method compares classes with each other, so that they must exclude each other."""
 
     # Once, when the run starts or goes on.
 

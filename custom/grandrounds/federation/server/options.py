@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.metrics import SELECTABLE, selectable_metrics
-from grandrounds.evaluation.multi_label.metrics import FINDING_METRICS
+from grandrounds.evaluation.metrics import selectable_metrics
 from grandrounds.federation.server.sites import require_names
 from grandrounds.options import Min, Options
 from grandrounds.protocol.messages import require_run_name
-from grandrounds.protocol.problem import MULTI
+from grandrounds.protocol.tasks import task_of
 from grandrounds.protocol.tensors import FULL, UpdatePrecision
 
 AUTO = "auto"
@@ -56,23 +55,18 @@ class RunOptions(Options):
             raise ConfigurationError("resume_from names a checkpoint, resume=never discards all; leave one of them out")
         if self.sites_per_round is not None and self.sites_per_round < self.min_sites:
             raise ConfigurationError(f"sites_per_round is {self.sites_per_round}, below min_sites = {self.min_sites}")
-        if self._of_findings and self.metric not in FINDING_METRICS:
-            known = ", ".join(FINDING_METRICS)
-            raise ConfigurationError(f"selection_metric of findings must be one of {known}, got {self.metric!r}")
-        if self.metric not in SELECTABLE and self.metric not in selectable_metrics():
-            known = ", ".join(selectable_metrics())
-            raise ConfigurationError(f"selection_metric must be one of {known}, got {self.selection_metric!r}")
+        task = task_of(self.problem)
+        if self.metric not in task.selectable and self.metric not in (known := selectable_metrics(task)):
+            raise ConfigurationError(
+                f"selection_metric of {task.nouns} must be one of {', '.join(known)}, got {self.selection_metric!r}"
+            )
 
     @property
     def metric(self) -> str:
         """The validation metric that selects the model."""
         if self.selection_metric != AUTO:
             return self.selection_metric
-        return "auc_macro" if self._of_findings else "balanced_accuracy"
-
-    @property
-    def _of_findings(self) -> bool:
-        return self.problem.get("task") == MULTI
+        return task_of(self.problem).default_metric
 
 
 @dataclass(frozen=True)

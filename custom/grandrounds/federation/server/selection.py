@@ -302,7 +302,7 @@ class ServerImages:
         """Labels of the validation images, shape ``(n,)``, and a model's probabilities, shape ``(n, classes)``."""
         context = self._context
         network = self.network(state)
-        probabilities = predict(network, lambda rows: context.views(rows, "none"), self._rows, context.problem.multi)
+        probabilities = predict(network, lambda rows: context.views(rows, "none"), self._rows, context.problem.kind)
         return context.data.labels[self._rows], probabilities
 
     def metrics(self, state: State) -> dict[str, float]:

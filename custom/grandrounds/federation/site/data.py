@@ -63,9 +63,7 @@ def load_checked_data(
     cache = cache_folder(fl_ctx)
     location = locate(problem.dataset, site, fl_ctx)
     try:
-        data = load_site_data(
-            location, problem.classes, problem.image_size, problem.channels, cache, multi=problem.multi
-        )
+        data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache, task=problem.kind)
     except GrandRoundsError as error:
         raise type(error)(f"{site}: {error}") from error
     findings = examine(data, site, needs_labels, trains)

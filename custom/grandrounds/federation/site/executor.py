@@ -218,7 +218,8 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         torch.set_num_threads(self.compute.threads(in_kit(fl_ctx)))
         tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
         context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
-        context.problem.require_task(self.tasks, type(self).__name__)
+        if self.needs_exclusive:
+            context.problem.kind.require_exclusive(type(self).__name__)
         store = self._store(payload, context, fl_ctx)
         if task_name != JOIN:
             context = replace(context, features=self._features_of(context, store))

@@ -12,7 +12,6 @@ from nvflare.apis.shareable import Shareable
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.protocol.messages import Payload, ReleaseKind, Result
-from grandrounds.protocol.problem import Task
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.spending import Spending
 
@@ -30,8 +29,8 @@ class SiteHooks(ABC):
     """What the option ``model`` may be."""
     scales_gradients = False
     """Whether training scales its loss by the context's ``gradient_scaler``, as ``float16`` needs it."""
-    tasks: ClassVar[tuple[Task, ...]] = ("single",)
-    """The values of ``problem.task`` that the method's training supports."""
+    needs_exclusive: ClassVar[bool] = True
+    """Whether the method's training compares classes with each other, so that they must exclude each other."""
     record_level_obstacle: ClassVar[str] = "it has no loss that is a mean over single images"
     """Why a method's training cannot be record-level private; empty where it can."""
 
@@ -40,8 +39,8 @@ class SiteHooks(ABC):
         super().__init_subclass__(**options)
         if "train" in vars(cls) and not cls.record_level_obstacle and "record_level_obstacle" not in vars(cls):
             cls.record_level_obstacle = SiteHooks.record_level_obstacle
-        if "train" in vars(cls) and "tasks" not in vars(cls):
-            cls.tasks = SiteHooks.tasks
+        if "train" in vars(cls) and "needs_exclusive" not in vars(cls):
+            cls.needs_exclusive = SiteHooks.needs_exclusive
 
     @abstractmethod
     def train(self, payload: Payload, context: SiteContext) -> Result:

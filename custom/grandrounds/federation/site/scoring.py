@@ -57,7 +57,7 @@ def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[d
         Metrics over the rows whose label is known, and probabilities of all rows, shape ``(rows, classes)``.
     """
     with context.autocast():
-        probabilities = predict(network, lambda batch: context.views(batch, "none"), rows, context.problem.multi)
+        probabilities = predict(network, lambda batch: context.views(batch, "none"), rows, context.problem.kind)
     known = context.data.known[rows]
     measure = multi_label_metrics if context.problem.multi else classification_metrics
     return measure(context.data.labels[rows][known], probabilities.numpy()[known]), probabilities
@@ -137,7 +137,7 @@ def class_counts(name: str, data: SiteData, rows: np.ndarray, probabilities: Ten
         return {}
     labels, groups = data.labels[rows][known], [data.groups[row] for row in rows[known]]
     predicted = probabilities.double().numpy()[known]
-    if data.multi:
+    if not data.task.exclusive:
         found = finding_counts(finding_cases(labels, predicted, groups), data.min_support)
     else:
         found = site_counts(cases_of(labels, predicted, groups), data.min_support)
@@ -150,7 +150,7 @@ def prediction_rows(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> 
 
     Of findings they are image, the label of each finding (1, 0, or empty where it is not known), and its probability.
     """
-    if data.multi:
+    if not data.task.exclusive:
         header = ["image", *(f"{kind}_{name}" for kind in ("label", "probability") for name in data.classes)]
         return header, [
             [data.names[row], *("" if one < 0 else str(one) for one in data.labels[row]), *(f"{p:.6f}" for p in values)]
@@ -175,7 +175,7 @@ def curve_counts(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> Sit
     """
     labels, groups = data.labels[rows], [data.groups[row] for row in rows]
     predicted, minimum = probabilities.double().numpy(), max(MINIMUM, data.min_support)
-    if data.multi:
+    if not data.task.exclusive:
         return finding_curves(finding_cases(labels, predicted, groups), data.classes, minimum)
     return site_curves(cases_of(labels, predicted, groups), data.classes, minimum)
 

@@ -15,10 +15,9 @@ from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.methods.fedirm.executor import PSEUDO_RELATION, RELATION
 from grandrounds.methods.fedirm.options import ServerOptions
 from grandrounds.methods.fedirm.relation import Relation, mean_relation, require_relation
-from grandrounds.methods.fedirm.training import row_names
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
-from grandrounds.protocol.problem import Problem, Task
+from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 
 LABELLED_CHOICE = "labelled_choice"
@@ -33,7 +32,7 @@ class FedIRMController(AveragingController):
     """
 
     registrations: ClassVar[bool] = True
-    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
+    needs_exclusive: ClassVar[bool] = False
     server_options: ServerOptions
 
     def __init__(self, **options: Any) -> None:
@@ -206,7 +205,8 @@ class FedIRMController(AveragingController):
     def unsupported(self) -> list[str]:
         """The classes, or answers about findings, whose row is masked."""
         known = self.relation.known.tolist() if self.relation else []
-        return [name for name, supported in zip(row_names(self.problem), known, strict=False) if not supported]
+        rows = self.problem.kind.answer_names(self.problem.classes)
+        return [name for name, supported in zip(rows, known, strict=False) if not supported]
 
     def round_notes(self) -> dict[str, Any]:
         """The labelled and unlabelled participants, the sites whose matrices count, and the classes without support.
@@ -260,7 +260,7 @@ def _relation(result: Result, name: str, problem: Problem) -> Relation | None:
         raise MessageError(f"{name} must be class statistics with matrix and support, got {sorted(release.tensors)}")
     relation = Relation(**release.tensors)
     try:
-        require_relation(relation, len(problem.classes), name, problem.multi)
+        require_relation(relation, problem.kind.relation_shape(len(problem.classes)), name)
     except ValueError as error:
         raise MessageError(str(error)) from error
     if relation.support.dtype != torch.int64:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from grandrounds.errors import ConfigurationError, DataError, MessageError
+from grandrounds.errors import DataError, MessageError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
@@ -17,7 +17,7 @@ from grandrounds.methods.fedirm.relation import Relation, require_relation
 from grandrounds.methods.fedirm.training import train_labelled
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, self_train, train_unlabelled
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
-from grandrounds.protocol.problem import Problem, Task
+from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 
 RELATION, PSEUDO_RELATION = "relation", "pseudo_relation"
@@ -35,7 +35,7 @@ class FedIRMExecutor(SiteExecutor):
     )
     needs_labels = False
     models = ("shared",)
-    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
+    needs_exclusive: ClassVar[bool] = False
     record_level_obstacle: ClassVar[str] = "sites without labels compare whole batches"
 
     local: LocalOptions
@@ -73,11 +73,10 @@ class FedIRMExecutor(SiteExecutor):
         options = self.unlabelled
         optimizer = self._optimizer(network, options.unlabelled_learning_rate)
         if options.unlabelled_objective == "self_training":
-            if context.problem.multi:
-                raise ConfigurationError("unlabelled_objective of findings must be fedirm, not self_training")
+            context.problem.kind.require_exclusive("executor.unlabelled_objective=self_training", "set it to fedirm")
             metrics = self_train(network, optimizer, context, self.local, options)
             return self.finish(payload, network, optimizer, metrics)
-        teacher = SiteTeacher(network, options, self.kept.get("teacher", {}), context.problem.multi)
+        teacher = SiteTeacher(context.problem.kind, network, options, self.kept.get("teacher", {}))
         target = _received(payload, context.problem)
         relations = self._relations(context)
         metrics, relation = train_unlabelled(
@@ -111,7 +110,9 @@ def _received(payload: Payload, problem: Problem) -> Relation | None:
         return None
     try:
         relation = Relation(**payload.parts[RELATION])
-        require_relation(relation, len(problem.classes), "the relation matrix from the server", problem.multi)
+        require_relation(
+            relation, problem.kind.relation_shape(len(problem.classes)), "the relation matrix from the server"
+        )
     except (TypeError, ValueError) as error:
         raise MessageError(f"the server's relation matrix cannot be used: {error}") from error
     return relation

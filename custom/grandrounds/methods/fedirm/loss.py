@@ -1,4 +1,4 @@
-"""The losses of sites with and without labels.
+"""The losses of sites without labels; that of the others is the task's ``smoothed_loss``.
 
 Liu et al. (FedIRM), MICCAI 2021, Eq. 1, 6 and 7. The text has plain cross-entropy at labelled sites and weights of one;
 the authors' code smooths labels, sums two views, and weights the unlabelled loss by 15 and its relation term by a half.
@@ -7,76 +7,18 @@ the authors' code smooths labels, sums two views, and weights the unlabelled los
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from grandrounds.checks import require_at_least
 from grandrounds.methods.fedirm.relation import Relation
-from grandrounds.methods.supervised.loss import multi_label_loss
 
 RampKind = Literal["squared", "printed"]
 
 # The logarithm of a row that has underflowed, as in half precision, would be infinite.
 FLOOR = 1e-8
-
-
-def labelled_loss(views: Sequence[Tensor], labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    r"""Cross-entropy with smoothed labels, summed over the views of a batch.
-
-    .. math:: L_l = \sum_v \frac{1}{B} \sum_i \Big[ (1 - s)(-\ln p^v_{i y_i}) + \frac{s}{C} \sum_c -\ln p^v_{ic} \Big]
-
-    Args:
-        views: logits of each view, shape ``(batch, classes)``; one view in the text, two in the code.
-        labels: class indices, shape ``(batch,)``, int64.
-        smoothing: :math:`s`, in [0, 1]; 0 in the text, 0.1 in the code.
-
-    Returns:
-        Scalar, in nats; a differentiable zero for an empty batch.
-
-    Raises:
-        ValueError: if a shape does not fit.
-
-    Example:
-        >>> logits, labels = torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0])
-        >>> labelled_loss([logits], labels), labelled_loss([logits], labels, smoothing=0.1)
-        (tensor(0.2395), tensor(0.3729))
-    """
-    for number, logits in enumerate(views):
-        if logits.dim() != 2 or logits.shape[:1] != labels.shape:
-            raise ValueError(
-                f"expected logits (batch, classes) and labels (batch,), got {tuple(logits.shape)} in view {number} "
-                f"and {tuple(labels.shape)}"
-            )
-    sums = [F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing) for logits in views]
-    return torch.stack(sums).sum() / max(len(labels), 1)
-
-
-def labelled_finding_loss(views: Sequence[Tensor], labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    r"""Binary cross-entropy of findings with smoothed labels, summed over the views of a batch.
-
-    .. math:: L_l = \sum_v \Big[ (1 - \tfrac{s}{2}) L_s(y, z^v) + \tfrac{s}{2} L_s(1 - y, z^v) \Big]
-
-    with :math:`L_s` of :func:`~grandrounds.methods.supervised.loss.multi_label_loss`.
-
-    Args:
-        views: logits of each view, shape ``(batch, findings)``.
-        labels: 1 present, 0 absent, negative where unknown, of that shape, int64.
-        smoothing: :math:`s`, in [0, 1].
-
-    Example:
-        >>> labelled_finding_loss([torch.zeros(1, 2)] * 2, torch.tensor([[1, 0]]), 0.1)  # 2 ln 2
-        tensor(1.3863)
-    """
-    opposite = torch.where(labels < 0, labels, 1 - labels)
-    sums = [
-        (1 - smoothing / 2) * multi_label_loss(logits, labels) + smoothing / 2 * multi_label_loss(logits, opposite)
-        for logits in views
-    ]
-    return torch.stack(sums).sum()
 
 
 def consistency_loss(student: Tensor, teacher: Tensor, batch_size: int | None = None) -> Tensor:

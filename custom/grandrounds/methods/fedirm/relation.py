@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.checks import require_probabilities
+from grandrounds.protocol.task import Task
 
 TEMPERATURE = 2.0
 MIN_SUPPORT = 5
@@ -45,32 +46,6 @@ class Relation(NamedTuple):
     def known(self) -> Tensor:
         """The rows with support, shape ``(rows,)``, bool."""
         return self.support > 0
-
-
-def relation_shape(classes: int, multi: bool = False) -> tuple[int, int]:
-    """The shape of the matrix for so many classes, or findings (``multi``)."""
-    return (2 * classes, 2) if multi else (classes, classes)
-
-
-def answers_of(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Findings as questions with two classes each.
-
-    Args:
-        logits: shape ``(batch, findings)``.
-        labels: 1 present, 0 absent, negative where unknown, shape ``(batch, findings)``, int64.
-
-    Returns:
-        ``(0, logit)`` of each answer, shape ``(batch * findings, 2)``; the row of the matrix that it belongs to; and whether
-        it is known.
-
-    Example:
-        >>> answers_of(torch.tensor([[2.0, -1.0]]), torch.tensor([[1, -1]]))
-        (tensor([[ 0.,  2.],
-                [ 0., -1.]]), tensor([1, 2]), tensor([ True, False]))
-    """
-    vectors = torch.stack([torch.zeros_like(logits), logits], dim=-1).reshape(-1, 2)
-    rows = 2 * torch.arange(labels.shape[1], device=labels.device) + labels.clamp(min=0)
-    return vectors, rows.reshape(-1), (labels >= 0).reshape(-1)
 
 
 def relation_matrix(
@@ -109,46 +84,46 @@ def relation_matrix(
 
 
 def pseudo_relation(
+    task: Task,
     logits: Tensor,
     keep: Tensor,
     temperature: float = TEMPERATURE,
     source: RelationSource = "logits",
-    multi: bool = False,
 ) -> Relation:
     r"""The relation matrix of an unlabelled batch, from its certain pseudo-labels (Eq. 5).
 
     Args:
-        logits: of the local model, shape ``(batch, classes)``; the pseudo-label is the most probable class.
-        keep: the certain predictions, shape ``(batch,)``, bool.
+        task: what labels are.
+        logits: of the local model, shape ``(batch, classes)``; the pseudo-label is the likeliest.
+        keep: the certain predictions, bool, of the shape of labels.
         temperature: :math:`\tau`, above zero.
         source: the vectors to average: ``logits`` (authors' code), or ``probabilities`` (as printed).
-        multi: whether the outputs are findings; ``keep`` then has shape ``(batch, findings)``.
 
     Example:
-        >>> pseudo_relation(torch.tensor([[3.0, 0.0], [0.0, 5.0]]), torch.tensor([True, False])).support
+        >>> from grandrounds.protocol.tasks import SINGLE
+        >>> pseudo_relation(SINGLE, torch.tensor([[3.0, 0.0], [0.0, 5.0]]), torch.tensor([True, False])).support
         tensor([1, 0])
     """
-    vectors, labels, rows = logits, logits.detach().argmax(dim=-1), logits.shape[1]
-    if multi:
-        rows, keep = 2 * rows, keep.reshape(-1)
-        vectors, labels, _ = answers_of(logits, (logits.detach() >= 0).long())
+    rows, _ = task.relation_shape(logits.shape[1])
+    vectors, labels, _ = task.as_answers(logits, task.likeliest(logits))
     if source == "probabilities":
         vectors = torch.softmax(vectors.to(_wide(vectors)), dim=-1)
-    return relation_matrix(vectors, labels, temperature, keep, rows)
+    return relation_matrix(vectors, labels, temperature, keep.reshape(-1), rows)
 
 
 class RelationAccumulator:
     r"""The relation matrix of a labelled site, from the logits of its batches.
 
     Args:
+        task: what labels are.
         classes: number of classes, at least two.
         temperature: :math:`\tau`, above zero.
         average: ``samples`` and ``exact`` soften the mean of all logits of a class (Eq. 2 and 3); ``batches`` is the mean of
             the batches' matrices (authors' code), in which an absent class is a uniform row.
-        multi: whether the outputs are findings.
 
     Example:
-        >>> accumulator = RelationAccumulator(classes=2)
+        >>> from grandrounds.protocol.tasks import SINGLE
+        >>> accumulator = RelationAccumulator(SINGLE, classes=2)
         >>> accumulator.add(torch.tensor([[4.0, 0.0]]), torch.tensor([0]))
         >>> accumulator.add(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
         >>> accumulator.relation()  # of class 0 the softmax of (1, 0)
@@ -157,20 +132,18 @@ class RelationAccumulator:
     """
 
     def __init__(
-        self, classes: int, temperature: float = TEMPERATURE, average: RelationAverage = "samples", multi: bool = False
+        self, task: Task, classes: int, temperature: float = TEMPERATURE, average: RelationAverage = "samples"
     ) -> None:
+        self._task = task
         self._temperature = temperature
         self._average = average
-        self._multi = multi
-        self._total = torch.zeros(relation_shape(classes, multi), dtype=torch.float64)
+        self._total = torch.zeros(task.relation_shape(classes), dtype=torch.float64)
         self._support = torch.zeros(len(self._total), dtype=torch.int64)
         self._batches = 0
 
     def add(self, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch: logits ``(batch, classes)``, labels ``(batch,)``, of findings ``(batch, findings)``."""
-        vectors, known = logits.detach().double(), None
-        if self._multi:
-            vectors, labels, known = answers_of(vectors, labels)
+        """Add a batch: logits ``(batch, classes)``, and labels."""
+        vectors, labels, known = self._task.as_answers(logits.detach().double(), labels)
         sums, support = _class_sums(vectors, labels, known, len(self._total))
         if self._average == "batches":
             sums = _soften(sums, support, self._temperature)
@@ -229,10 +202,9 @@ def mean_relation(relations: Sequence[Relation], min_support: int = MIN_SUPPORT)
     """
     if not relations:
         raise ValueError("the mean needs the relation matrix of at least one labelled site, got none")
-    rows, columns = len(relations[0].support), relations[0].matrix.shape[-1]
-    multi = columns == 2 < rows
+    rows, columns = relations[0].matrix.shape
     for number, relation in enumerate(relations):
-        require_relation(relation, rows // 2 if multi else rows, f"relation {number}", multi)
+        require_relation(relation, (rows, columns), f"relation {number}")
     matrices = torch.stack([relation.matrix.detach().double().cpu() for relation in relations])
     counted = torch.stack([relation.support.cpu() >= min_support for relation in relations])
     sites = counted.sum(dim=0)
@@ -257,15 +229,15 @@ def relation_distance(first: Relation, second: Relation) -> Tensor:
     return (first.matrix.detach() - second.matrix.detach().to(first.matrix)).abs()[both].mean()
 
 
-def require_relation(relation: Relation, classes: int, name: str, multi: bool = False) -> None:
-    """Check a received matrix of classes, or of findings (``multi``); ``name`` is its name in errors.
+def require_relation(relation: Relation, shape: tuple[int, int], name: str) -> None:
+    """Check a received matrix; ``shape`` is :meth:`Task.relation_shape`, ``name`` its name in errors.
 
     Raises:
-        ValueError: if matrix or support have another number of classes, a row is not a distribution, or a support is neither
+        ValueError: if matrix or support have another shape, a row is not a distribution, or a support is neither
             finite and at least zero nor ``WITHHELD``.
     """
     matrix, support = relation
-    rows, columns = relation_shape(classes, multi)
+    rows, columns = shape
     if matrix.shape != (rows, columns):
         raise ValueError(f"{name} must have shape ({rows}, {columns}), a row for each class, got {tuple(matrix.shape)}")
     if support.shape != (rows,):

@@ -24,7 +24,6 @@ from grandrounds.models.registry import build_model
 from grandrounds.options import Min, Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State
-from grandrounds.protocol.problem import Task
 from grandrounds.seeding import numpy_generator
 
 
@@ -167,7 +166,7 @@ class ConsensusController(FedIRMController):
     Sites train as in FedIRM with ``relation_weight=0``: labelled ones on their labels, the others with a mean teacher.
     """
 
-    tasks: ClassVar[tuple[Task, ...]] = ("single",)
+    needs_exclusive: ClassVar[bool] = True
     consensus: ConsensusOptions
 
     def __init__(self, **options: Any) -> None:

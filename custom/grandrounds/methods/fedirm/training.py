@@ -17,10 +17,8 @@ from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, train_steps
-from grandrounds.methods.fedirm.loss import labelled_finding_loss, labelled_loss
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, withhold_rows
-from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.tensors import at_least_single
 
 EXACT_BATCH = 256
@@ -35,25 +33,15 @@ def patients_of_classes(data: SiteData, rows: np.ndarray, labels: np.ndarray, cl
     Args:
         data: of the site.
         rows: shape ``(n,)``.
-        labels: shape ``(n,)``; of findings 1, 0 or -1, shape ``(n, findings)``, whose absence and presence are the classes.
-        classes: their number.
+        labels: of these rows; unknown ones do not count.
+        classes: the number of entries of :meth:`Task.answers`.
 
     Returns:
         Shape ``(classes,)``, int64, on the CPU.
     """
-    if labels.ndim > 1:
-        known = labels >= 0
-        rows = np.broadcast_to(rows[:, None], labels.shape)[known]
-        labels = (2 * np.arange(labels.shape[1]) + labels)[known]
-    seen = {(int(label), data.groups[row] or ("image", int(row))) for row, label in zip(rows, labels, strict=True)}
+    images, entries = data.task.entries(labels)
+    seen = {(int(e), data.groups[row] or ("image", int(row))) for row, e in zip(rows[images], entries, strict=True)}
     return torch.from_numpy(np.bincount([label for label, _ in seen], minlength=classes).astype(np.int64))
-
-
-def row_names(problem: Problem) -> list[str]:
-    """What the rows of a relation matrix are of."""
-    if not problem.multi:
-        return list(problem.classes)
-    return [f"{name} {answer}" for name in problem.classes for answer in ("absent", "present")]
 
 
 def set_unlabelled_rate(optimizer: torch.optim.Optimizer, options: UnlabelledOptions, ramp: float) -> None:
@@ -88,7 +76,7 @@ class LastPass:
         self._exact = options.relation_average == "exact"
         problem = context.problem
         self._accumulator = RelationAccumulator(
-            len(problem.classes), options.temperature, options.relation_average, problem.multi
+            problem.kind, len(problem.classes), options.temperature, options.relation_average
         )
         self._first_step = steps - pass_steps
         self._seen: list[np.ndarray] = []
@@ -157,8 +145,7 @@ def train_labelled(
             logits = [network(view) for view in views.draw(batch, step, count)]
         logits = [at_least_single(values) for values in logits]
         last_pass.add(batch, logits[0], labels, step)
-        loss = labelled_finding_loss if context.problem.multi else labelled_loss
-        return loss(logits, labels, options.smoothing)
+        return context.problem.kind.smoothed_loss(logits, labels, options.smoothing)
 
     train_steps(context, steps, loss_of, OptimizerStep(network, optimizer, clip_norm=local.clip_norm), meter)
     relation = last_pass.relation(network, rows)
@@ -169,7 +156,8 @@ def train_labelled(
 
 def _log_withheld(context: SiteContext, relation: Relation, min_support: int) -> None:
     few = (relation.known & (relation.support < min_support)).tolist()
-    names = [name for name, withheld in zip(row_names(context.problem), few, strict=True) if withheld]
+    rows = context.problem.kind.answer_names(context.problem.classes)
+    names = [name for name, withheld in zip(rows, few, strict=True) if withheld]
     if names:
         _logger.info(
             "%s: the relation matrix leaves the site without the rows of classes with fewer than %d patients: %s",

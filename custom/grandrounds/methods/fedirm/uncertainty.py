@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.compute import probabilities_of
 from grandrounds.models.norm import normalises_by_batch, statistics_untouched
+from grandrounds.protocol.task import Task
 
 ALPHA = 0.99
 DRAWS = 8
@@ -28,14 +28,14 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 Network = TypeVar("Network", bound=nn.Module)
 
 
-def predictive_entropy(draws: Tensor, multi: bool = False) -> Tensor:
+def predictive_entropy(task: Task, draws: Tensor) -> Tensor:
     r"""Predictive entropy: the entropy of the mean of several predictions (Eq. 4).
 
     .. math:: w_i = -\sum_c \bar q_{ic} \ln \bar q_{ic}, \qquad \bar q_i = \frac{1}{T} \sum_t q_{t,i}
 
     Args:
+        task: what labels are; findings have two answers each.
         draws: :math:`q`, probabilities (not logits), shape ``(draws, batch, classes)``, at least one draw.
-        multi: whether the outputs are findings, each with two answers.
 
     Returns:
         Shape ``(batch,)``, in nats, from 0 (certain) to the logarithm of the number of classes; of findings shape ``(batch,
@@ -45,48 +45,48 @@ def predictive_entropy(draws: Tensor, multi: bool = False) -> Tensor:
         ValueError: if the shape is another, or there is no draw.
 
     Example:
-        >>> predictive_entropy(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))  # two draws that disagree: ln 2
+        >>> from grandrounds.protocol.tasks import SINGLE
+        >>> predictive_entropy(SINGLE, torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))  # two draws that disagree: ln 2
         tensor([0.6931])
-        >>> predictive_entropy(torch.tensor([[[1.0, 0.0]]]))
+        >>> predictive_entropy(SINGLE, torch.tensor([[[1.0, 0.0]]]))
         tensor([0.])
     """
     if draws.dim() != 3 or not len(draws):
         raise ValueError(
             f"draws must have shape (draws, batch, classes) with a draw at least, got {tuple(draws.shape)}"
         )
-    mean = draws.mean(dim=0)
-    entropies: Tensor = torch.special.entr(mean)
-    return entropies + torch.special.entr(1 - mean) if multi else entropies.sum(dim=1)
+    return task.entropy(draws.mean(dim=0))
 
 
-def certain(draws: Tensor, threshold: float = THRESHOLD, multi: bool = False) -> Tensor:
-    r"""Select the samples, or with ``multi`` the findings of samples, whose prediction is certain: :math:`w_i < h`.
+def certain(task: Task, draws: Tensor, threshold: float = THRESHOLD) -> Tensor:
+    r"""Select the samples, or the findings of samples, whose prediction is certain: :math:`w_i < h`.
 
     Args:
+        task: what labels are.
         draws: probabilities, shape ``(draws, batch, classes)``.
         threshold: :math:`h`, in nats, at least zero. With five to seven classes ln 2 corresponds to a probability of
             about 0.83.
-        multi: whether the outputs are findings.
 
     Returns:
         Shape ``(batch,)``, or ``(batch, findings)``, bool.
 
     Example:
-        >>> certain(torch.tensor([[[0.9, 0.1, 0.0], [0.5, 0.5, 0.0]]]))
+        >>> from grandrounds.protocol.tasks import SINGLE
+        >>> certain(SINGLE, torch.tensor([[[0.9, 0.1, 0.0], [0.5, 0.5, 0.0]]]))
         tensor([ True, False])
     """
-    return predictive_entropy(draws, multi) < threshold
+    return predictive_entropy(task, draws) < threshold
 
 
 @torch.no_grad()
-def head_draws(head: nn.Module, features: Tensor, draws: int = DRAWS, multi: bool = False) -> Tensor:
+def head_draws(task: Task, head: nn.Module, features: Tensor, draws: int = DRAWS) -> Tensor:
     """Draw predictions with dropout before the last layer, from features that are computed once.
 
     Args:
+        task: what labels are.
         head: in training mode, with dropout.
         features: the head's input, shape ``(batch, features)``.
         draws: at least one.
-        multi: whether the outputs are findings.
 
     Returns:
         Probabilities, shape ``(draws, batch, classes)``, without a graph.
@@ -103,22 +103,22 @@ def head_draws(head: nn.Module, features: Tensor, draws: int = DRAWS, multi: boo
     if features.dim() != 2:
         raise ValueError(f"features must have shape (batch, features), got {tuple(features.shape)}")
     logits: Tensor = head(features.repeat(draws, 1))
-    return probabilities_of(logits, multi).reshape(draws, len(features), logits.shape[1])
+    return task.probabilities(logits).reshape(draws, len(features), logits.shape[1])
 
 
 @torch.no_grad()
-def full_draws(network: nn.Module, images: Tensor, logits: Tensor, draws: int = DRAWS, multi: bool = False) -> Tensor:
+def full_draws(task: Task, network: nn.Module, images: Tensor, logits: Tensor, draws: int = DRAWS) -> Tensor:
     """Draw predictions with dropout everywhere.
 
     The pass made for the loss is the first draw. The others normalise by the batch, too, but do not update the running
     statistics.
 
     Args:
+        task: what labels are.
         network: in training mode, with dropout.
         images: the batch.
         logits: of the pass made for the loss, shape ``(batch, classes)``.
         draws: at least one.
-        multi: whether the outputs are findings.
 
     Returns:
         Probabilities, shape ``(draws, batch, classes)``, without a graph.
@@ -130,7 +130,7 @@ def full_draws(network: nn.Module, images: Tensor, logits: Tensor, draws: int = 
     _require_dropout(network, "network", "set the model's dropout")
     with statistics_untouched(network):
         passes = [logits, *(network(images) for _ in range(draws - 1))]
-    return probabilities_of(torch.stack(passes), multi)
+    return task.probabilities(torch.stack(passes))
 
 
 def ema_alpha(step: int, limit: float = ALPHA) -> float:

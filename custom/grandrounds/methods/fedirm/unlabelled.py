@@ -22,7 +22,6 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, run_steps, train_steps
 from grandrounds.methods.fedirm.loss import (
     consistency_loss,
-    labelled_loss,
     ramp_up,
     relation_matching_loss,
     unlabelled_loss,
@@ -32,10 +31,9 @@ from grandrounds.methods.fedirm.relation import (
     Relation,
     pseudo_relation,
     relation_distance,
-    relation_shape,
     withhold_rows,
 )
-from grandrounds.methods.fedirm.training import Views, patients_of_classes, row_names, set_unlabelled_rate
+from grandrounds.methods.fedirm.training import Views, patients_of_classes, set_unlabelled_rate
 from grandrounds.methods.fedirm.uncertainty import (
     certain,
     ema_alpha,
@@ -44,9 +42,9 @@ from grandrounds.methods.fedirm.uncertainty import (
     make_teacher,
     update_teacher,
 )
-from grandrounds.models.compute import probabilities_of
 from grandrounds.models.norm import BATCH_NORMS
 from grandrounds.models.split import split_network
+from grandrounds.protocol.task import UNKNOWN, Task
 from grandrounds.protocol.tensors import at_least_single
 
 _logger = logging.getLogger(__name__)
@@ -75,27 +73,23 @@ class PseudoRelation:
         rows = np.concatenate([rows for rows, _, _ in self._predictions])
         labels = torch.cat([labels for _, labels, _ in self._predictions]).cpu().numpy()
         keep = torch.cat([keep for _, _, keep in self._predictions]).cpu().numpy()
-        if labels.ndim > 1:
-            return Relation(matrix, patients_of_classes(self._data, rows, np.where(keep, labels, -1), len(matrix)))
-        return Relation(matrix, patients_of_classes(self._data, rows[keep], labels[keep], len(matrix)))
+        return Relation(matrix, patients_of_classes(self._data, rows, np.where(keep, labels, UNKNOWN), len(matrix)))
 
 
 class SiteTeacher:
     """The mean teacher of a site.
 
     Args:
+        task: what labels are.
         student: with the weights of the round's start, in training mode.
         options: which kind of teacher.
         kept: :meth:`state` of an earlier round; empty in the first one.
-        multi: whether the outputs are findings.
     """
 
-    def __init__(
-        self, student: nn.Module, options: UnlabelledOptions, kept: Mapping[str, Any], multi: bool = False
-    ) -> None:
+    def __init__(self, task: Task, student: nn.Module, options: UnlabelledOptions, kept: Mapping[str, Any]) -> None:
         self.network = make_teacher(student)
         self._options = options
-        self._multi = multi
+        self._task = task
         self._step = 0
         if options.teacher == "ema_persistent" and kept:
             self.network.load_state_dict(kept["parameters"], strict=False)
@@ -105,7 +99,7 @@ class SiteTeacher:
     def predict(self, images: Tensor) -> Tensor:
         """Sharpened probabilities, shape ``(batch, classes)``."""
         logits = at_least_single(self.network(images))
-        return probabilities_of(logits / self._options.teacher_temperature, self._multi)
+        return self._task.probabilities(logits / self._options.teacher_temperature)
 
     def follow(self, student: nn.Module) -> None:
         """Update the moving average after a step; without one the teacher becomes the student."""
@@ -138,8 +132,8 @@ class UnlabelledStep:
         self._options, self._relations, self._batch_size = options, relations, batch_size
         self._encoder, self._head = split_network(network)
         self.views = Views(context, "unlabelled")
-        self._multi = context.problem.multi
-        shape = relation_shape(len(context.problem.classes), self._multi)
+        self._task = context.problem.kind
+        shape = self._task.relation_shape(len(context.problem.classes))
         unknown = Relation(torch.full(shape, 1 / shape[1]), torch.zeros(shape[0], dtype=torch.int64))
         self.target = Relation(*(part.to(context.device) for part in target or unknown))
         self.pseudo_relation = PseudoRelation(context.data, shape, context.device)
@@ -159,16 +153,16 @@ class UnlabelledStep:
             targets = self._teacher.predict(second)
         require_finite(logits, "prediction", step)
         wide = at_least_single(logits)
-        probabilities = probabilities_of(wide, self._multi)
-        confidence = probabilities.maximum(1 - probabilities) if self._multi else probabilities.amax(dim=1)
-        keep = self._certain(first, logits, features.detach()) & (confidence >= options.min_confidence)
+        probabilities = self._task.probabilities(wide)
+        confident = self._task.confidence(probabilities) >= options.min_confidence
+        keep = self._certain(first, logits, features.detach(), confident)
         temperature, source = self._relations.temperature, self._relations.relation_source
-        relation = pseudo_relation(wide, keep, temperature, source, self._multi)
+        relation = pseudo_relation(self._task, wide, keep, temperature, source)
         # A batch has one image more than a full one if a single remaining image has joined it.
         divisor = max(self._batch_size, len(rows)) if options.consistency_divisor == "batch_size" else None
         consistency = consistency_loss(probabilities, targets, divisor)
         matching = relation_matching_loss(self.target, relation)
-        labels = (wide.detach() >= 0).long() if self._multi else wide.detach().argmax(dim=1)
+        labels = self._task.likeliest(wide)
         self.pseudo_relation.add(relation, rows, labels, keep)
         self._count(rows, labels, keep)
         self.meter.add("matched_rows", (self.target.known & relation.known).sum())
@@ -177,18 +171,17 @@ class UnlabelledStep:
             self.meter.add(name, value)
         return total
 
-    def _certain(self, images: Tensor, logits: Tensor, features: Tensor) -> Tensor:
-        options = self._options
+    def _certain(self, images: Tensor, logits: Tensor, features: Tensor, confident: Tensor) -> Tensor:
+        options, task = self._options, self._task
         if options.mc_dropout == "none":
-            shape = logits.shape if self._multi else logits.shape[:1]
-            return torch.ones(shape, dtype=torch.bool, device=logits.device)
+            return confident
         with self._context.autocast():
             if options.mc_dropout == "head":
-                draws = head_draws(self._head, features, options.draws, self._multi)
+                draws = head_draws(task, self._head, features, options.draws)
             else:
-                draws = full_draws(self._network, images, logits, options.draws, self._multi)
-        threshold = options.finding_uncertainty if self._multi else options.uncertainty_threshold
-        return certain(draws, threshold, self._multi)
+                draws = full_draws(task, self._network, images, logits, options.draws)
+        threshold = options.uncertainty_threshold if task.exclusive else options.finding_uncertainty
+        return certain(task, draws, threshold) & confident
 
     def _count(self, rows: np.ndarray, labels: Tensor, keep: Tensor) -> None:
         """Count the certain predictions, and the correct ones among those whose hidden label is known."""
@@ -255,7 +248,7 @@ def train_unlabelled(
     with statistics_of_passes(network, passes):
         run_steps(context, steps, take)
     relation = work.pseudo_relation.relation()
-    counts = zip(row_names(context.problem), relation.support.tolist(), strict=True)
+    counts = zip(context.problem.kind.answer_names(context.problem.classes), relation.support.tolist(), strict=True)
     listed = ", ".join(f"{name} {count}" for name, count in counts)
     _logger.info("%s: patients with a certain prediction of each class: %s", context.site, listed)
     released = withhold_rows(relation, relations.min_support)
@@ -294,9 +287,9 @@ def self_train(
     Raises:
         TaskAborted: if the task was given up.
     """
-    rows = context.data.rows("unlabelled")
+    rows, task = context.data.rows("unlabelled"), context.problem.kind
     with context.autocast():
-        confidence, predicted = predict(network, lambda batch: context.views(batch, "none"), rows).max(dim=1)
+        confidence, predicted = predict(network, lambda batch: context.views(batch, "none"), rows, task).max(dim=1)
     confident = (confidence >= options.self_training_confidence).numpy()
     kept, labels = rows[confident], predicted.numpy()[confident]
     metrics = {"loss": 0.0, "kept": len(kept) / len(rows), "samples": float(len(rows))}
@@ -319,7 +312,9 @@ def self_train(
             logits = network(views.draw(batch, step, 1)[0])
         ramp = ramp_up(local.elapsed(context.round_number, step, len(kept)), options.ramp_length, options.ramp_kind)
         set_unlabelled_rate(optimizer, options, ramp)
-        return ramp * labelled_loss([at_least_single(logits)], torch.from_numpy(label_of[batch]).to(context.device))
+        return ramp * context.problem.kind.smoothed_loss(
+            [at_least_single(logits)], torch.from_numpy(label_of[batch]).to(context.device)
+        )
 
     train_steps(context, steps, loss_of, OptimizerStep(network, optimizer, clip_norm=local.clip_norm), meter)
     return {**metrics, "loss": meter.total("loss") / steps}

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from grandrounds.errors import ConfigurationError
 from grandrounds.federation.checkpoints import PARTS, TensorFileStore
 from grandrounds.methods.fedperl.model_store import LOST, ModelStore, PeerDelivery
 from grandrounds.methods.fedperl.options import PeerOptions, StoreOptions
@@ -24,7 +23,7 @@ from grandrounds.methods.fedperl.peer_selection import (
 )
 from grandrounds.methods.fedperl.similarity import SimilarityTracker
 from grandrounds.methods.supervised.controller import FedAvgController
-from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
+from grandrounds.methods.supervised.loss import median_class_weights
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
 from grandrounds.protocol.problem import require_whole_models
@@ -46,12 +45,10 @@ class FedPerlController(FedAvgController):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         selection = self.peer_options
-        if self.problem.multi and selection.needs_validation:
-            raise ConfigurationError(
-                f"{selection.needs_validation} compares classes, and problem.task is multi; choose peers without it"
-            )
-        if self.problem.multi and selection.peer_choice in NOISE:
-            raise ConfigurationError(f"peer_choice={selection.peer_choice} compares classes; findings need another one")
+        if selection.needs_validation:
+            self.problem.kind.require_exclusive(selection.needs_validation, "choose peers without it")
+        if selection.peer_choice in NOISE:
+            self.problem.kind.require_exclusive(f"peer_choice={selection.peer_choice}", "choose another one")
         self.tracker = SimilarityTracker(
             selection.features, selection.feature_scaling, with_validation=selection.validation_features
         )
@@ -163,7 +160,7 @@ class FedPerlController(FedAvgController):
             truth = torch.from_numpy(labels)
             weights = median_class_weights(torch.bincount(truth, minlength=probabilities.shape[1]))
             floor = torch.finfo(probabilities.dtype).tiny
-            loss = supervised_loss(probabilities.clamp_min(floor).log().double(), truth, weights)
+            loss = self.problem.kind.loss(probabilities.clamp_min(floor).log().double(), truth, weights)
             accuracy = (probabilities.argmax(dim=1) == truth).double().mean()
             self.tracker.validation[site] = torch.stack([accuracy, loss])
         if selection.peer_choice in NOISE:

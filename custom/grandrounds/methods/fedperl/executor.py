@@ -16,7 +16,6 @@ from grandrounds.methods.fedperl.options import PeerLearningOptions
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 from grandrounds.models.norm import folded_copy
 from grandrounds.protocol.messages import Payload, Result, State, require_like
-from grandrounds.protocol.problem import Task
 
 LABELERS = {"mean": PeerPseudoLabeler, "unanimous": UnanimousPseudoLabeler, "vote": VotingPseudoLabeler}
 
@@ -25,7 +24,7 @@ class FedPerlExecutor(FixMatchExecutor):
     """Semi-supervised peer learning (Bdair et al., MELBA 2022). Without peers it equals FixMatch to the bit."""
 
     models = ("shared",)
-    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
+    needs_exclusive: ClassVar[bool] = False
     peer_learning: PeerLearningOptions
 
     def __init__(self, **options: Any) -> None:
@@ -38,8 +37,8 @@ class FedPerlExecutor(FixMatchExecutor):
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round; ``peers_lost`` counts the peers that the site should hold and does not."""
-        if context.problem.multi and self.peer_learning.peer_agreement != "mean":
-            raise ConfigurationError("peer_agreement of findings must be mean: there is no majority among their labels")
+        if self.peer_learning.peer_agreement != "mean":
+            context.problem.kind.require_exclusive("executor.peer_agreement", "set it to mean")
         received, lost = received_peers(payload, context.cache)
         result = self.train_with(self._labeler(received, context), payload, context)
         return replace(result, metrics={**result.metrics, LOST: float(lost)}) if lost else result
@@ -48,9 +47,9 @@ class FedPerlExecutor(FixMatchExecutor):
         peers = [self._frozen(state, context, name) for name, state in received.items()]
         if not peers:
             return None
-        options, multi = self.peer_learning, context.problem.multi
+        options = self.peer_learning
         labeler = LABELERS[options.peer_agreement]
-        return labeler(peers, options.consistency_weight, options.consistency_reduction, multi)
+        return labeler(context.problem.kind, peers, options.consistency_weight, options.consistency_reduction)
 
     def _frozen(self, state: State, context: SiteContext, name: str) -> nn.Module:
         network = self.network(context)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grandrounds.methods.fixmatch.loss import PseudoLabels, finding_pseudo_labels, pseudo_labels
-from grandrounds.models.compute import probabilities_of
+from grandrounds.protocol.task import PseudoLabels, Task
 
 ConsistencyReduction = Literal["mean", "sum"]
 
@@ -157,21 +156,21 @@ class PeerPseudoLabeler:
     """Pseudo-labels from the mean prediction of local model and peers (FedPerl, Eq. 5 and 7), with consistency (Eq. 8).
 
     Args:
+        task: what labels are; of findings sigmoids are averaged, and each finding has a label.
         peers: frozen networks in evaluation mode, at least one.
         consistency_weight: gamma; 0 leaves the term out, and with it the gradient of the weak pass.
         reduction: of the consistency term.
-        multi: whether the outputs are findings: then sigmoids are averaged, and each finding has a label.
     """
 
     def __init__(
         self,
+        task: Task,
         peers: Sequence[nn.Module],
         consistency_weight: float,
         reduction: ConsistencyReduction = "mean",
-        multi: bool = False,
     ) -> None:
+        self._task = task
         self._peers = peers
-        self._multi = multi
         self._reduction = reduction
         self._weight = consistency_weight
         self.needs_gradient = consistency_weight > 0
@@ -179,14 +178,13 @@ class PeerPseudoLabeler:
     def __call__(self, images: Tensor, local: Tensor, threshold: float | Tensor) -> tuple[PseudoLabels, Tensor | None]:
         """Pseudo-labels, and the weighted consistency loss."""
         with torch.no_grad():
-            predictions = [probabilities_of(peer(images), self._multi) for peer in self._peers]
+            predictions = [self._task.probabilities(peer(images)) for peer in self._peers]
             labels = self.labels(local.detach(), predictions, threshold)
         return labels, self._weight * self.consistency(local, predictions, labels) if self.needs_gradient else None
 
     def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float | Tensor) -> PseudoLabels:
         """The labels that local model and peers agree on."""
-        assign = finding_pseudo_labels if self._multi else pseudo_labels
-        return assign(mean_prediction(local, predictions), threshold)
+        return self._task.pseudo_labels(mean_prediction(local, predictions), threshold)
 
     def consistency(self, local: Tensor, predictions: Sequence[Tensor], labels: PseudoLabels) -> Tensor:
         """The distance between the local predictions and the peers'."""
@@ -210,7 +208,7 @@ class VotingPseudoLabeler(PeerPseudoLabeler):
 
     def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float | Tensor) -> PseudoLabels:
         """The majority's labels where the local model is confident."""
-        return pseudo_labels(local, threshold)._replace(labels=majority_label(local, predictions))
+        return self._task.pseudo_labels(local, threshold)._replace(labels=majority_label(local, predictions))
 
     def consistency(self, local: Tensor, predictions: Sequence[Tensor], labels: PseudoLabels) -> Tensor:
         """The divergence of the helpers on the accepted images."""

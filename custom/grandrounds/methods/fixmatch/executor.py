@@ -16,7 +16,7 @@ from grandrounds.methods.fixmatch.training import PseudoLabeler, SemiSupervisedO
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.models.norm import adapt_statistics, folded_copy
 from grandrounds.protocol.messages import Payload, Result
-from grandrounds.protocol.problem import FROZEN_NORMS, Task
+from grandrounds.protocol.problem import FROZEN_NORMS
 
 STATISTICS_BATCH = 128
 AVERAGE = "average of received models"
@@ -26,7 +26,7 @@ class FixMatchExecutor(SupervisedExecutor):
     """Trains on labelled images and on pseudo-labels of unlabelled ones."""
 
     semi_supervised: SemiSupervisedOptions
-    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
+    needs_exclusive: ClassVar[bool] = False
     record_level_obstacle: ClassVar[str] = "its loss joins a labelled and an unlabelled batch"
 
     def __init__(self, **options: Any) -> None:

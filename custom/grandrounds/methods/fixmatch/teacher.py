@@ -13,7 +13,6 @@ from grandrounds.data.batches import eval_batches
 from grandrounds.data.images.views import View
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.fixmatch.loss import aligned, class_thresholds
-from grandrounds.models.compute import probabilities_of
 from grandrounds.protocol.messages import State
 
 Teacher = Literal["local", "received", "average"]
@@ -67,14 +66,10 @@ def mean_predictions(model: nn.Module, context: SiteContext, rows: np.ndarray, v
     """
     keys = [context.key("expectations"), *(context.key(f"expectations, view {number}") for number in range(1, views))]
     batches = list(enumerate(eval_batches(rows, BATCH)))
+    probabilities = context.problem.kind.probabilities
     with torch.no_grad(), context.autocast():
         predicted = [
-            torch.cat(
-                [
-                    probabilities_of(model(context.views(batch, view, key, step)), context.problem.multi)
-                    for step, batch in batches
-                ]
-            )
+            torch.cat([probabilities(model(context.views(batch, view, key, step))) for step, batch in batches])
             for key in keys
         ]
     return torch.stack(predicted).mean(dim=0)

@@ -21,19 +21,11 @@ from grandrounds.data.images.views import View
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, train_steps
-from grandrounds.methods.fixmatch.loss import (
-    PseudoLabels,
-    UnsupervisedReduction,
-    finding_pseudo_labels,
-    pseudo_labels,
-    unsupervised_finding_loss,
-    unsupervised_loss,
-)
 from grandrounds.methods.fixmatch.teacher import Expectations, Teacher, mean_predictions
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions, labelled_rows
-from grandrounds.models.compute import probabilities_of
 from grandrounds.models.norm import fixed_statistics, statistics_untouched
 from grandrounds.options import FRACTION, Min, Options, Range
+from grandrounds.protocol.task import PseudoLabels, Reduction
 from grandrounds.protocol.tensors import at_least_single
 
 MIN_AND_MAX = 2
@@ -54,7 +46,7 @@ class SemiSupervisedOptions(Options):
     ] = 0.6
     unsupervised_weight: Annotated[float, "factor of the unsupervised loss (FedPerl: beta = 0.5)", Min(0)] = 0.5
     unsupervised_reduction: Annotated[
-        UnsupervisedReduction, "mean over accepted images (FedPerl's code) or over the batch (FixMatch)"
+        Reduction, "mean over accepted images (FedPerl's code) or over the batch (FixMatch)"
     ] = "accepted_mean"
     equalize_noop: Annotated[bool, "leave out RandAugment's equalisation, as FedPerl's code does"] = False
     supervised_weight: Annotated[float, "factor of the supervised loss", Min(0)] = 1.0
@@ -145,9 +137,9 @@ class UnlabelledBatches:
     ) -> None:
         self._context = context
         self._options = options
-        self._multi = context.problem.multi
-        if self._multi and options.adaptive_thresholds:
-            raise ConfigurationError("adaptive_thresholds are not for findings; set it to false")
+        self._task = context.problem.kind
+        if options.adaptive_thresholds:
+            self._task.require_exclusive("executor.adaptive_thresholds", "set it to false")
         self._weak = training.view
         self._teacher = teacher
         started = context.round_number >= options.unsupervised_start
@@ -163,7 +155,7 @@ class UnlabelledBatches:
         if len(self.rows) and options.teacher_views and teacher is not None:
             self._predicted = mean_predictions(teacher, context, self.rows, self._weak, options.teacher_views)
         labelled = labelled_rows(context.data, training.labels)
-        align = options.align_distribution and not self._multi and len(labelled) > 0
+        align = options.align_distribution and self._task.exclusive and len(labelled) > 0
         if len(self.rows) and (align or options.adaptive_thresholds):
             found = self._expect(network if teacher is None else teacher, labelled)
             self._expectations = found if align else None
@@ -195,17 +187,14 @@ class UnlabelledBatches:
         if extra is not None:
             yield extra
         if bool(found.accepted.any()):
-            chosen = found.accepted.any(dim=1) if self._multi else found.accepted
+            chosen = found.accepted.reshape(len(rows), -1).any(dim=1)
             positions = chosen.nonzero()[:, 0].cpu().numpy()
             with self._context.autocast(), NORMS[self._options.strong_norm](network):
                 strong = at_least_single(network(self._views(rows, step, "strong", positions)))
             reduction = self._options.unsupervised_reduction
-            if self._multi:
-                unsupervised = unsupervised_finding_loss(
-                    strong, found.labels[chosen], found.accepted[chosen], len(rows), reduction
-                )
-            else:
-                unsupervised = unsupervised_loss(strong, found.labels[chosen], len(rows), reduction)
+            unsupervised = self._task.pseudo_label_loss(
+                strong, found.labels[chosen], found.accepted[chosen], len(rows), reduction
+            )
             meter.add("loss_unlabelled", unsupervised)
             yield self._options.unsupervised_weight * unsupervised
 
@@ -219,8 +208,7 @@ class UnlabelledBatches:
         if self._expectations:
             local = self._expectations.aligned(local)
         if labeler is None or weak is None:
-            assign = finding_pseudo_labels if self._multi else pseudo_labels
-            return assign(local, self._threshold), None
+            return self._task.pseudo_labels(local, self._threshold), None
         return labeler(weak, local, self._threshold)
 
     def _predict(self, network: nn.Module, rows: np.ndarray, weak: Tensor | None, with_gradient: bool) -> Tensor:
@@ -229,10 +217,10 @@ class UnlabelledBatches:
             return self._predicted[torch.from_numpy(np.searchsorted(self.rows, rows)).to(self._predicted.device)]
         if self._teacher is not None:
             with torch.no_grad():
-                return probabilities_of(self._teacher(weak), self._multi)
+                return self._task.probabilities(self._teacher(weak))
         network.train(self._options.weak_pass == "train")
         with torch.set_grad_enabled(with_gradient):
-            local = probabilities_of(network(weak), self._multi)
+            local = self._task.probabilities(network(weak))
         network.train()
         return local
 

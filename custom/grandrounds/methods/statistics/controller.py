@@ -10,7 +10,6 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.methods.supervised.controller import LocalController
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import Result
-from grandrounds.protocol.problem import Task
 
 STATISTIC = re.compile(r"images\.((labelled|val|test)\.\d+|unlabelled)|size\.\d+|intensity\.\d+\.\d+")
 SHARE = "intensity"
@@ -23,7 +22,7 @@ class StatisticsController(LocalController):
     report a value, with their number as ``reported_by``: a sum over some of the sites is a lower bound.
     """
 
-    tasks: ClassVar[tuple[Task, ...]] = ("single",)
+    needs_exclusive: ClassVar[bool] = True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -15,7 +15,6 @@ from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
 from grandrounds.options import Options, take_options
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
-from grandrounds.protocol.problem import Task
 
 SERVER_TRAINING = "controller.server_training"
 
@@ -49,7 +48,7 @@ class ServerTrainingOptions(Options):
 class FedAvgController(AveragingController):
     """Federated averaging (McMahan et al., AISTATS 2017) with FedPerl's plain mean by default."""
 
-    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
+    needs_exclusive: ClassVar[bool] = False
     server_options: ServerTrainingOptions
 
     def __init__(self, **options: Any) -> None:
@@ -97,7 +96,7 @@ class LocalController(RoundController):
     pretrained weights, which only the server can read.
     """
 
-    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
+    needs_exclusive: ClassVar[bool] = False
 
     def start(self) -> None:
         """Build the initial model if it has pretrained weights."""

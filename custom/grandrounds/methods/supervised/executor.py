@@ -16,7 +16,7 @@ from grandrounds.methods.supervised.training import (
 )
 from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
 from grandrounds.protocol.messages import Payload, Result
-from grandrounds.protocol.problem import SITE_NORM, Task
+from grandrounds.protocol.problem import SITE_NORM
 from grandrounds.protocol.spending import Spending
 
 
@@ -25,7 +25,7 @@ class SupervisedExecutor(SiteExecutor):
 
     training: TrainingOptions
     record_level_obstacle: ClassVar[str] = ""
-    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
+    needs_exclusive: ClassVar[bool] = False
     scales_gradients = True
 
     def __init__(self, **options: Any) -> None:

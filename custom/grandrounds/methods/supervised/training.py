@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -17,13 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
-from grandrounds.data.findings import PRESENT
 from grandrounds.data.images.views import View
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Algorithm, Meter, OptimizerStep, train_steps
-from grandrounds.methods.supervised.loss import median_class_weights, multi_label_loss, supervised_loss
+from grandrounds.methods.supervised.loss import median_class_weights
 from grandrounds.options import POSITIVE, Min, Options
 from grandrounds.privacy.mechanisms.dp_sgd import (
     PrivateStep,
@@ -32,7 +30,7 @@ from grandrounds.privacy.mechanisms.dp_sgd import (
     one_image_each,
     poisson_batches,
 )
-from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.task import Task
 
 
 @dataclass(frozen=True)
@@ -75,22 +73,21 @@ class TrainingOptions(Options):
         if self.class_counts is not None and (min(self.class_counts, default=0) < 0 or not any(self.class_counts)):
             raise ConfigurationError(f"class_counts must be counts, not all zero, got {list(self.class_counts)}")
 
-    def weights_of(self, labels: np.ndarray, classes: int) -> Tensor | None:
+    def weights_of(self, labels: np.ndarray, classes: int, task: Task) -> Tensor | None:
         """The weight in the loss of each class, or of images with each finding, shape ``(classes,)``; None if equal.
 
         Args:
-            labels: of the site's labelled training images; of findings 1, 0 or -1, shape ``(images, classes)``.
+            labels: of the site's labelled training images.
             classes: their number.
+            task: what labels are.
 
         Raises:
             ConfigurationError: if there is not a count for each class.
         """
         if self.class_weights == "none":
             return None
-        if self.class_counts is not None:
-            counts = np.array(self.class_counts)
-        else:
-            counts = np.bincount(labels, minlength=classes) if labels.ndim == 1 else (labels == PRESENT).sum(axis=0)
+        given = self.class_counts
+        counts = task.class_counts(labels, classes) if given is None else np.array(given)
         if len(counts) != classes:
             raise ConfigurationError(f"class_counts must have a count for each of {classes} classes, got {len(counts)}")
         if not counts.any():  # a site whose images show no finding
@@ -134,7 +131,8 @@ class LabelledBatches:
         self._key = context.key("labelled views")
         self._view = options.view
         context.draw_ahead(self._batches, self._view, self._key)
-        weights = options.weights_of(context.data.labels[self.rows], len(context.problem.classes))
+        problem = context.problem
+        weights = options.weights_of(context.data.labels[self.rows], len(problem.classes), problem.kind)
         self.weights = None if weights is None else weights.to(context.device)
 
     def loss(self, network: nn.Module, step: int) -> Tensor:
@@ -144,12 +142,7 @@ class LabelledBatches:
         images = context.views(rows, self._view, self._key, step)
         labels = torch.from_numpy(context.data.labels[rows]).to(context.device)
         with context.autocast():
-            return loss_of_task(context.problem)(network(images), labels, self.weights)
-
-
-def loss_of_task(problem: Problem) -> Callable[..., Tensor]:
-    """The loss from logits, labels and class weights: of classes, or of findings."""
-    return multi_label_loss if problem.multi else supervised_loss
+            return context.problem.kind.loss(network(images), labels, self.weights)
 
 
 def labelled_rows(data: SiteData, labels: Literal["labelled", "all"]) -> np.ndarray:
@@ -257,7 +250,7 @@ def train_privately(
         DataError: if there is nothing to train on.
     """
     units = units_to_learn(context, options, protection.unit)
-    step = PrivateStep(network, loss_of_task(context.problem), len(units), protection)
+    step = PrivateStep(network, context.problem.kind.loss, len(units), protection)
     key, labels = _secret(), torch.from_numpy(context.data.labels)
     devices = [context.device] if context.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):

@@ -261,7 +261,7 @@ def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float]) -> 
         data.images,
         _largest(payload),
         public_rows,
-        problem.multi,
+        problem.kind,
     )
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
     return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_of_shape
+from grandrounds.evaluation.counts import COLUMNS, IMAGES, PATIENTS
 from grandrounds.evaluation.curves import COUNTS, counts_shape
 from grandrounds.privacy.gate.treatment import (
     MATRIX,
@@ -30,6 +30,8 @@ from grandrounds.privacy.gate.treatment import (
     Unmodified,
 )
 from grandrounds.protocol.messages import ReleaseKind
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE
 
 WEIGHT_DIFF, APP_DEFINED = "WEIGHT_DIFF", "APP_DEFINED"
 """FLARE's data kinds."""
@@ -43,8 +45,8 @@ class Expected:
 
     ``template`` has shape and dtype of each entry of the model that the server has sent, ``largest`` is the largest
     absolute value of a weight; ``patients`` is their number in each part of the site's data, ``images`` that of the
-    training images, ``public_rows`` that of the images which the site itself calls public; ``multi`` is whether the classes
-    are findings.
+    training images, ``public_rows`` that of the images which the site itself calls public; ``task`` is what
+    labels are.
     """
 
     round_number: int
@@ -55,7 +57,7 @@ class Expected:
     images: int = 0
     largest: float = 0.0
     public_rows: int = 0
-    multi: bool = False
+    task: Task = SINGLE
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def _unlike_model(name: str, value: Tensor, expected: Expected) -> str:
 
 
 def _no_class_statistics(name: str, value: Tensor, expected: Expected) -> str:
-    rows, columns = (2 * expected.classes, 2) if expected.multi else (expected.classes, expected.classes)
+    rows, columns = expected.task.relation_shape(expected.classes)
     if tuple(value.shape) not in ((rows,), (rows, columns)):
         return f"expected shape ({rows},) or ({rows}, {columns})"
     # A method may miscount its patients; a class cannot have more of them than all training images together.
@@ -148,7 +150,7 @@ def _no_curves(_: str, value: Tensor, expected: Expected) -> str:
 
 
 def _no_counts(name: str, value: Tensor, expected: Expected) -> str:
-    shape = counts_of_shape(expected.classes, expected.multi)
+    shape = (*expected.task.answers(expected.classes), COLUMNS)
     if tuple(value.shape) != shape or value.dtype != torch.int64:
         return f"expected int64 of shape {shape}"
     part = max(("val", "test"), key=lambda part: expected.patients.get(part, 0))

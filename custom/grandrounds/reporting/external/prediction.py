@@ -96,7 +96,7 @@ def read_images(
         for name, location in locations.items():
             step(f"reading the images of {name}")
             images[name] = load_test_images(
-                name, location, vocabulary, problem.image_size, problem.channels, cache, problem.multi
+                name, location, vocabulary, problem.image_size, problem.channels, cache, problem.kind
             )
     step("comparing the images with those of the run")
     digests = {name: image_digests(test.images) for name, test in images.items()}
@@ -119,7 +119,7 @@ def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dic
     for name, test in images.sites.items():
         step(f"predicting {len(test.names)} images of {name}")
         model = model_of((test.images, np.arange(len(test.names)))).to(device)
-        found[name] = predict_images(model, test, device, trained.problem.multi)
+        found[name] = predict_images(model, test, device, trained.problem.kind)
     return found
 
 

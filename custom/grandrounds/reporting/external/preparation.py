@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grandrounds.data.manifest import require_known_label
+from grandrounds.checks import require_known_label
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.bootstrap import joined
 from grandrounds.evaluation.clinical.binary import binary_cases

@@ -111,7 +111,7 @@ def test_ham10000_can_be_divided_image_by_image(tmp_path, ham10000):
     [
         ({"group_by": "patient"}, "group_by must be lesion or image, got 'patient'"),
         ({"variant": "paper"}, "data set isic2018 has no option variant"),
-        ({"multi": "drop"}, "data set isic2018 has no option multi"),
+        ({"several": "drop"}, "data set isic2018 has no option several"),
         ({"windows": [[40, 80]]}, "data set isic2018 has no option windows"),
     ],
 )

@@ -38,7 +38,7 @@ def test_reads_the_published_layout(tmp_path, rsna_ich, folder):
 
 
 def test_slices_with_several_subtypes_can_count_as_of_the_first(tmp_path, rsna_ich):
-    records, _ = read_rsna_ich(rsna_ich(tmp_path, ROWS), CtOptions(multi="first", slices=3))
+    records, _ = read_rsna_ich(rsna_ich(tmp_path, ROWS), CtOptions(several="first", slices=3))
     assert [(record.image[-8:-4], record.label) for record in records] == [
         ("ID_1", "subdural"),
         ("ID_3", "epidural"),
@@ -47,12 +47,12 @@ def test_slices_with_several_subtypes_can_count_as_of_the_first(tmp_path, rsna_i
 
 
 def test_all_subtypes_can_be_kept_as_findings(tmp_path, rsna_ich):
-    root, options = rsna_ich(tmp_path, ROWS), CtOptions(multi="keep", slices=3)
+    root, options = rsna_ich(tmp_path, ROWS), CtOptions(several="keep", slices=3)
     (root / "stage_2_train" / "ID_2.dcm").rename(tmp_path / "away.dcm")
     labels = {"ID_1": "subdural|any", "ID_3": "epidural|subdural|any", "ID_4": "epidural|any"}
     assert {record.image[-8:-4]: record.label for record in read_rsna_ich(root, options)[0]} == labels
     (tmp_path / "away.dcm").rename(root / "stage_2_train" / "ID_2.dcm")
-    found = read_rsna_ich(root, CtOptions(multi="keep", slices=4))[0]
+    found = read_rsna_ich(root, CtOptions(several="keep", slices=4))[0]
     assert {record.image[-8:-4]: record.label for record in found} == labels | {"ID_2": "none"}
 
 
@@ -78,7 +78,7 @@ def test_more_slices_than_there_are_cannot_be_drawn(tmp_path, rsna_ich):
     with pytest.raises(DataError, match="2 slices with exactly one subtype, asked for 25000; ask for fewer slices"):
         read_rsna_ich(root, CtOptions())
     with pytest.raises(DataError, match="3 slices with a subtype, asked for 4"):
-        read_rsna_ich(root, CtOptions(multi="first", slices=4))
+        read_rsna_ich(root, CtOptions(several="first", slices=4))
 
 
 def test_patients_are_drawn_whole_but_for_the_last_one():
@@ -114,7 +114,7 @@ def test_a_partition_records_the_choices_and_every_site_gets_the_windows(root, t
         "dataset": "rsna_ich",
         "dataset_name": "ich",
         "scheme": "iid",
-        "multi": "drop",
+        "several": "drop",
         "slices": 100,
         "in_the_table": {"without_subtype": 10, "several_subtypes": 0},
         "windows": [[40, 80], [80, 200], [40, 380]],
@@ -193,7 +193,7 @@ def test_patients_can_be_written_elsewhere(root, tmp_path):
             "client_partition slice is for the scheme iid, got dirich",
         ),
         ({"client_partition": "lesion"}, "client_partition must be patient or slice, got 'lesion'"),
-        ({"multi": "all"}, "multi must be drop, first or keep, got 'all'"),
+        ({"several": "all"}, "several must be drop, first or keep, got 'all'"),
         ({"slices": 0}, "slices must be at least 1, got 0"),
         ({"windows": [[40, 0]]}, "windows: the width of a window must be at least 1 Hounsfield unit, got 0"),
         ({"group_by": "image"}, "data set rsna_ich has no option group_by"),

@@ -13,6 +13,7 @@ from grandrounds.methods.fedirm.training import train_labelled
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, train_unlabelled
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.tasks import SINGLE
 
 SIZE, BATCH, DRAWS = 32, 8, 5
 COUNTS = (12, 9, 2, 1)
@@ -34,7 +35,7 @@ def sgd(network, rate=0.05):
 
 def fit_unlabelled(network, context, *, target=TARGET, local=LOCAL, relations=None, kept=None, **options):
     chosen = UnlabelledOptions(**{"draws": DRAWS, "ramp_length": 0.0, "uncertainty_threshold": DIVIDING, **options})
-    teacher = SiteTeacher(network, chosen, kept or {})
+    teacher = SiteTeacher(SINGLE, network, chosen, kept or {})
     metrics, own = train_unlabelled(
         network, sgd(network), context, local, chosen, relations or RelationOptions(), target, teacher
     )

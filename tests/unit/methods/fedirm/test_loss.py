@@ -6,14 +6,9 @@ import pytest
 import torch
 from scipy.stats import entropy
 
-from grandrounds.methods.fedirm.loss import (
-    consistency_loss,
-    labelled_loss,
-    ramp_up,
-    relation_matching_loss,
-    unlabelled_loss,
-)
+from grandrounds.methods.fedirm.loss import consistency_loss, ramp_up, relation_matching_loss, unlabelled_loss
 from grandrounds.methods.fedirm.relation import Relation, pseudo_relation, relation_matrix
+from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import torch_generator
 
 ONE = torch.tensor([[2.0, 0.0, 0.0]], dtype=torch.float64)
@@ -28,18 +23,18 @@ def randoms(purpose, *shape):
 
 @pytest.mark.parametrize(("smoothing", "expected"), [(0.0, 0.239545), (0.1, 0.372878), (1.0, 1.572878)])
 def test_smoothing_matches_the_hand_computed_sample(smoothing, expected):
-    assert labelled_loss([ONE], torch.tensor([0]), smoothing).item() == pytest.approx(expected, abs=5e-7)
+    assert SINGLE.smoothed_loss([ONE], torch.tensor([0]), smoothing).item() == pytest.approx(expected, abs=5e-7)
 
 
 def test_views_are_added_and_samples_averaged():
     # The cross-entropies are 0.239545 and 2.239545 for the two samples of the first view, ln 3 for those of the other.
-    loss = labelled_loss([ONE.repeat(2, 1), torch.zeros(2, 3)], torch.tensor([0, 1]))
+    loss = SINGLE.smoothed_loss([ONE.repeat(2, 1), torch.zeros(2, 3)], torch.tensor([0, 1]))
     assert loss.item() == pytest.approx((0.239545 + 2.239545) / 2 + math.log(3), abs=1e-6)
 
 
 def test_an_empty_labelled_batch_costs_nothing():
     logits = torch.zeros(0, 3, requires_grad=True)
-    loss = labelled_loss([logits, logits], torch.zeros(0, dtype=torch.long), 0.1)
+    loss = SINGLE.smoothed_loss([logits, logits], torch.zeros(0, dtype=torch.long), 0.1)
     loss.backward()
     assert loss.item() == 0.0
 
@@ -102,7 +97,7 @@ def test_a_missing_row_has_the_same_gradient_masked_or_uniform():
     keep, gradients = torch.tensor([True] * 3), []
     for known in ([2, 1, 0], [2, 1, 1]):
         logits = torch.tensor([[2.0, 0, 0], [4, 0, -2], [0, 2, 0]], requires_grad=True)
-        own = pseudo_relation(logits, keep)._replace(support=torch.tensor(known))
+        own = pseudo_relation(SINGLE, logits, keep)._replace(support=torch.tensor(known))
         relation_matching_loss(Relation(TARGET, ALL), own).backward()
         gradients.append(logits.grad)
     assert torch.equal(*gradients)
@@ -128,7 +123,7 @@ def test_no_gradient_reaches_the_labelled_sites_matrix():
 
 def test_a_batch_without_certain_samples_costs_nothing():
     logits = ONE.clone().requires_grad_()
-    loss = relation_matching_loss(Relation(TARGET, ALL), pseudo_relation(logits, torch.tensor([False])))
+    loss = relation_matching_loss(Relation(TARGET, ALL), pseudo_relation(SINGLE, logits, torch.tensor([False])))
     loss.backward()
     assert loss.item() == 0.0
     assert not logits.grad.any()
@@ -137,7 +132,7 @@ def test_a_batch_without_certain_samples_costs_nothing():
 def test_rows_that_have_underflowed_cost_a_finite_amount():
     logits = torch.tensor([[500.0, 0.0]], requires_grad=True)
     target = Relation(torch.tensor([[0.0, 1.0], [0.5, 0.5]]), torch.tensor([1, 1]))
-    loss = relation_matching_loss(target, pseudo_relation(logits, torch.tensor([True])))
+    loss = relation_matching_loss(target, pseudo_relation(SINGLE, logits, torch.tensor([True])))
     loss.backward()
     assert loss.item() == pytest.approx(math.log(1e8), rel=1e-4)  # 2 ln 1e8, over two classes
     assert torch.isfinite(logits.grad).all()
@@ -159,8 +154,8 @@ def test_the_unlabelled_objective_weighs_its_terms(weights, expected):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: labelled_loss([ONE, ONE[0]], torch.tensor([0])), r"got \(3,\) in view 1 and \(1,\)"),
-        (lambda: labelled_loss([ONE], torch.tensor([0, 1])), r"got \(1, 3\) in view 0 and \(2,\)"),
+        (lambda: SINGLE.smoothed_loss([ONE, ONE[0]], torch.tensor([0])), r"got \(3,\) in view 1 and \(1,\)"),
+        (lambda: SINGLE.smoothed_loss([ONE], torch.tensor([0, 1])), r"got \(1, 3\) in view 0 and \(2,\)"),
         (lambda: consistency_loss(UNIFORM, UNIFORM[:1]), r"got \(3, 3\) and \(1, 3\)"),
         (lambda: consistency_loss(UNIFORM, UNIFORM, 2), "batch_size must be at least 3, got 2"),
         (

@@ -18,6 +18,7 @@ from grandrounds.methods.fedirm.relation import (
     require_relation,
     withhold_rows,
 )
+from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import torch_generator
 
 LOGITS = torch.tensor([[2.0, 0, 0], [4, 0, -2], [0, 2, 0]], dtype=torch.float64)
@@ -106,15 +107,15 @@ def test_under_autocast_half_precision_logits_are_averaged_in_single_precision()
 
 def test_pseudo_labels_are_the_most_probable_classes_of_certain_samples():
     every = torch.tensor([True, True, True])
-    close(pseudo_relation(LOGITS, every).matrix, ROWS)
-    assert pseudo_relation(LOGITS, torch.tensor([False, True, False])).support.tolist() == [1, 0, 0]
-    flat, _ = pseudo_relation(LOGITS, every, source="probabilities")
+    close(pseudo_relation(SINGLE, LOGITS, every).matrix, ROWS)
+    assert pseudo_relation(SINGLE, LOGITS, torch.tensor([False, True, False])).support.tolist() == [1, 0, 0]
+    flat, _ = pseudo_relation(SINGLE, LOGITS, every, source="probabilities")
     close(flat[0], torch.tensor([0.430290, 0.285407, 0.284303], dtype=torch.float64))
 
 
 def test_accumulating_batches_of_any_size_is_the_matrix_of_all_samples():
     logits, labels = batches(1, 50, 4)[0]
-    accumulator = RelationAccumulator(classes=4)
+    accumulator = RelationAccumulator(SINGLE, classes=4)
     for start, stop in itertools.pairwise((0, 16, 17, 40, 50)):
         accumulator.add(logits[start:stop], labels[start:stop])
     matrix, support = accumulator.relation()
@@ -123,7 +124,7 @@ def test_accumulating_batches_of_any_size_is_the_matrix_of_all_samples():
 
 
 def test_the_mean_of_batches_counts_absent_classes_as_uniform_and_short_batches_as_full():
-    accumulator = RelationAccumulator(classes=3, average="batches")
+    accumulator = RelationAccumulator(SINGLE, classes=3, average="batches")
     accumulator.add(LOGITS, LABELS)
     accumulator.add(LOGITS[2:], LABELS[2:])
     matrix, support = accumulator.relation()
@@ -134,13 +135,13 @@ def test_the_mean_of_batches_counts_absent_classes_as_uniform_and_short_batches_
 
 @pytest.mark.parametrize("average", ["samples", "batches"])
 def test_before_the_first_batch_nothing_is_known(average):
-    matrix, support = RelationAccumulator(classes=3, average=average).relation()
+    matrix, support = RelationAccumulator(SINGLE, classes=3, average=average).relation()
     torch.testing.assert_close(matrix, torch.full((3, 3), 1 / 3))
     assert support.tolist() == [0, 0, 0]
 
 
 def test_an_accumulator_keeps_no_graph():
-    accumulator = RelationAccumulator(classes=3)
+    accumulator = RelationAccumulator(SINGLE, classes=3)
     accumulator.add(LOGITS.clone().requires_grad_(), LABELS)
     assert not accumulator.relation().matrix.requires_grad
 
@@ -161,7 +162,7 @@ def test_an_absent_class_is_withheld_like_a_rare_one():
 def test_a_withheld_row_is_never_known_and_never_counted():
     shown = withhold_rows(relation([[0.8, 0.2], [0.1, 0.9]], [4, 5]), min_support=5)
     assert shown.known.tolist() == [False, True]
-    require_relation(shown, 2, "the relation of site-1")
+    require_relation(shown, (2, 2), "the relation of site-1")
     matrix, support = mean_relation([shown, relation([[0.6, 0.4], [0.3, 0.7]], [5, 5])], min_support=0)
     torch.testing.assert_close(matrix, torch.tensor([[0.6, 0.4], [0.2, 0.8]]))
     assert support.tolist() == [1, 2]
@@ -210,7 +211,7 @@ def test_the_distance_is_taken_over_rows_that_both_know():
 
 
 def test_a_matrix_of_distributions_passes():
-    require_relation(random_relation(1), 3, "the relation of site-1")
+    require_relation(random_relation(1), (3, 3), "the relation of site-1")
     require_relation(mean_relation([random_relation(1)]), 3, "the mean")
 
 
@@ -233,7 +234,7 @@ def test_a_matrix_of_distributions_passes():
 )
 def test_an_invalid_matrix_is_refused(rows, support, message):
     with pytest.raises(ValueError, match=message):
-        require_relation(relation(rows, support), 3, "M of site-2")
+        require_relation(relation(rows, support), (3, 3), "M of site-2")
 
 
 def test_the_mean_refuses_a_wrong_matrix_by_its_number_and_no_matrix_at_all():

@@ -9,6 +9,7 @@ from small_site import BATCH, COUNTS, DRAWS, LABELS, LOCAL, SIZE, STEPS, fit_unl
 from grandrounds.methods.fedirm.options import LocalOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, self_train, statistics_of_passes
 from grandrounds.models.split import head_of
+from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import torch_generator
 
 
@@ -64,7 +65,8 @@ def test_self_training_without_a_confident_image_changes_nothing(context):
 def test_sharper_teachers_are_nearer_to_one_class(context):
     network, images = network_of(), torch.rand(4, 3, SIZE, SIZE, generator=torch_generator("sharp"))
     plain, sharp = (
-        SiteTeacher(network, UnlabelledOptions(teacher_temperature=temperature), {}) for temperature in (1.0, 0.5)
+        SiteTeacher(SINGLE, network, UnlabelledOptions(teacher_temperature=temperature), {})
+        for temperature in (1.0, 0.5)
     )
     for teacher in (plain, sharp):
         teacher.network.eval()
@@ -77,12 +79,12 @@ def test_a_persistent_teacher_goes_on_where_it_was_and_a_reset_one_begins_anew(c
     _, _, first = fit_unlabelled(network, context, teacher="ema_persistent")
     kept = first.state()
     assert kept["step"] == STEPS
-    again = SiteTeacher(network_of(3), UnlabelledOptions(), kept)
+    again = SiteTeacher(SINGLE, network_of(3), UnlabelledOptions(), kept)
     before = dict(first.network.named_parameters())
     assert all(torch.equal(value, before[name]) for name, value in again.network.named_parameters())
     assert again.state()["step"] == STEPS
     for kind in ("ema_reset", "none"):
-        anew = SiteTeacher(network_of(3), UnlabelledOptions(teacher=kind), kept)
+        anew = SiteTeacher(SINGLE, network_of(3), UnlabelledOptions(teacher=kind), kept)
         assert torch.equal(flat(anew.network), flat(network_of(3)))
         assert anew.state() == {}
 

@@ -8,13 +8,7 @@ import torch
 from torch import nn
 
 from grandrounds.federation.server.means import OrderedMean
-from grandrounds.methods.fedirm.loss import (
-    consistency_loss,
-    labelled_loss,
-    ramp_up,
-    relation_matching_loss,
-    unlabelled_loss,
-)
+from grandrounds.methods.fedirm.loss import consistency_loss, ramp_up, relation_matching_loss, unlabelled_loss
 from grandrounds.methods.fedirm.relation import (
     Relation,
     RelationAccumulator,
@@ -31,6 +25,7 @@ from grandrounds.methods.fedirm.uncertainty import (
     update_teacher,
 )
 from grandrounds.models.registry import DropoutLinear
+from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import torch_generator
 
 CLASSES = 3
@@ -71,12 +66,12 @@ class Site:
         self.teacher, self.step = make_teacher(network), 0
 
     def train_labelled(self, network):
-        optimizer, accumulator = torch.optim.Adam(network.parameters(), 0.02), RelationAccumulator(CLASSES)
+        optimizer, accumulator = torch.optim.Adam(network.parameters(), 0.02), RelationAccumulator(SINGLE, CLASSES)
         for images, labels in zip(self.images.split(BATCH), self.labels.split(BATCH), strict=True):
             logits = network(noisy(images))
             accumulator.add(logits, labels)
             optimizer.zero_grad()
-            labelled_loss([logits], labels).backward()
+            SINGLE.smoothed_loss([logits], labels).backward()
             optimizer.step()
         return accumulator.relation()
 
@@ -85,7 +80,7 @@ class Site:
         for images in self.images.split(BATCH):
             features = network[:-1](noisy(images))
             logits = network[-1](features)
-            own = pseudo_relation(logits, certain(head_draws(network[-1], features.detach())))
+            own = pseudo_relation(SINGLE, logits, certain(SINGLE, head_draws(SINGLE, network[-1], features.detach())))
             with torch.no_grad():
                 taught = self.teacher(noisy(images)).softmax(dim=1)
             consistency = consistency_loss(logits.softmax(dim=1), taught)
@@ -133,9 +128,13 @@ def gradient_of_a_step(draws):
     teacher, images = make_teacher(network), patients("site-3")[0][:BATCH]
     logits = network(images)
     taught = teacher(noisy(images)).softmax(dim=1)
-    keep = certain(full_draws(network, images, logits, draws), threshold=2.0) if draws else torch.ones(BATCH) > 0
+    keep = (
+        certain(SINGLE, full_draws(SINGLE, network, images, logits, draws), threshold=2.0)
+        if draws
+        else torch.ones(BATCH) > 0
+    )
     target = Relation(torch.eye(CLASSES) * 0.7 + 0.1, torch.ones(CLASSES, dtype=torch.long))
-    matching = relation_matching_loss(target, pseudo_relation(logits, keep))
+    matching = relation_matching_loss(target, pseudo_relation(SINGLE, logits, keep))
     unlabelled_loss(consistency_loss(logits.softmax(dim=1), taught), matching, 1.0, 15.0, 0.5).backward()
     return torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
 
@@ -159,8 +158,8 @@ def test_softened_probabilities_cannot_be_as_sharp_as_softened_logits():
         logits = torch.full((1, classes), -100.0)
         logits[0, 0] = 100.0
         every = torch.tensor([True])
-        assert pseudo_relation(logits, every, source="probabilities").matrix.max().item() == pytest.approx(
+        assert pseudo_relation(SINGLE, logits, every, source="probabilities").matrix.max().item() == pytest.approx(
             sharpest, abs=5e-4
         )
-        assert pseudo_relation(logits, every).matrix.max().item() == pytest.approx(1.0)
+        assert pseudo_relation(SINGLE, logits, every).matrix.max().item() == pytest.approx(1.0)
         assert math.exp(0.5) / (math.exp(0.5) + classes - 1) == pytest.approx(sharpest, abs=5e-4)

@@ -20,7 +20,7 @@ from grandrounds.methods.fedperl.loss import (
     peer_divergence,
 )
 from grandrounds.methods.fedperl.peer_selection import anonymised_peer
-from grandrounds.methods.fixmatch.loss import pseudo_labels
+from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import torch_generator
 
 THIRDS = (0.5, 0.3, 0.2)
@@ -47,15 +47,15 @@ def predictions(purpose, *shape):
 def test_pseudo_labels_come_from_the_mean_of_all_predictions(local, peers, mean, accepted):
     prediction = mean_prediction(row(*local), [row(*peer) for peer in peers])
     torch.testing.assert_close(prediction, row(*mean))
-    pseudo = pseudo_labels(prediction, threshold=0.6)
+    pseudo = SINGLE.pseudo_labels(prediction, threshold=0.6)
     assert pseudo.accepted.item() is accepted
 
 
 def test_the_mean_of_exactly_the_threshold_is_accepted_where_no_single_vote_decides():
     # The dyadic numbers make the mean exactly 0.625.
     mean = mean_prediction(row(0.5, 0.25, 0.25), [row(0.75, 0.125, 0.125)])
-    assert pseudo_labels(mean, threshold=0.625).accepted.item() is True
-    assert pseudo_labels(mean, threshold=0.6251).accepted.item() is False
+    assert SINGLE.pseudo_labels(mean, threshold=0.625).accepted.item() is True
+    assert SINGLE.pseudo_labels(mean, threshold=0.6251).accepted.item() is False
 
 
 def test_without_peers_the_mean_prediction_is_bit_for_bit_the_local_one():
@@ -197,7 +197,7 @@ LOCAL, PEER = (0.5, 0.3, 0.2), (0.8, 0.1, 0.1)
     ],
 )
 def test_labels_come_from_the_mean_of_own_and_peers_predictions(local, peers, label, accepted):
-    found, _ = PeerPseudoLabeler([Fixed(*peer) for peer in peers], 0.01)(IMAGE, row(*local), 0.6)
+    found, _ = PeerPseudoLabeler(SINGLE, [Fixed(*peer) for peer in peers], 0.01)(IMAGE, row(*local), 0.6)
     assert found.accepted.tolist() == [accepted]
     assert label is None or found.labels.tolist() == [label]
 
@@ -205,7 +205,7 @@ def test_labels_come_from_the_mean_of_own_and_peers_predictions(local, peers, la
 @pytest.mark.parametrize(("reduction", "loss"), [("mean", 4.6667e-4), ("sum", 1.4e-3)])
 def test_distance_from_the_peer_costs_the_hand_computed_loss_and_gradient(reduction, loss):
     local, peer = row(*LOCAL).requires_grad_(), Fixed(*PEER)
-    _, extra = PeerPseudoLabeler([peer], 0.01, reduction)(IMAGE, local, 0.6)
+    _, extra = PeerPseudoLabeler(SINGLE, [peer], 0.01, reduction)(IMAGE, local, 0.6)
     assert extra.item() == pytest.approx(loss, rel=1e-4)
     extra.backward()
     classes = 3 if reduction == "mean" else 1
@@ -215,7 +215,7 @@ def test_distance_from_the_peer_costs_the_hand_computed_loss_and_gradient(reduct
 
 
 def test_distance_counts_where_no_label_is_accepted():
-    found, extra = PeerPseudoLabeler([Fixed(*PEER)], 0.01)(IMAGE, row(*LOCAL), 1.0)
+    found, extra = PeerPseudoLabeler(SINGLE, [Fixed(*PEER)], 0.01)(IMAGE, row(*LOCAL), 1.0)
     assert not found.accepted.any()
     assert extra.item() == pytest.approx(4.6667e-4, rel=1e-4)
 
@@ -224,7 +224,7 @@ def test_with_a_constant_prediction_gamma_changes_no_gradient_as_in_the_released
     gradients = []
     for gamma in (0.0, 10.0):
         logits = torch.tensor([[0.3, -0.2, 0.1]], dtype=torch.float64, requires_grad=True)
-        labels, extra = PeerPseudoLabeler([Fixed(*PEER)], gamma)(IMAGE, logits.softmax(dim=1).detach(), 0.0)
+        labels, extra = PeerPseudoLabeler(SINGLE, [Fixed(*PEER)], gamma)(IMAGE, logits.softmax(dim=1).detach(), 0.0)
         total = F.cross_entropy(logits, labels.labels)
         (total if extra is None else total + extra).backward()
         gradients.append(logits.grad)
@@ -233,10 +233,10 @@ def test_with_a_constant_prediction_gamma_changes_no_gradient_as_in_the_released
 
 
 def test_without_weight_there_is_no_term_and_no_gradient_is_asked_for():
-    labeler = PeerPseudoLabeler([Fixed(*PEER)], 0.0)
+    labeler = PeerPseudoLabeler(SINGLE, [Fixed(*PEER)], 0.0)
     assert labeler.needs_gradient is False
     assert labeler(IMAGE, row(*LOCAL), 0.6)[1] is None
-    assert PeerPseudoLabeler([], 0.01).needs_gradient is True
+    assert PeerPseudoLabeler(SINGLE, [], 0.01).needs_gradient is True
 
 
 @pytest.mark.parametrize("labeler", [PeerPseudoLabeler, VotingPseudoLabeler])
@@ -251,7 +251,7 @@ def test_where_the_own_model_is_sure_the_majority_names_the_label():
     local = torch.tensor([[0.9, 0.05, 0.05], [0.5, 0.3, 0.2]], dtype=torch.float64)
     voters = [Fixed(0.1, 0.6, 0.3), Fixed(0.2, 0.5, 0.3)]
     images = torch.zeros(2, 3, 4, 4)
-    found, extra = VotingPseudoLabeler(voters, 0.5)(images, local, 0.6)
+    found, extra = VotingPseudoLabeler(SINGLE, voters, 0.5)(images, local, 0.6)
     assert found.accepted.tolist() == [True, False], "the peers do not change who is sure"
     assert found.labels[0].item() == 1, "two to one, though the mean of all is 0.4 : 0.383 : 0.217"
     # Only the first image counts: the mean of the divergences of both voters from the own prediction on it.
@@ -263,14 +263,14 @@ def test_unanimous_labels_are_mean_predictions_on_which_no_model_disagrees():
     # The means are 0.75 : 0.25 and 0.7 : 0.3; on the second image the peer's class differs.
     local = torch.tensor([[0.8, 0.2], [0.95, 0.05], [0.55, 0.45]], dtype=torch.float64)
     peer = torch.tensor([[0.7, 0.3], [0.45, 0.55], [0.6, 0.4]], dtype=torch.float64)
-    found = UnanimousPseudoLabeler([nn.Identity()], 0.0).labels(local, [peer], 0.6)
+    found = UnanimousPseudoLabeler(SINGLE, [nn.Identity()], 0.0).labels(local, [peer], 0.6)
     assert found.labels.tolist() == [0, 0, 0]
     assert found.accepted.tolist() == [True, False, False], "the third mean is 0.575"
 
 
 def test_where_the_own_model_is_never_sure_voters_cost_nothing():
     local = row(*LOCAL).requires_grad_()
-    found, extra = VotingPseudoLabeler([Fixed(*PEER)], 0.5)(IMAGE, local, 0.95)
+    found, extra = VotingPseudoLabeler(SINGLE, [Fixed(*PEER)], 0.5)(IMAGE, local, 0.95)
     extra.backward()
     assert not found.accepted.any()
     assert extra.item() == 0

@@ -18,11 +18,12 @@ from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
 from grandrounds.methods.fixmatch.executor import AVERAGE, FixMatchExecutor
-from grandrounds.methods.fixmatch.loss import PseudoLabels, pseudo_labels
 from grandrounds.methods.fixmatch.teacher import Expectations, averaged, mean_predictions
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.task import PseudoLabels
+from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import numpy_generator, torch_generator
 
 CLASSES = ("a", "b", "c")
@@ -91,7 +92,7 @@ class Recorder:
 
     def __call__(self, images, local, threshold):
         self.shown.append((images, local.requires_grad, threshold))
-        return pseudo_labels(local.detach(), threshold), None
+        return SINGLE.pseudo_labels(local.detach(), threshold), None
 
 
 @pytest.mark.parametrize(("labelled", "unlabelled"), [(3, 5), (60, 7), (5, 160)])
@@ -106,7 +107,7 @@ def test_every_site_takes_exactly_26_steps_whatever_its_size(labelled, unlabelle
 def test_peers_are_not_touched_by_training():
     peers = [network().eval().requires_grad_(False) for _ in range(2)]
     before = [copy.deepcopy(peer.state_dict()) for peer in peers]
-    _, model, _ = train(site(8, 8), PeerPseudoLabeler(peers, 1.0), steps=4, threshold=0.0)
+    _, model, _ = train(site(8, 8), PeerPseudoLabeler(SINGLE, peers, 1.0), steps=4, threshold=0.0)
     assert not torch.equal(model[0].weight, before[0]["0.weight"])
     for peer, state in zip(peers, before, strict=True):
         assert not peer.training
@@ -128,8 +129,8 @@ def test_the_loss_is_the_weighted_sum_of_its_terms():
     plain, _, _ = train(site(8, 8), steps=1, **weights)
     assert min(plain["loss_labelled"], plain["loss_unlabelled"]) > 0
     assert plain["loss"] == pytest.approx(3 * plain["loss_labelled"] + 0.7 * plain["loss_unlabelled"], rel=1e-6)
-    assisted, _, _ = train(site(8, 8), PeerPseudoLabeler([Fixed(0.8, 0.1, 0.1)], 2.0), steps=1, **weights)
-    without, _, _ = train(site(8, 8), PeerPseudoLabeler([Fixed(0.8, 0.1, 0.1)], 0.0), steps=1, **weights)
+    assisted, _, _ = train(site(8, 8), PeerPseudoLabeler(SINGLE, [Fixed(0.8, 0.1, 0.1)], 2.0), steps=1, **weights)
+    without, _, _ = train(site(8, 8), PeerPseudoLabeler(SINGLE, [Fixed(0.8, 0.1, 0.1)], 0.0), steps=1, **weights)
     assert assisted["loss_labelled"] == without["loss_labelled"]
     assert assisted["loss"] > without["loss"] + 1e-3
 
@@ -138,7 +139,7 @@ def test_peers_draw_a_site_to_their_predictions_and_without_gamma_do_not():
     """Nothing is accepted, so the distance is all that is learnt."""
     moved = {}
     for gamma in (0.0, 100.0):
-        labeler = PeerPseudoLabeler([Fixed(0.98, 0.01, 0.01)], gamma)
+        labeler = PeerPseudoLabeler(SINGLE, [Fixed(0.98, 0.01, 0.01)], gamma)
         context = site(0, 16)
         _, model, taken = train(context, labeler, steps=20, rate=0.05, threshold=1.0, accept_unlabelled=True)
         assert taken == (20 if gamma else 0)
@@ -393,7 +394,7 @@ def test_teachers_that_cannot_be_are_refused():
 
 def test_each_pass_starts_when_the_losses_before_it_have_been_differentiated():
     model, known = network(), []
-    labeler = PeerPseudoLabeler([copy.deepcopy(model).eval()], 0.5)
+    labeler = PeerPseudoLabeler(SINGLE, [copy.deepcopy(model).eval()], 0.5)
     model.register_forward_pre_hook(lambda *_: known.append(model[0].weight.grad is not None))
     train(site(6, 9), labeler, model, steps=1, threshold=0.0)
     assert known == [False, True, True]  # the labelled, weak and strong views
@@ -404,7 +405,7 @@ def test_strong_views_do_not_change_the_gradient_of_weak_views_in_evaluation_mod
     gradients = []
     for threshold in (0.0, 1.0):  # all strong views, without a weight, and none
         model = network()
-        labeler = PeerPseudoLabeler([nn.Sequential(nn.Flatten(), Fixed(0.8, 0.1, 0.1))], 100.0)
+        labeler = PeerPseudoLabeler(SINGLE, [nn.Sequential(nn.Flatten(), Fixed(0.8, 0.1, 0.1))], 100.0)
         options = {"weak_pass": "eval", "supervised_weight": 0.0, "unsupervised_weight": 0.0, "threshold": threshold}
         train(site(6, 9), labeler, model, steps=1, **options)
         gradients.append(model[0].weight.grad)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss
 
-from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
+from grandrounds.methods.supervised.loss import median_class_weights
+from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import torch_generator
 
 
@@ -47,7 +48,7 @@ def test_invalid_counts_are_refused(counts, message):
 
 @pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 2.0, 1.0])])
 def test_uniform_logits_over_three_classes_cost_ln_3_whatever_the_weights(weights):
-    loss = supervised_loss(torch.zeros(3, 3), torch.tensor([0, 1, 2]), weights)
+    loss = SINGLE.loss(torch.zeros(3, 3), torch.tensor([0, 1, 2]), weights)
     assert loss.item() == pytest.approx(math.log(3), rel=1e-6)
 
 
@@ -60,7 +61,7 @@ def test_agrees_with_scikit_learns_weighted_log_loss(weighted):
     expected = log_loss(
         labels, logits.softmax(dim=1), labels=range(4), sample_weight=weights[labels].numpy() if weighted else None
     )
-    assert supervised_loss(logits, labels, weights if weighted else None).item() == pytest.approx(expected, rel=1e-9)
+    assert SINGLE.loss(logits, labels, weights if weighted else None).item() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_agrees_with_scikit_learns_weighted_log_loss(weighted):
 )
 def test_a_batch_without_weight_gives_zero_loss_and_zero_gradient(labels, weights):
     logits = torch.full((len(labels), 2), 3.0, requires_grad=True)
-    loss = supervised_loss(logits, torch.tensor(labels, dtype=torch.long), weights)
+    loss = SINGLE.loss(logits, torch.tensor(labels, dtype=torch.long), weights)
     loss.backward()
     assert loss.item() == 0.0
     assert torch.equal(logits.grad, torch.zeros_like(logits))
@@ -84,4 +85,4 @@ def test_a_batch_without_weight_gives_zero_loss_and_zero_gradient(labels, weight
 )
 def test_refuses_shapes_that_do_not_fit(labels, weights, message):
     with pytest.raises(ValueError, match=message):
-        supervised_loss(torch.zeros(2, 3), labels, weights)
+        SINGLE.loss(torch.zeros(2, 3), labels, weights)

@@ -13,6 +13,7 @@ from grandrounds.deployment.jobs import check_job, load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.site.training import OptimizerStep, proximal_loss, require_finite
 from grandrounds.methods.supervised.training import TrainingOptions
+from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import torch_generator
 
 
@@ -172,13 +173,13 @@ def test_training_at_the_server_takes_the_options_of_a_site():
 
 def test_class_weights_can_be_those_of_all_sites_with_a_limit():
     labels = np.array([0, 0, 0, 1])
-    own = TrainingOptions().weights_of(labels, 3)
+    own = TrainingOptions().weights_of(labels, 3, SINGLE)
     torch.testing.assert_close(own, torch.tensor([2 / 3, 2.0, 100.0]))  # the median of 3 and 1 is 2
     counts = {"class_weights": "pooled", "class_counts": (400, 100, 4)}
-    torch.testing.assert_close(TrainingOptions(**counts).weights_of(labels, 3), torch.tensor([0.25, 1.0, 25.0]))
+    torch.testing.assert_close(TrainingOptions(**counts).weights_of(labels, 3, SINGLE), torch.tensor([0.25, 1.0, 25.0]))
     limited = TrainingOptions(**counts, class_weight_limit=10.0)
-    torch.testing.assert_close(limited.weights_of(labels, 3), torch.tensor([0.25, 1.0, 10.0]))
-    assert TrainingOptions(class_weights="none").weights_of(labels, 3) is None
+    torch.testing.assert_close(limited.weights_of(labels, 3, SINGLE), torch.tensor([0.25, 1.0, 10.0]))
+    assert TrainingOptions(class_weights="none").weights_of(labels, 3, SINGLE) is None
 
 
 @pytest.mark.parametrize(
@@ -195,4 +196,4 @@ def test_class_weights_can_be_those_of_all_sites_with_a_limit():
 )
 def test_counts_of_all_sites_that_cannot_be_are_refused(options, message):
     with pytest.raises(ConfigurationError, match=message):
-        TrainingOptions(**options).weights_of(np.array([0]), 3)
+        TrainingOptions(**options).weights_of(np.array([0]), 3, SINGLE)

@@ -6,6 +6,7 @@ import torch
 from grandrounds.privacy.gate.kinds import KINDS, Expected, treatment_names
 from grandrounds.privacy.gate.treatment import Deny
 from grandrounds.protocol.messages import ReleaseKind
+from grandrounds.protocol.tasks import FINDINGS, SINGLE
 
 
 def test_every_kind_is_known_and_can_be_denied():
@@ -25,10 +26,10 @@ def test_only_the_model_update_is_a_weight_difference_to_flare():
 
 
 def test_findings_have_forms_of_their_own():
-    forms = {False: [(3, 3), (3, 3), (3,)], True: [(3, 2, 3), (6, 2), (6,)]}
+    forms = {SINGLE: [(3, 3), (3, 3), (3,)], FINDINGS: [(3, 2, 3), (6, 2), (6,)]}
     kinds = (ReleaseKind.COUNTS, ReleaseKind.CLASS_STATISTICS, ReleaseKind.CLASS_STATISTICS)
-    for multi, shapes in forms.items():
-        expected = Expected(1, "run", 3, {}, {"train": 9, "val": 9, "test": 9}, multi=multi)
-        for kind, shape, other in zip(kinds, shapes, forms[not multi], strict=True):
+    for (task, shapes), others in zip(forms.items(), reversed(forms.values()), strict=True):
+        expected = Expected(1, "run", 3, {}, {"train": 9, "val": 9, "test": 9}, task=task)
+        for kind, shape, other in zip(kinds, shapes, others, strict=True):
             assert not KINDS[kind].mismatch("x", torch.zeros(shape, dtype=torch.int64), expected)
             assert KINDS[kind].mismatch("x", torch.zeros(other, dtype=torch.int64), expected).startswith("expected")

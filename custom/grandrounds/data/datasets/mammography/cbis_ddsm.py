@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grandrounds.checks import require_known_label
 from grandrounds.data.datasets.mammography.records import Finding, Mammogram, most_severe
 from grandrounds.data.datasets.published import BENIGN, MALIGNANT, images_by_folder
-from grandrounds.data.manifest import read_table, require_known_label
+from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
 
 SOURCE = "CBIS-DDSM"

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
+from grandrounds.checks import require_known_label
 from grandrounds.data.datasets.mammography.records import FINDINGS, Finding, Mammogram, most_severe
 from grandrounds.data.datasets.published import (
     BENIGN,
@@ -35,7 +36,7 @@ from grandrounds.data.datasets.published import (
 from grandrounds.data.images.breast_mask import Levels
 from grandrounds.data.images.mammogram import read_mammogram
 from grandrounds.data.images.readers import ImageReader, open_images
-from grandrounds.data.manifest import read_table, require_known_label
+from grandrounds.data.manifest import read_table
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import put_in_place, temporary_sibling, write_json
 from grandrounds.seeding import numpy_generator
