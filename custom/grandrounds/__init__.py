@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from grandrounds.evaluation.own_metrics import register_metric
     from grandrounds.federation.own_methods import register_method
     from grandrounds.models.own_backbones import register_backbone
+    from grandrounds.protocol.tasks import register_task
 
 __all__ = [
     "ConfigurationError",
@@ -43,6 +44,7 @@ __all__ = [
     "register_dataset",
     "register_method",
     "register_metric",
+    "register_task",
     "report",
     "run",
     "sweep",
@@ -62,6 +64,7 @@ PLACES = {
     "register_dataset": "data.own_datasets",
     "register_method": "federation.own_methods",
     "register_metric": "evaluation.own_metrics",
+    "register_task": "protocol.tasks",
     "report": "api.reports",
     "run": "api.running",
     "sweep": "api.sweeping",

@@ -123,7 +123,7 @@ def test_a_step_passes_labelled_and_weak_views_once_peers_once_and_of_strong_vie
     context, threshold, fewest, most
 ):
     network, peers = network_in_double(0), [folded_copy(network_in_double(seed)) for seed in (1, 2)]
-    labeler = Heard(peers, GAMMA)
+    labeler = Heard(SINGLE, peers, GAMMA)
     own, theirs = batches_through(network), [batches_through(peer) for peer in peers]
     train(network, context, labeler, sgd, threshold)
     assert own == [size for accepted in labeler.accepted for size in (BATCH, BATCH, accepted) if size]
@@ -139,7 +139,7 @@ def test_strong_views_are_drawn_of_accepted_images_only(context, monkeypatch):
         return strong_view(image, *arguments)
 
     monkeypatch.setattr("grandrounds.data.images.views.strong_view", counted)
-    labeler = Heard([folded_copy(network_in_double(1))], GAMMA)
+    labeler = Heard(SINGLE, [folded_copy(network_in_double(1))], GAMMA)
     train(network_in_double(0), context, labeler, sgd)
     assert len(drawn) == sum(labeler.accepted) < BATCH * STEPS
 

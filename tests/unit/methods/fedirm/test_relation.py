@@ -212,7 +212,7 @@ def test_the_distance_is_taken_over_rows_that_both_know():
 
 def test_a_matrix_of_distributions_passes():
     require_relation(random_relation(1), (3, 3), "the relation of site-1")
-    require_relation(mean_relation([random_relation(1)]), 3, "the mean")
+    require_relation(mean_relation([random_relation(1)]), (3, 3), "the mean")
 
 
 @pytest.mark.parametrize(
