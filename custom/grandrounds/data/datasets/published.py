@@ -207,15 +207,15 @@ def read_labels(
     return tuple(records)
 
 
-def require_labels(labels: NDArray[np.generic], classes: int, where: str) -> list[int]:
+def require_labels(column: NDArray[np.generic], classes: int, where: str) -> list[int]:
     """The labels as plain integers.
 
     Raises:
         DataError: if they are not one-dimensional arrays of integers from 0 to ``classes - 1``.
     """
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-        raise DataError(f"{where} must be a row of integers, got {labels.dtype} of shape {labels.shape}")
-    values: list[int] = labels.tolist()
+    if column.ndim != 1 or not np.issubdtype(column.dtype, np.integer):
+        raise DataError(f"{where} must be a row of integers, got {column.dtype} of shape {column.shape}")
+    values: list[int] = column.tolist()
     if values and not 0 <= min(values) <= max(values) < classes:
         raise DataError(f"{where}: labels must be from 0 to {classes - 1}, got {min(values)} to {max(values)}")
     return values
