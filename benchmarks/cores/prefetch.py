@@ -41,7 +41,7 @@ def case(backbone: str, side: int, steps: int, repeats: int) -> dict[str, Any]:
     from grandrounds.data.batches import index_batches
     from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
     from grandrounds.data.images.ahead import ViewsAhead
-    from grandrounds.data.images.views import draw_views
+    from grandrounds.data.images.augmentation import draw_views
     from grandrounds.federation.memory import keep_freed_memory
     from grandrounds.federation.site.training import new_optimizer
     from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised

@@ -10,7 +10,7 @@ import argparse
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +19,9 @@ from PIL import Image
 from torch.nn import functional as F
 
 from benchmarks.measure import Steps, clocked, in_turn, milliseconds, run, spread, table
+from grandrounds.data.images.augmentation import draw_views, view_names
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.data.images.views import View, draw_views
 from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.site.training import Adam
 from grandrounds.models.registry import build_model
@@ -29,7 +29,7 @@ from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import derive_seed, numpy_generator
 
 CAMERA, BATCH, KEY = (450, 600), 16, derive_seed("views")
-VIEWS: dict[str, tuple[View, ...]] = {"none": ("none",), "weak": ("weak",), "weak and strong": ("weak", "strong")}
+VIEWS: dict[str, tuple[str, ...]] = {"none": ("none",), "weak": ("weak",), "weak and strong": ("weak", "strong")}
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def batches(images: NDArray[np.uint8], size: int, repeats: int) -> dict[str, Any
     rows = np.arange(BATCH) * (len(images) // BATCH)
     batch = np.array(images[rows])
     steps: Steps = {"read": lambda: np.array(images[rows])}
-    for view in get_args(View):
+    for view in view_names():
         steps[view] = partial(draw_views, batch, np.arange(BATCH), view, KEY, 0)
     steps["input"] = partial(to_tensor, batch)
     costs = in_turn(steps, repeats)
@@ -94,7 +94,7 @@ def step_shares(backbone: str, images: NDArray[np.uint8], repeats: int) -> dict[
     rows, labels = np.arange(BATCH) * (len(images) // BATCH), torch.arange(BATCH) % 7
     batch = np.array(images[rows])
 
-    def draw(views: tuple[View, ...]) -> list[torch.Tensor]:
+    def draw(views: tuple[str, ...]) -> list[torch.Tensor]:
         return [to_tensor(draw_views(batch, np.arange(BATCH), view, KEY, 0)) for view in views]
 
     def learn(drawn: list[torch.Tensor]) -> None:

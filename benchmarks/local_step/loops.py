@@ -34,8 +34,8 @@ from torch.nn import functional as F
 
 from benchmarks.local_step.case import in_default_layout
 from grandrounds.data.batches import index_batches
+from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.data.images.views import View, draw_views
 from grandrounds.federation.site.context import SiteContext
 
 EPSILON = 1e-300
@@ -79,7 +79,7 @@ def fedperl_round(
     median = float(np.median(counts[counts > 0]))
     class_weights = torch.tensor([median / count if count else 100.0 for count in counts.tolist()])
 
-    def draw(rows: NDArray[np.int64], view: View, kind: str, step: int) -> Tensor:
+    def draw(rows: NDArray[np.int64], view: str, kind: str, step: int) -> Tensor:
         images = to_tensor(draw_views(data.images, rows, view, context.key(f"{kind} views"), step))
         return images.contiguous() if released else images
 

@@ -18,8 +18,8 @@ import torch
 from benchmarks.measure import clocked, run, spread, table
 from benchmarks.parties import site_names
 from grandrounds.data.batches import index_batches
+from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.data.images.views import draw_views
 from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate

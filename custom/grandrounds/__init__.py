@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from grandrounds import testing
     from grandrounds.api.evaluation import Evaluation, evaluate
     from grandrounds.api.reports import report
     from grandrounds.api.running import Run, run
     from grandrounds.api.sites import Sites, partition
     from grandrounds.api.sweeping import Sweep, sweep
+    from grandrounds.data.images.augmentation import register_view
     from grandrounds.data.own_datasets import ReaderOptions, register_dataset
     from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
     from grandrounds.evaluation.own_metrics import register_metric
@@ -45,9 +47,11 @@ __all__ = [
     "register_method",
     "register_metric",
     "register_task",
+    "register_view",
     "report",
     "run",
     "sweep",
+    "testing",
 ]
 PLACES = {
     "ConfigurationError": "errors",
@@ -65,6 +69,7 @@ PLACES = {
     "register_method": "federation.own_methods",
     "register_metric": "evaluation.own_metrics",
     "register_task": "protocol.tasks",
+    "register_view": "data.images.augmentation",
     "report": "api.reports",
     "run": "api.running",
     "sweep": "api.sweeping",
@@ -74,8 +79,11 @@ PLACES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name, or look up the installed version, when it is first used."""
+    found: Any
     if name == "__version__":
         found = _version()
+    elif name == "testing":
+        found = import_module(f"{__name__}.testing")
     elif name in PLACES:
         found = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
     else:

@@ -9,6 +9,7 @@ import grandrounds as gr
 from grandrounds import plugins
 from grandrounds.api import running
 from grandrounds.api.sweeping import sweep
+from grandrounds.data.images.augmentation import OWN_VIEWS
 from grandrounds.data.own_datasets import OWN_DATASETS
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment import presets
@@ -18,13 +19,13 @@ from grandrounds.models.own_backbones import OWN_BACKBONES
 from tests.documentation.pages import ROOT
 from tests.documentation.world import small
 
-EXAMPLES = ("fedala", "own_data", "own_networks")
+EXAMPLES = ("fedala", "own_data", "own_networks", "own_view")
 
 
 @pytest.fixture
 def own_registries(monkeypatch):
     """Plug-ins that a test registers are forgotten after it, and those of other tests are not there."""
-    for registry in (OWN_BACKBONES, OWN_DATASETS, OWN_METHODS, METRICS):
+    for registry in (OWN_BACKBONES, OWN_DATASETS, OWN_METHODS, OWN_VIEWS, METRICS):
         monkeypatch.setattr(registry, "entries", {})
     monkeypatch.setattr(plugins, "_registering", {})
     for name in EXAMPLES:

@@ -14,7 +14,7 @@ import grandrounds
 
 PACKAGE = Path(grandrounds.__file__).parent
 LAYERS = (
-    {"cli", "commands", "__init__"},
+    {"cli", "commands", "__init__", "testing"},
     {"api"},
     {"console"},
     {"deployment", "reporting"},

@@ -57,6 +57,7 @@ class What(StrEnum):
     METHOD = "method"
     BACKBONE = "backbone"
     DATASET = "dataset"
+    VIEW = "view"
 
 
 def jobs(

@@ -1,4 +1,4 @@
-"""Skeletons of plug-ins: a package with one network, data set or method, and a test that runs it."""
+"""Skeletons of plug-ins: a package with one network, data set, method or view, and a test that runs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grandrounds import __version__
 from grandrounds.errors import ConfigurationError
 from grandrounds.plugins import NAME
 
-Kind = Literal["method", "backbone", "dataset"]
+Kind = Literal["method", "backbone", "dataset", "view"]
 
 PYPROJECT = """[build-system]
 requires = ["hatchling>=1.25"]
@@ -63,11 +63,15 @@ def $name(classes: int, channels: int) -> nn.Module:
         nn.Linear(32, classes),
     )
 '''
-TEST_BACKBONE = '''"""The backbone trains for a round."""
+TEST_BACKBONE = '''"""The network is one, and trains for a round."""
 
-import $name  # noqa: F401 - registers the backbone
+from $name import $name
 
 import grandrounds as gr
+
+
+def test_it_is_a_network():
+    gr.testing.check_backbone($name, stride=4)
 
 
 def test_a_federation_trains_it(tmp_path):
@@ -92,8 +96,8 @@ def $name(root: Path, options: gr.ReaderOptions) -> Iterator[Mapping[str, str]]:
 '''
 TEST_DATASET = '''"""The data set is divided between sites, and patients stay whole."""
 
-import $name  # noqa: F401 - registers the data set
 import numpy as np
+from $name import $name
 from PIL import Image
 
 import grandrounds as gr
@@ -107,6 +111,7 @@ def test_it_is_divided_between_sites(tmp_path):
         pixels = generator.integers(0, 256, (16, 16, 3), dtype=np.uint8)
         label = ("benign", "malignant")[number % 2]
         Image.fromarray(pixels).save(images / f"{label}_P{number // 2}_{number}.png")
+    gr.testing.check_dataset($name, images)
     sites = gr.partition("$name", images, tmp_path / "sites", sites=2)
     counts = sites.counts()
     assert counts[["training", "validation", "test"]].to_numpy().sum() == 48
@@ -205,11 +210,45 @@ def test_a_federation_runs_it(tmp_path):
     assert "$name.distance" in run.history()
     assert "$name" in run.figures()
 '''
+VIEW = '''"""$Class, a view for Grand Rounds."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+import grandrounds as gr
+
+
+@gr.register_view("$name", stream=100)  # this number for ever, and for no other view
+class $Class:
+    """Turns an image upside down with probability 1/2."""
+
+    def draw(self, image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+        """All randomness comes from the generator; the image stays as it is."""
+        return image[::-1].copy() if generator.random() < 0.5 else image
+'''
+TEST_VIEW = '''"""The view keeps what every view has to keep, and is what it should be."""
+
+import numpy as np
+from $name import $Class
+
+import grandrounds as gr
+
+
+def test_it_is_a_view():
+    gr.testing.check_view($Class)
+
+
+def test_both_ways_occur():
+    image = np.arange(12, dtype=np.uint8).reshape(4, 3, 1)
+    found = {$Class().draw(image, np.random.default_rng(seed)).tobytes() for seed in range(20)}
+    assert found == {image.tobytes(), image[::-1].tobytes()}
+'''
 SOURCES: Mapping[Kind, tuple[str, str, str]] = MappingProxyType(
     {
         "backbone": (BACKBONE, TEST_BACKBONE, "grandrounds simulate fedavg --backbone $name"),
         "dataset": (DATASET, TEST_DATASET, "grandrounds partition $name --root DIR --out runs/$name"),
         "method": (METHOD, TEST_METHOD, "grandrounds simulate $name"),
+        "view": (VIEW, TEST_VIEW, "grandrounds simulate fedavg --set executor.weak_view=$name"),
     }
 )
 """Module, test and a command of each kind of plug-in."""

@@ -10,14 +10,15 @@ from typer.testing import CliRunner
 
 from grandrounds import plugins
 from grandrounds.cli import build_app
+from grandrounds.data.images.augmentation import OWN_VIEWS
 from grandrounds.data.own_datasets import OWN_DATASETS
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.models.own_backbones import OWN_BACKBONES
 
 
-@pytest.mark.parametrize("kind", ["backbone", "dataset", "method"])
+@pytest.mark.parametrize("kind", ["backbone", "dataset", "method", "view"])
 def test_a_skeleton_passes_its_own_test(kind, tmp_path, monkeypatch):
-    for registry in (OWN_BACKBONES, OWN_DATASETS, OWN_METHODS):
+    for registry in (OWN_BACKBONES, OWN_DATASETS, OWN_METHODS, OWN_VIEWS):
         monkeypatch.setattr(registry, "entries", dict(registry.entries))
     monkeypatch.setattr(plugins, "_registering", {})
     folder, name = tmp_path / "plugin", f"my_{kind}"

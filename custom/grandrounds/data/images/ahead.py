@@ -23,7 +23,7 @@ from torch import Tensor
 
 from grandrounds.data.images import drawing
 from grandrounds.data.images.drawing import DEPTH, Order, Plan
-from grandrounds.data.images.views import View
+from grandrounds.plugins import VARIABLE, plugin_modules
 
 # Not -m, under which the classes of the messages would be others.
 PROGRAM = f"from {drawing.__name__} import main; main()"
@@ -39,7 +39,9 @@ class _Process:
         self._order, self._step, self._drawn, self._ready = Order(), 0, 0, False
         self._numbers: dict[tuple[int, Plan], int] = {}
         arguments = [sys.executable, "-c", PROGRAM, str(theirs.fileno()), str(self._memory)]
-        surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        # A view that is registered in the running script is drawn there: this process ends without it.
+        plugins = ",".join(module for module in plugin_modules() if module != "__main__")
+        surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), VARIABLE: plugins}
         files = (theirs.fileno(), self._memory)
         self._process = subprocess.Popen(arguments, pass_fds=files, stdin=subprocess.DEVNULL, env=surroundings)
         theirs.close()
@@ -105,7 +107,7 @@ class ViewsAhead:
 
     def __init__(self, processes: int, pinned: bool = False) -> None:
         self._count, self._pinned = processes, pinned
-        self._planned: dict[tuple[View, int], tuple[NDArray[np.uint8], Plan]] = {}
+        self._planned: dict[tuple[str, int], tuple[NDArray[np.uint8], Plan]] = {}
         self._processes: list[_Process] = []
         self._begun = False
 
@@ -113,14 +115,14 @@ class ViewsAhead:
         self,
         images: NDArray[np.uint8],
         batches: Sequence[NDArray[np.integer]],
-        view: View,
+        view: str,
         key: int,
         **options: Any,
     ) -> None:
         """Draw these views of the batches of coming steps, from step 0 on, if the images are a memory map.
 
         What was planned and begun before is finished. Arguments are as of
-        :func:`~grandrounds.data.images.views.draw_views`, with all batches in place of one.
+        :func:`~grandrounds.data.images.augmentation.draw_views`, with all batches in place of one.
         """
         if not self._count or view == "none" or not isinstance(images, np.memmap):
             return
@@ -136,7 +138,7 @@ class ViewsAhead:
         self,
         images: NDArray[np.uint8],
         rows: NDArray[np.integer],
-        view: View,
+        view: str,
         key: int,
         step: int,
         positions: NDArray[np.integer] | None = None,
@@ -144,7 +146,7 @@ class ViewsAhead:
     ) -> Tensor | None:
         """What was drawn for a batch, uint8, to be used before the next step; None if it was not planned exactly so.
 
-        Arguments are as of :func:`~grandrounds.data.images.views.draw_views`.
+        Arguments are as of :func:`~grandrounds.data.images.augmentation.draw_views`.
         """
         known, plan = self._planned.get((view, key), (None, None))
         if plan is None or images is not known or options != plan.options or step >= len(plan.batches):

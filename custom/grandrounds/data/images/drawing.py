@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.views import View, draw_views
+from grandrounds.data.images.augmentation import draw_views
 
 DEPTH = 2
 """Steps that are drawn in advance."""
@@ -30,7 +30,7 @@ class Plan:
 
     file: tuple[str, int, tuple[int, ...]]
     batches: Sequence[NDArray[np.integer]]
-    view: View
+    view: str
     key: int
     options: dict[str, Any]
 

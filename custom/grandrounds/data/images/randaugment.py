@@ -10,6 +10,7 @@ magnitudes below it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -113,21 +114,28 @@ def apply_operation(image: Image.Image, operation: Operation, equalize_noop: boo
     return _FUNCTIONS[operation.name](image, amount)
 
 
-def strong_view(
-    image: NDArray[np.uint8],
-    generator: np.random.Generator,
-    equalize_noop: bool = False,
-    strengths: tuple[int, int] | None = None,
-) -> NDArray[np.uint8]:
-    """FedPerl's strong view of a raw image: six random operations, see :func:`draw_operations` for ``strengths``.
+@dataclass(frozen=True)
+class Strong:
+    """FedPerl's strong view of a raw image: six random operations.
 
-    Raises:
-        ValueError: if the image is not uint8 ``(height, width, 1 or 3)``, or the strengths are out of range.
+    Attributes:
+        equalize_noop: as in :func:`apply_operation`.
+        strong_levels: least and greatest strength, see :func:`draw_operations`; None draws from all levels.
     """
-    view = to_pil(image)
-    for operation in draw_operations(generator, strengths):
-        view = apply_operation(view, operation, equalize_noop)
-    return from_pil(view)
+
+    equalize_noop: bool = False
+    strong_levels: tuple[int, int] | None = None
+
+    def draw(self, image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+        """Apply the operations to one image.
+
+        Raises:
+            ValueError: if the image is not uint8 ``(height, width, 1 or 3)``, or the strengths are out of range.
+        """
+        view = to_pil(image)
+        for operation in draw_operations(generator, self.strong_levels):
+            view = apply_operation(view, operation, self.equalize_noop)
+        return from_pil(view)
 
 
 def to_pil(image: NDArray[np.uint8]) -> Image.Image:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grandrounds.data.images.ahead import ViewsAhead
+from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.data.images.views import View, draw_views
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.site.features import Features
@@ -164,7 +164,7 @@ class SiteContext:
     def views(
         self,
         rows: NDArray[np.integer],
-        view: View,
+        view: str,
         key: int = 0,
         step: int = 0,
         public: NDArray[np.uint8] | None = None,
@@ -180,7 +180,7 @@ class SiteContext:
             step: the local step, from 0.
             public: images of a public data set; None for the site's own.
             positions: draw only these positions of the batch.
-            strong: options of strong views, see :func:`~grandrounds.data.images.views.draw_views`.
+            strong: options of the view, see :func:`~grandrounds.data.images.augmentation.draw_views`.
 
         Returns:
             Images, shape ``(batch, channels, height, width)``, or what the network's frozen front makes of them, on the
@@ -198,7 +198,7 @@ class SiteContext:
     def draw_ahead(
         self,
         batches: Sequence[NDArray[np.integer]],
-        view: View,
+        view: str,
         key: int,
         public: NDArray[np.uint8] | None = None,
         **strong: Any,

@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from grandrounds.data.images.augmentation import draw_views, sample_generator
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.data.images.views import View, draw_views, sample_generator
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.partial import Front, front_of
 from grandrounds.options import Min, Options
@@ -80,7 +80,7 @@ class Features:
         name: str,
         images: NDArray[np.uint8],
         rows: NDArray[np.integer],
-        view: View,
+        view: str,
         key: int,
         step: int,
         positions: NDArray[np.integer] | None = None,
@@ -88,7 +88,7 @@ class Features:
     ) -> Tensor:
         """Features of one view of each image of a batch, drawn among those that are kept if any are.
 
-        Arguments are as of :func:`~grandrounds.data.images.views.draw_views`.
+        Arguments are as of :func:`~grandrounds.data.images.augmentation.draw_views`.
 
         Args:
             name: of the data set.
@@ -120,7 +120,7 @@ class Features:
         return stored.read(np.asarray(rows)[chosen], numbers, self._front)
 
     def _of(
-        self, name: str, images: NDArray[np.uint8], view: View, count: int, options: Mapping[str, Any]
+        self, name: str, images: NDArray[np.uint8], view: str, count: int, options: Mapping[str, Any]
     ) -> _StoredFeatures:
         what = (name, view, *sorted(options.items()))
         if what not in self._stored:
@@ -166,7 +166,7 @@ class _StoredFeatures:
         self,
         path: Path,
         images: NDArray[np.uint8],
-        view: View,
+        view: str,
         count: int,
         shape: tuple[int, ...],
         key: int,

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches
-from grandrounds.data.images.views import View
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, run_steps
@@ -104,7 +103,7 @@ class TrainingImages:
     """
 
     def __init__(
-        self, context: SiteContext, rows: np.ndarray, iterations: int, minimum: int, view: View = "none"
+        self, context: SiteContext, rows: np.ndarray, iterations: int, minimum: int, view: str = "none"
     ) -> None:
         self._context = context
         self._rows = rows
@@ -126,7 +125,7 @@ class TrainingImages:
         """
         return self._batch(numbers, self._view, self._context.key(purpose), step)
 
-    def _batch(self, numbers: np.ndarray, view: View, key: int = 0, step: int = 0) -> tuple[Tensor, Tensor]:
+    def _batch(self, numbers: np.ndarray, view: str, key: int = 0, step: int = 0) -> tuple[Tensor, Tensor]:
         rows, context = self._rows[numbers], self._context
         labels = torch.from_numpy(context.data.labels[rows]).to(context.device)
         return context.views(rows, view, key, step), labels

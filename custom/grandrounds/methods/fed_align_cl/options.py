@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from grandrounds.data.images.views import View
+from grandrounds.data.images.augmentation import view_named
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import POSITIVE, Min, Options
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
@@ -140,10 +140,14 @@ class MethodOptions(Options):
     labels: Annotated[
         Literal["labelled", "all"], "labels used: those of the labelled part, or every known one of the training part"
     ] = "labelled"
-    view: Annotated[View, "augmentation of training images; none is the paper's"] = "none"
+    view: Annotated[str, "view of training images; none is the paper's"] = "none"
     recompute_activations: Annotated[
         bool, "recompute activations for the gradient, for resnet22 on images that do not fit into memory otherwise"
     ] = False
+
+    def check(self) -> None:
+        """Refuse a view that does not exist."""
+        view_named(self.view)
 
 
 @dataclass(frozen=True)

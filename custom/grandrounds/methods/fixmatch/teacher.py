@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches
-from grandrounds.data.images.views import View
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.fixmatch.loss import aligned, class_thresholds
 from grandrounds.protocol.messages import State
@@ -49,7 +48,7 @@ def averaged(average: Mapping[str, Tensor], received: State, times: int, decay: 
     }
 
 
-def mean_predictions(model: nn.Module, context: SiteContext, rows: np.ndarray, view: View, views: int = 1) -> Tensor:
+def mean_predictions(model: nn.Module, context: SiteContext, rows: np.ndarray, view: str, views: int = 1) -> Tensor:
     """Probabilities of a site's images, averaged over weak views.
 
     Averaging over views is the label guessing of Berthelot et al., "MixMatch", NeurIPS 2019, Eq. 2.

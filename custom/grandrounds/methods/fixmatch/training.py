@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
 from grandrounds.data.images.randaugment import LEVELS
-from grandrounds.data.images.views import View
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, train_steps
@@ -224,7 +223,7 @@ class UnlabelledBatches:
         network.train()
         return local
 
-    def _views(self, rows: np.ndarray, step: int, view: View, positions: np.ndarray | None = None) -> Tensor:
+    def _views(self, rows: np.ndarray, step: int, view: str, positions: np.ndarray | None = None) -> Tensor:
         strong = self._strong if view == "strong" else {}
         return self._context.views(rows, view, self._key, step, positions=positions, **strong)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from grandrounds.data.images.augmentation import view_named
 from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.loss import LABEL_FLOOR
@@ -91,8 +92,8 @@ class AlignmentOptions(Options):
         Literal["per_round", "fresh_per_batch"], "one Adam per epoch, or a new one for each batch (RHFL's code)"
     ] = "per_round"
     alignment_view: Annotated[
-        Literal["none", "turns"],
-        "augmentation of public images, the same at all sites: none, or flips and quarter turns",
+        str,
+        "view of public images, the same at all sites: none, or turns (flips and quarter turns)",
     ] = "none"
     teacher_statistics: Annotated[
         Statistics, "batch norm in predictions: running statistics (eval), or those of the batch (RHFL)"
@@ -102,6 +103,10 @@ class AlignmentOptions(Options):
         Literal["local_training", "alignment"],
         "how a run ends: with local training (RHFL's code) or alignment (MDH-FL)",
     ] = "local_training"
+
+    def check(self) -> None:
+        """Refuse a view that does not exist."""
+        view_named(self.alignment_view, "alignment_view")
 
 
 @dataclass(frozen=True)
@@ -132,12 +137,16 @@ class LocalOptions(Options):
     local_epochs: Annotated[float, "passes over the local images per epoch; may be a fraction", POSITIVE] = 1.0
     pretrain_epochs: Annotated[float, "passes before the first exchange; 0 starts from random weights", Min(0)] = 40.0
     local_view: Annotated[
-        Literal["none", "turns", "weak"],
-        "augmentation: none, flips and quarter turns, or weak (rotation and jitter too)",
+        str,
+        "view: none, turns (flips and quarter turns), or weak (rotation and jitter too)",
     ] = "turns"
     recalibrate_bn: Annotated[
         bool, "recompute the running statistics of batch norm from all local images after alignment and training"
     ] = False
+
+    def check(self) -> None:
+        """Refuse a view that does not exist."""
+        view_named(self.local_view, "local_view")
 
 
 @dataclass(frozen=True)

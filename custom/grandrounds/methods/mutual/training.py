@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from grandrounds.data.images.views import View
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Adam, Meter, OptimizerStep, train_steps
 from grandrounds.methods.mutual.loss import (
@@ -215,7 +214,7 @@ def _loss(
     step: int,
     context: SiteContext,
     trust: float | None,
-    view: View,
+    view: str,
 ) -> Tensor:
     views = context.views(batch, view, key, step)
     with context.autocast():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
-from grandrounds.data.images.views import View
+from grandrounds.data.images.augmentation import view_named
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.site.context import SiteContext
@@ -59,12 +59,13 @@ class TrainingOptions(Options):
     proximal_weight: Annotated[float, "mu of FedProx; 0 disables it", Min(0)] = 0.0
     weak_augmentation: Annotated[bool, "flip, rotate and jitter labelled and weakly augmented images"] = True
     weak_view: Annotated[
-        Literal["weak", "turns"],
-        "weak: flips, rotation with black corners, colour (FedPerl); turns: quarter turns and mirrors (cells)",
+        str,
+        "a view: weak: flips, rotation with black corners, colour (FedPerl); turns: quarter turns and mirrors (cells)",
     ] = "weak"
 
     def check(self) -> None:
-        """Refuse counts without their use, and pooled weights without counts."""
+        """Refuse counts without their use, pooled weights without counts, and a view that does not exist."""
+        view_named(self.weak_view, "weak_view")
         if (self.class_weights == "pooled") != (self.class_counts is not None):
             raise ConfigurationError(
                 "class_weights=pooled needs class_counts, the labelled images of each class over all sites; other weights "
@@ -110,7 +111,7 @@ class TrainingOptions(Options):
         return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
 
     @property
-    def view(self) -> View:
+    def view(self) -> str:
         """The view of labelled and weakly augmented images."""
         return self.weak_view if self.weak_augmentation else "none"
 

@@ -10,7 +10,7 @@ import pytest
 
 from grandrounds.data.images import ahead
 from grandrounds.data.images.ahead import ViewsAhead
-from grandrounds.data.images.views import draw_views
+from grandrounds.data.images.augmentation import draw_views
 
 BATCHES = [np.array(rows) for rows in ([0, 3, 5], [1, 2, 11], [4, 7, 8], [6, 9, 10], [0, 1])]
 

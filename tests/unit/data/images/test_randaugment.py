@@ -8,11 +8,11 @@ from scipy.stats import chisquare
 from grandrounds.data.images.randaugment import (
     OPERATION_NAMES,
     Operation,
+    Strong,
     apply_operation,
     draw_operations,
     from_pil,
     magnitude,
-    strong_view,
     to_pil,
 )
 from grandrounds.models.weights import import_torchvision
@@ -157,7 +157,7 @@ def test_the_strong_view_is_the_drawn_operations_one_after_the_other(channels, e
         expected = to_pil(image)
         for operation in draw_operations(numpy_generator("strong", draw)):
             expected = apply_operation(expected, operation, equalize_noop)
-        found = strong_view(image, numpy_generator("strong", draw), equalize_noop)
+        found = Strong(equalize_noop).draw(image, numpy_generator("strong", draw))
         assert found.shape == image.shape
         assert found.dtype == np.uint8
         np.testing.assert_array_equal(found, np.asarray(expected).reshape(image.shape))
@@ -165,15 +165,15 @@ def test_the_strong_view_is_the_drawn_operations_one_after_the_other(channels, e
 
 def test_the_strong_view_leaves_the_raw_image_as_it_was():
     image = image_of("noise")
-    strong_view(image, numpy_generator("strong"))[:] = 0
+    Strong().draw(image, numpy_generator("strong"))[:] = 0
     np.testing.assert_array_equal(image, image_of("noise"))
 
 
 def test_refuses_what_is_no_image_and_no_operation():
     with pytest.raises(ValueError, match=r"expected a uint8 image .* got float64 \(4, 4, 3\)"):
-        strong_view(np.zeros((4, 4, 3)), numpy_generator("refused"))
+        Strong().draw(np.zeros((4, 4, 3)), numpy_generator("refused"))
     with pytest.raises(ValueError, match=r"got uint8 \(4, 4, 2\)"):
-        strong_view(np.zeros((4, 4, 2), dtype=np.uint8), numpy_generator("refused"))
+        Strong().draw(np.zeros((4, 4, 2), dtype=np.uint8), numpy_generator("refused"))
     with pytest.raises(ValueError, match="no operation 'cutout'; there are shearX"):
         magnitude(Operation("cutout", 1))
     with pytest.raises(ValueError, match=r"level must be in 0\.\.9, got 10"):

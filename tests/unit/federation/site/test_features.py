@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from grandrounds.data.images.augmentation import draw_views, sample_generator
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.data.images.views import draw_views, sample_generator
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
 from grandrounds.models.partial import Front, front_of

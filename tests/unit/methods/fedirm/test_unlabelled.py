@@ -25,8 +25,8 @@ from small_site import (
 )
 
 from grandrounds.data.batches import index_batches
+from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.data.images.views import draw_views
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions
 from grandrounds.methods.fedirm.relation import Relation

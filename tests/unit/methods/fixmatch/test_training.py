@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.data.images.views import draw_views
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache
@@ -250,7 +250,7 @@ def test_accepted_images_are_learnt_on_their_strong_views(levels):
     rows = np.array([int((raw == image).flatten(1).all(dim=1).nonzero()) for image in inputs[1]])
     key = context.key("unlabelled views")
     for other in (None, (2, 3)):
-        drawn = draw_views(context.data.images, rows, "strong", key, 0, False, np.array([1, 3]), strong_levels=other)
+        drawn = draw_views(context.data.images, rows, "strong", key, 0, np.array([1, 3]), strong_levels=other)
         assert torch.equal(to_tensor(drawn, context.device), inputs[2]) is (other == levels)
 
 

@@ -1,0 +1,217 @@
+"""Contracts of plug-ins, to be called in their tests: each raises an AssertionError with a sentence that says what is wrong.
+
+As scikit-learn's ``check_estimator``. The package's own views, schemes, metrics, networks, data sets and methods keep the
+same contracts::
+
+    import grandrounds as gr
+    from cutout import Cutout
+
+
+    def test_it_is_a_view():
+        gr.testing.check_view(Cutout)
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from grandrounds.data.images.views import View
+    from grandrounds.data.own_datasets import ReaderOptions
+    from grandrounds.evaluation.own_metrics import Metric
+
+SIDE = 24
+SPLITS = ("", "train", "val", "test")
+
+
+def check_view(view: Callable[..., View], **options: Any) -> None:
+    """Check what every view has to keep.
+
+    A view of a square image, grey or in colour, has its shape and is uint8; the image stays as it was; all randomness comes
+    from the generator.
+
+    Args:
+        view: the class.
+        options: arguments of the class.
+
+    Raises:
+        AssertionError: naming what is wrong.
+    """
+    name = getattr(view, "__name__", repr(view))
+    one = view(**options)
+    for channels in (1, 3):
+        image = _generator(channels).integers(0, 256, (SIDE, SIDE, channels), dtype=np.uint8)
+        kept = image.copy()
+        for seed in range(8):
+            found, again = (one.draw(image, _generator(seed)) for _ in range(2))
+            _require(
+                isinstance(found, np.ndarray) and found.dtype == np.uint8 and found.shape == image.shape,
+                f"view {name}: an image uint8 {image.shape} became {_kind(found)}; keep type and shape",
+            )
+            _require(np.array_equal(image, kept), f"view {name} changes the image that it gets; work on a copy")
+            _require(
+                np.array_equal(found, again),
+                f"view {name} gives two results for one state of the generator; draw everything from the generator",
+            )
+
+
+def check_metric(metric: Metric) -> None:
+    """Check what every metric has to keep.
+
+    It gives a finite number for any images, also for one image or images of one class, the same one for the same images in
+    any order, and changes neither labels nor probabilities.
+
+    Args:
+        metric: a function of labels ``(samples,)`` and probabilities ``(samples, classes)``.
+
+    Raises:
+        AssertionError: naming what is wrong.
+    """
+    name = getattr(metric, "__name__", repr(metric))
+    generator = _generator(0)
+    for labels in (generator.integers(0, 3, 40), np.array([1]), np.zeros(5, np.int64)):
+        probabilities = generator.dirichlet(np.ones(3), len(labels))
+        kept = labels.copy(), probabilities.copy()
+        what = f"{len(labels)} images of classes {sorted(set(labels.tolist()))}"
+        try:
+            found = float(metric(labels, probabilities))
+        except Exception as error:  # a plug-in is foreign code
+            raise AssertionError(f"metric {name} fails for {what}: {type(error).__name__}: {error}") from error
+        _require(np.isfinite(found), f"metric {name} gives {found} for {what}; it must be finite")
+        _require(
+            np.array_equal(labels, kept[0]) and np.array_equal(probabilities, kept[1]),
+            f"metric {name} changes its arguments; work on copies",
+        )
+        order = generator.permutation(len(labels))
+        other = float(metric(labels[order], probabilities[order]))
+        _require(
+            np.isclose(found, other, rtol=1e-9, atol=1e-12),
+            f"metric {name} gives {found} for {what}, and {other} in another order",
+        )
+
+
+def check_backbone(factory: Callable[[int, int], nn.Module], *, stride: int, head: str | None = None) -> None:
+    """Check what every network has to keep.
+
+    It maps grey and colour images to logits for any number of classes, is divided into an encoder and a linear head, has the
+    same entries whenever it is built, and every weight that is trained gets a gradient.
+
+    Args:
+        factory: from the numbers of classes and of channels to a network.
+        stride: how much smaller than the image its last feature map is.
+        head: the name of its last linear layer, where it is not found.
+
+    Raises:
+        AssertionError: naming what is wrong.
+    """
+    import torch
+
+    from grandrounds.errors import ConfigurationError
+    from grandrounds.models.own_backbones import OwnBackbone
+
+    name = getattr(factory, "__name__", repr(factory))
+    for classes, channels in ((2, 3), (5, 1)):
+        try:
+            built = [OwnBackbone(name, factory, stride, head, "scaled").build(classes, channels) for _ in range(2)]
+        except ConfigurationError as error:
+            raise AssertionError(str(error)) from error
+        shapes = [{entry: tuple(value.shape) for entry, value in one.state_dict().items()} for one in built]
+        _require(shapes[0] == shapes[1], f"backbone {name} has other entries when it is built again")
+        network = built[0].train()
+        logits = network(torch.rand(3, channels, 2 * stride, 2 * stride))
+        _require(logits.shape == (3, classes), f"backbone {name} gives {tuple(logits.shape)}, not (3, {classes})")
+        logits.square().sum().backward()
+        idle = [entry for entry, value in network.named_parameters() if value.requires_grad and value.grad is None]
+        _require(not idle, f"backbone {name}: {', '.join(idle)} get no gradient; use or remove them")
+
+
+def check_dataset(
+    reader: Callable[[Path, Any], Iterable[Mapping[str, Any]]], root: Path | str, options: ReaderOptions | None = None
+) -> None:
+    """Check what every reader of a data set has to keep.
+
+    It gives at least one row, the same rows in the same order each time, each with the name of an image below the folder, no
+    name twice, a label (empty if unknown), and a known split if there is one; a patient is in one split.
+
+    Args:
+        reader: a function of the folder and the options.
+        root: a folder with some images.
+        options: of the reader.
+
+    Raises:
+        AssertionError: naming what is wrong and the row.
+    """
+    from grandrounds.data.own_datasets import ReaderOptions
+
+    name, root = getattr(reader, "__name__", repr(reader)), Path(root)
+    chosen = ReaderOptions() if options is None else options
+    rows = [dict(row) for row in reader(root, chosen)]
+    _require(bool(rows), f"data set {name} gives no row for {root}")
+    _require(
+        rows == [dict(row) for row in reader(root, chosen)],
+        f"data set {name} gives other rows the second time; sort the files",
+    )
+    images: set[str] = set()
+    splits: dict[str, str] = {}
+    for number, row in enumerate(rows, start=1):
+        where = f"data set {name}, row {number}"
+        _require("image" in row and "label" in row, f"{where}: image or label is missing in {sorted(row)}")
+        image, split, patient = str(row["image"]), str(row.get("split", "")), str(row.get("patient", ""))
+        _require(image not in images, f"{where}: image {image!r} is listed twice")
+        images.add(image)
+        _require(not root.is_dir() or (root / image).is_file(), f"{where}: there is no file {image!r} below {root}")
+        _require(split in SPLITS, f"{where}: split must be train, val or test, got {split!r}")
+        if patient:
+            earlier = splits.setdefault(patient, split)
+            _require(earlier == split, f"{where}: patient {patient!r} is in splits {earlier!r} and {split!r}")
+
+
+def check_method(name: str, options: Mapping[str, Any] | None = None) -> None:
+    """Check what every method has to keep, on two sites with drawn images.
+
+    Its job is valid, two rounds run to their end, both sites report a score, and a second run with the same seed reports the
+    same ones.
+
+    Args:
+        name: under which it is registered.
+        options: values of options, ``{"executor.steps": 1}``; fewer steps make the test quicker.
+
+    Raises:
+        AssertionError: naming what is wrong.
+    """
+    import grandrounds as gr
+
+    tables = []
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                run = gr.run(name, 2, rounds=2, options=options or {}, workspace=Path(folder) / "run", progress=False)
+                tables.append(run.scores())
+            except gr.GrandRoundsError as error:
+                raise AssertionError(f"method {name} does not run: {error}") from error
+    sites = sorted(site for site in tables[0].index if str(site).startswith("site-"))
+    _require(sites == ["site-1", "site-2"], f"method {name} has scores of {sites}, not of site-1 and site-2")
+    _require(
+        tables[0].equals(tables[1]),
+        f"method {name} has other scores the second time; draw from context.generator or context.key only",
+    )
+
+
+def _generator(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def _kind(value: object) -> str:
+    return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def _require(condition: Any, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)
