@@ -18,10 +18,10 @@ from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.encrypted import decrypt_mean, encrypt_model, encryption_of
 from grandrounds.federation.keys import SERVER_KEY, SITE_KEY
-from grandrounds.federation.paths import SERVER
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.mechanisms.ciphertexts import Keys, add_encrypted, make_keys
+from grandrounds.protocol.paths import SERVER
 from grandrounds.protocol.problem import ModelSpec
 
 PARTS = ("all", "head")

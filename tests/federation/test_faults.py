@@ -9,7 +9,7 @@ import pytest
 from grandrounds.deployment.jobs import check_job, write_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.engine import run_in_process
-from grandrounds.federation.paths import DETAILS_VARIABLE
+from grandrounds.protocol.paths import DETAILS_VARIABLE
 
 SITES = ["site-1", "site-2", "site-3"]
 

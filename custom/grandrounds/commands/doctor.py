@@ -173,7 +173,7 @@ def _check_data(
     task: Task,
 ) -> dict[str, list[Finding]]:
     from grandrounds.data.doctor import examine_location
-    from grandrounds.data.site import CACHE_VARIABLE
+    from grandrounds.protocol.paths import CACHE_VARIABLE
 
     with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
         cache = Path(os.environ.get(CACHE_VARIABLE, temporary)) / "cache"

@@ -142,7 +142,7 @@ def build(
     """Write a job's folder and show how to run it."""
     from grandrounds.deployment.jobs import write_job
     from grandrounds.deployment.simulate import allowed_classes
-    from grandrounds.federation.paths import SITES_VARIABLE
+    from grandrounds.protocol.paths import SITES_VARIABLE
 
     job, sites = arguments.checked()
     folder = write_job(job, out / job.run_name, byoc)

@@ -33,8 +33,6 @@ from grandrounds.options import require_type
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
-CACHE_VARIABLE = "GRANDROUNDS_CACHE"
-"""Names the folder of decoded images."""
 CONFIG_NAME = "grandrounds.json"
 SITE_PLACEHOLDER = "{site}"
 UNKNOWN_LABEL = -1

@@ -17,17 +17,16 @@ import torch
 
 from grandrounds.data.partition.files import DESCRIPTION_FILE, sites_and_problem
 from grandrounds.data.population import PROVENANCE, describe_population
-from grandrounds.data.site import CACHE_VARIABLE
 from grandrounds.deployment.jobs import PACKAGE, Job, check_job, write_job
 from grandrounds.deployment.run_log import logging_to, run_logged
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.machine import available_memory, usable_cores
-from grandrounds.federation.paths import DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import write_json
 from grandrounds.plugins import environment, plugin_packages
+from grandrounds.protocol.paths import CACHE_VARIABLE, DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
 
 Engine = Literal["in-process", "flare"]
 CHECKPOINT_PREFIX = "round_"

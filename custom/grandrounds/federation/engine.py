@@ -39,9 +39,9 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.memory import shared_with_forks
 from grandrounds.federation.parties import JOB_ID, Party, Site
-from grandrounds.federation.paths import SERVER
 from grandrounds.federation.workers import Errand, Workers
 from grandrounds.protocol.messages import REASON_HEADER
+from grandrounds.protocol.paths import SERVER
 
 LOCAL, STARTUP = "local", "startup"
 

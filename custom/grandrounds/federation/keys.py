@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.paths import SERVER
 from grandrounds.files import replacing
 from grandrounds.privacy.mechanisms.ciphertexts import is_private, make_keys
+from grandrounds.protocol.paths import SERVER
 
 SITE_KEY, SERVER_KEY = "client_context.tenseal", "server_context.tenseal"
 

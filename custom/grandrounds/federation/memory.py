@@ -15,7 +15,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.utils import fobs
 
-from grandrounds.federation.paths import in_kit
+from grandrounds.protocol.paths import in_kit
 
 # Numbers of the GNU C library's malloc.h.
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8

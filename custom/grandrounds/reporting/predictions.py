@@ -289,7 +289,7 @@ def _require_header(header: Sequence[str], classes: Sequence[str], path: Path) -
 @contextmanager
 def decoded_images() -> Iterator[Path]:
     """The folder of decoded images that the environment names, else one that is removed afterwards."""
-    from grandrounds.data.site import CACHE_VARIABLE
+    from grandrounds.protocol.paths import CACHE_VARIABLE
 
     named = os.environ.get(CACHE_VARIABLE)
     if named:

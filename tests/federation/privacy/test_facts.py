@@ -6,12 +6,13 @@ from types import SimpleNamespace
 import pytest
 from nvflare.apis.workspace import Workspace
 
+from grandrounds.data.location import locate
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.site.data import locate
 from grandrounds.files import write_json
 from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.ledger.ledger import dataset_fingerprint
+from grandrounds.protocol.paths import cache_folder, data_folders
 
 RECORDS = [
     Record("a", "nevus", "train", "p"),
@@ -36,7 +37,7 @@ def context(tmp_path):
 
 
 def facts_of(name, context):
-    return dataset_facts(name, locate(name, "site-1", context).manifest)
+    return dataset_facts(name, locate(name, "site-1", data_folders(context), cache_folder(context)).manifest)
 
 
 def test_patients_are_counted_and_not_images(context):

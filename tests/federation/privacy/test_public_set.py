@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from nvflare.apis.workspace import Workspace
 
+from grandrounds.data.location import locate_public
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.site.data import locate_public, require_other_images
+from grandrounds.federation.site.data import require_other_images
+from grandrounds.protocol.paths import cache_folder, data_folders
 
 SITES = ("site-1", "site-2")
 OWN = {"manifest": "manifest.csv", "root": "images.npz"}
@@ -69,12 +71,12 @@ def test_what_the_server_calls_public_must_be_public_at_the_site(run, hospitals,
 def test_the_gate_asks_the_same_question(hospitals, context, monkeypatch, public, asked, message):
     monkeypatch.setenv("GRANDROUNDS_SITES", str(hospitals(public)))
     with pytest.raises(ConfigurationError, match=message):
-        locate_public(asked, "phantom", "site-1", context)
+        locate_public(asked, "phantom", "site-1", data_folders(context), cache_folder(context))
 
 
 def test_a_public_set_is_found(hospitals, context, monkeypatch):
     monkeypatch.setenv("GRANDROUNDS_SITES", str(hospitals({**PUBLIC, "public": True})))
-    assert locate_public("public", "phantom", "site-1", context).public
+    assert locate_public("public", "phantom", "site-1", data_folders(context), cache_folder(context)).public
 
 
 def test_a_private_image_under_another_name_is_found_by_its_pixels():

@@ -46,12 +46,12 @@ from grandrounds.deployment.kit.policy import (
 )
 from grandrounds.deployment.kit.read import Kit, running_processes
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.paths import LOCK
 from grandrounds.federation.server.sites import ROSTER, read_roster
 from grandrounds.files import read_json_object
 from grandrounds.plugins import load_plugins
 from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.paths import LOCK
 from grandrounds.protocol.task_multi import SEPARATOR
 
 APPLY = "apply the overlay: grandrounds overlay"

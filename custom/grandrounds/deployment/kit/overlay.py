@@ -21,12 +21,12 @@ from grandrounds.deployment.jobs import PACKAGE
 from grandrounds.deployment.kit.policy import restricted, server_resources, site_resources
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.paths import LOCK
 from grandrounds.federation.server.record import versions
 from grandrounds.federation.server.sites import MANDATORY, ROSTER, require_names
 from grandrounds.files import read_json_object, write_json
 from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger
+from grandrounds.protocol.paths import LOCK
 
 RESOURCES, AUTHORIZATION, PRIVACY = "resources.json", "authorization.json", "privacy.json"
 LEDGER_FOLDER = "privacy"

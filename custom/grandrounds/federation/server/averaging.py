@@ -10,7 +10,6 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.encrypted import ENCRYPTION, MIN_SITES, EncryptedSum, encryption_of
 from grandrounds.federation.keys import find_key
-from grandrounds.federation.paths import SERVER, key_folders
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.options import AveragingOptions, ServerComputeOptions, StoppingOptions, UpdateOptions
@@ -26,6 +25,7 @@ from grandrounds.protocol.messages import (
     floating_entries,
     require_like,
 )
+from grandrounds.protocol.paths import SERVER, key_folders
 from grandrounds.protocol.problem import require_whole_models
 from grandrounds.protocol.tensors import FULL, UpdatePrecision, apply_update, require_finite_tensors
 

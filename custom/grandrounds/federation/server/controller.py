@@ -18,7 +18,6 @@ from nvflare.widgets.info_collector import InfoCollector
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.memory import collect_garbage, prepare_job_process
-from grandrounds.federation.paths import SERVER, claimed_folder, require_confined, result_folder
 from grandrounds.federation.server.dispatcher import TaskDispatcher
 from grandrounds.federation.server.exchange import Assignment, RunAborted, training_assignments
 from grandrounds.federation.server.hooks import RoundHooks
@@ -35,6 +34,7 @@ from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, Payload, State
 from grandrounds.protocol.names import VALIDATION, VALIDATION_PREFIX
+from grandrounds.protocol.paths import SERVER, claimed_folder, require_confined, result_folder
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UPDATE_PRECISION

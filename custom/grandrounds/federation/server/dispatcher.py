@@ -13,7 +13,6 @@ from grandrounds.errors import GrandRoundsError, MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts
 from grandrounds.evaluation.curves import COUNTS, MINIMUM, SiteCurves, decode_counts, write_curves
 from grandrounds.evaluation.metrics import SELECTABLE
-from grandrounds.federation.paths import result_folder
 from grandrounds.federation.server.exchange import Assignment, Exchange, Outcome
 from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.options import RunOptions
@@ -25,6 +24,7 @@ from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import CURVES, JOIN, TEST, TRAIN, ReleaseKind, Result, tensor_bytes
 from grandrounds.protocol.names import VALIDATION_PREFIX
+from grandrounds.protocol.paths import result_folder
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 

@@ -23,7 +23,6 @@ from grandrounds.evaluation.estimates import MEANS, score_estimates
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import SELECTABLE, classification_metrics
 from grandrounds.evaluation.multi_label.metrics import multi_label_metrics
-from grandrounds.federation.paths import SERVER
 from grandrounds.federation.server.options import ServerComputeOptions
 from grandrounds.federation.server.record import AT_SERVER, MEAN, POOLED
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
@@ -32,6 +31,7 @@ from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State
 from grandrounds.protocol.names import VALIDATION_PREFIX
+from grandrounds.protocol.paths import SERVER
 from grandrounds.protocol.problem import Problem
 
 _logger = logging.getLogger(__name__)

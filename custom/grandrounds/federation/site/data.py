@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,36 +15,21 @@ from nvflare.apis.signal import Signal
 
 from grandrounds.data.doctor import examine, require_healthy
 from grandrounds.data.images.ahead import ViewsAhead
-from grandrounds.data.manifest import read_manifest
-from grandrounds.data.partition.files import PUBLIC_NAME
-from grandrounds.data.partition.phantom_site import DATASET_NAME, FINDINGS_NAME, phantom_site
+from grandrounds.data.location import locate, locate_public
 from grandrounds.data.site import (
-    CACHE_VARIABLE,
-    CONFIG_NAME,
-    DatasetLocation,
     ModelOverride,
     SiteData,
     load_site_data,
-    locate_dataset,
-    read_site_config,
 )
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
-from grandrounds.federation.paths import STATE_VARIABLE, data_folders, in_kit, state_folder, workspace_root
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
 from grandrounds.federation.site.options import ComputeOptions
 from grandrounds.federation.site.worker import row_noise
 from grandrounds.models.adaptation import MIN_IMAGES
 from grandrounds.models.registry import minimum_image_size, require_buildable
 from grandrounds.protocol.messages import Payload
+from grandrounds.protocol.paths import cache_folder, data_folders, in_kit, state_folder
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
-
-
-def cache_folder(fl_ctx: FLContext) -> Path:
-    """Where a site keeps decoded images for all its runs; ``$GRANDROUNDS_CACHE`` overrides."""
-    if CACHE_VARIABLE in os.environ:
-        return Path(os.environ[CACHE_VARIABLE])
-    state = os.environ.get(STATE_VARIABLE)
-    return (Path(state) if state else workspace_root(fl_ctx) / "grandrounds") / "cache"
 
 
 def load_checked_data(
@@ -61,7 +44,7 @@ def load_checked_data(
         DataError: if the data doctor finds something that must be fixed first.
     """
     cache = cache_folder(fl_ctx)
-    location = locate(problem.dataset, site, fl_ctx)
+    location = locate(problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx))
     try:
         data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache, task=problem.kind)
     except GrandRoundsError as error:
@@ -90,59 +73,13 @@ def load_dataset(name: str, problem: Problem, site: str, fl_ctx: FLContext) -> S
         DataError: if an image cannot be read, or the manifest is not as it must be.
     """
     cache = cache_folder(fl_ctx)
-    location = replace(locate(name, site, fl_ctx), max_unreadable=0.0)
+    location = replace(locate(name, site, data_folders(fl_ctx), cache), max_unreadable=0.0)
     try:
         return load_site_data(
             location, problem.classes, problem.image_size, problem.channels, cache, foreign_labels=True
         )
     except GrandRoundsError as error:
         raise type(error)(f"{site}: data set {name!r}: {error}") from error
-
-
-def locate(dataset: str, site: str, fl_ctx: FLContext) -> DatasetLocation:
-    """Find a data set at this site; one that describes nothing draws its own phantoms, and the same public ones as all.
-
-    Raises:
-        ConfigurationError: if the site does not define it.
-    """
-    folders = data_folders(fl_ctx)
-    described = any((folder / name).is_file() for folder in folders for name in (CONFIG_NAME, f"{site}/{CONFIG_NAME}"))
-    drawn_for = {DATASET_NAME: site, FINDINGS_NAME: site, PUBLIC_NAME: PUBLIC_NAME}
-    if dataset in drawn_for and not described:
-        kind = FINDINGS_NAME if dataset == FINDINGS_NAME else DATASET_NAME
-        folder = cache_folder(fl_ctx) / kind
-        drawn = read_site_config(phantom_site(drawn_for[dataset], folder, dataset=kind))[kind]
-        return replace(drawn, public=dataset == PUBLIC_NAME)
-    return locate_dataset(site, dataset, folders)
-
-
-def locate_public(name: str, private: str, site: str, fl_ctx: FLContext) -> DatasetLocation:
-    """Find a data set about whose images predictions may leave the site.
-
-    Args:
-        name: as the server calls it.
-        private: the data set that the site trains on.
-        site: the site's name.
-        fl_ctx: of the task.
-
-    Raises:
-        ConfigurationError: if the site's own file does not call it public, or it has an image file of the private one.
-    """
-    location, own = locate(name, site, fl_ctx), locate(private, site, fl_ctx)
-    if name == private or own.public or not location.public:
-        raise ConfigurationError(
-            f'{site}: data set {name!r} is not public here; if predictions about its images may leave, set "public": true '
-            f"in its entry of {CONFIG_NAME}"
-        )
-    shared = _files(location) & _files(own)
-    if shared:
-        raise ConfigurationError(f"{site}: {min(shared)} is in public data set {name!r} and in private {private!r}")
-    return location
-
-
-def _files(location: DatasetLocation) -> set[str]:
-    root = os.path.realpath(location.root)
-    return {os.path.realpath(os.path.join(root, record.image)) for record in read_manifest(location.manifest).records}
 
 
 def require_other_images(public: SiteData, private: SiteData, where: str) -> None:
@@ -273,7 +210,7 @@ class SiteAccess:
         if self._found is None or self._found.values != values:
             problem = Problem.from_dict(values)
             require_buildable(problem.model_spec(pretrained=False), problem.image_size)
-            chosen = locate(problem.dataset, site, fl_ctx).model
+            chosen = locate(problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx)).model
             own_spec = own_model_spec(problem, site, self._own, self._backbones, chosen)
             data = load_checked_data(problem, site, fl_ctx, needs_labels, self._log)
             self._found = _Found(values, problem, data, own_spec)
@@ -281,7 +218,7 @@ class SiteAccess:
 
     def _dataset(self, name: str, problem: Problem, site: str, fl_ctx: FLContext) -> SiteData:
         if (name, problem) not in self._datasets:
-            locate_public(name, problem.dataset, site, fl_ctx)
+            locate_public(name, problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx))
             data = load_dataset(name, problem, site, fl_ctx)
             if self._found is not None:
                 require_other_images(data, self._found.data, site)

@@ -21,7 +21,6 @@ from torch import nn
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.encrypted import ENCRYPTION
 from grandrounds.federation.memory import collect_garbage, keep_freed_memory, prepare_job_process
-from grandrounds.federation.paths import claimed_folder, in_kit
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
@@ -57,6 +56,7 @@ from grandrounds.protocol.messages import (
     require_like,
 )
 from grandrounds.protocol.names import VALIDATION, VALIDATION_PREFIX
+from grandrounds.protocol.paths import claimed_folder, in_kit
 from grandrounds.protocol.problem import TRAIN_ALL
 from grandrounds.protocol.tensors import difference
 

@@ -12,9 +12,9 @@ from nvflare.apis.shareable import Shareable, make_reply
 from grandrounds.errors import GrandRoundsError, MessageError
 from grandrounds.federation.encrypted import ENCRYPTION, decrypt_task, encrypt_update, is_encrypted
 from grandrounds.federation.keys import find_key
-from grandrounds.federation.paths import DETAILS_VARIABLE, key_folders
 from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
 from grandrounds.protocol.messages import GLOBAL, REASON_HEADER, TRAIN, Payload, Result, floating_entries, model_update
+from grandrounds.protocol.paths import DETAILS_VARIABLE, key_folders
 from grandrounds.protocol.precision import round_updates
 
 UNREADABLE = "__grandrounds_unreadable__"

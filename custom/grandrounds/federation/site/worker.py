@@ -13,10 +13,10 @@ from nvflare.apis.workspace import Workspace
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.memory import keep_freed_memory
-from grandrounds.federation.paths import in_kit
 from grandrounds.federation.site.context import TaskAborted
 from grandrounds.federation.site.isolation import WorkerStopped, ask_parent, run_isolated
 from grandrounds.protocol.messages import Payload
+from grandrounds.protocol.paths import in_kit
 from grandrounds.protocol.spending import TRAINING_GATE, Spending, TrainingGate
 
 Answer = TypeVar("Answer")

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.paths import SERVER
 from grandrounds.federation.server.options import ServerComputeOptions, UpdateOptions
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
 from grandrounds.federation.site.data import load_dataset
@@ -25,6 +24,7 @@ from grandrounds.models.registry import build_model
 from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
+from grandrounds.protocol.paths import SERVER
 from grandrounds.protocol.problem import require_whole_models
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UpdatePrecision, apply_update

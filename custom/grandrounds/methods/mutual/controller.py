@@ -17,7 +17,6 @@ from torch import Tensor
 from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.data.partition.public_set import fingerprints, read_public_set
 from grandrounds.errors import CheckpointError, ConfigurationError, MessageError
-from grandrounds.federation.paths import require_confined
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
 from grandrounds.methods.mutual.executor import CHANGE, FINGERPRINTS, LOSS, SOFT_LABELS, VALUES
@@ -28,6 +27,7 @@ from grandrounds.methods.mutual.soft_labels import SoftLabels, encode
 from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import Payload, ReleaseKind, Result, State
+from grandrounds.protocol.paths import require_confined
 from grandrounds.protocol.registration import Registration
 
 

@@ -20,9 +20,9 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 
+from grandrounds.data.location import locate, locate_public
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.site.data import locate, locate_public
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
 from grandrounds.privacy.gate.dataset import dataset_facts
@@ -41,6 +41,7 @@ from grandrounds.protocol.messages import (
     decode_payload,
     floating_entries,
 )
+from grandrounds.protocol.paths import cache_folder, data_folders
 from grandrounds.protocol.plain import plain_message
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import TRAINING_GATE, Spending, Unit, update_sensitivity
@@ -234,6 +235,11 @@ def _folder(fl_ctx: FLContext) -> Path:
     return Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / FOLDER
 
 
+def _place(fl_ctx: FLContext) -> tuple[str, list[Path], Path]:
+    """The site, the folders that describe its data sets, and its cache."""
+    return fl_ctx.get_identity_name(), data_folders(fl_ctx), cache_folder(fl_ctx)
+
+
 def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float]) -> TaskFacts:
     try:
         payload = decode_payload(task)
@@ -243,7 +249,7 @@ def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float]) -> 
     except (GrandRoundsError, KeyError, TypeError) as error:
         raise Refused(Reason.FORM, f"the task cannot be read: {error}") from error
     try:
-        location = locate(problem.dataset, fl_ctx.get_identity_name(), fl_ctx)
+        location = locate(problem.dataset, *_place(fl_ctx))
         data = dataset_facts(problem.dataset, location.manifest)
         if budgets:
             require_own_images(_folder(fl_ctx), data.identity, Path(location.root), data.names)
@@ -273,7 +279,7 @@ def _public_rows(name: Any, private: str, fl_ctx: FLContext) -> int:
         return 0
     if not isinstance(name, str):
         raise ConfigurationError(f"the name of a public data set is a {type(name).__name__}")
-    location = locate_public(name, private, fl_ctx.get_identity_name(), fl_ctx)
+    location = locate_public(name, private, *_place(fl_ctx))
     return len(read_manifest(location.manifest).records)
 
 

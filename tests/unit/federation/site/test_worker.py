@@ -9,8 +9,8 @@ from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.workspace import Workspace
 
 from grandrounds.deployment.jobs import job_names, load_job
-from grandrounds.federation.paths import result_folder, state_folder
 from grandrounds.federation.site.worker import SiteIdentity
+from grandrounds.protocol.paths import result_folder, state_folder
 from grandrounds.protocol.spending import TRAINING_GATE
 
 

@@ -9,7 +9,6 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.encrypted import encrypted_numbers, encryption_of
 from grandrounds.federation.keys import find_key
-from grandrounds.federation.paths import SERVER, key_folders
 from grandrounds.methods.baselines.encryption.executor import SUM, WEIGHTS
 from grandrounds.methods.mutual.controller import DeliveringController, MutualController
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
@@ -18,6 +17,7 @@ from grandrounds.methods.mutual.soft_labels import SoftLabels, recent
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.mechanisms.ciphertexts import add_encrypted, require_encrypted
 from grandrounds.protocol.messages import Payload, ReleaseKind, Result, State
+from grandrounds.protocol.paths import SERVER, key_folders
 from grandrounds.protocol.registration import Registration
 
 FIXED = {"content": "probabilities", "weighting": "uniform", "wire": "fp32"}

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from grandrounds.federation.encrypted import decrypt_mean, encrypt_model, encryption_of
 from grandrounds.federation.keys import find_key
-from grandrounds.federation.paths import key_folders
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.federation.site.store import SiteStore
@@ -22,6 +21,7 @@ from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels, require_probabilities
 from grandrounds.privacy.mechanisms.ciphertexts import decrypt, encrypt
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, State
+from grandrounds.protocol.paths import key_folders
 
 SUM, WEIGHTS = "sum", "weights"
 

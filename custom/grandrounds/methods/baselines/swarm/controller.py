@@ -12,12 +12,12 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.ccwf.swarm_server_ctl import SwarmServerController
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.paths import SERVER, state_folder
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.methods.baselines.swarm.executor import CONFIGURATION
 from grandrounds.models.registry import require_buildable
 from grandrounds.options import Min, Options, take_options
 from grandrounds.protocol.messages import require_run_name
+from grandrounds.protocol.paths import SERVER, state_folder
 from grandrounds.protocol.problem import Problem
 
 

@@ -10,9 +10,9 @@ from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.workspace import Workspace
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation import paths
-from grandrounds.federation.paths import LOCK, claimed_folder, in_kit, require_confined
 from grandrounds.federation.site.worker import require_gate
+from grandrounds.protocol import paths
+from grandrounds.protocol.paths import LOCK, claimed_folder, in_kit, require_confined
 from grandrounds.protocol.spending import TRAINING_GATE
 
 

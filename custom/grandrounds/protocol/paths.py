@@ -12,6 +12,8 @@ from nvflare.apis.fl_context import FLContext
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import write_json
 
+CACHE_VARIABLE = "GRANDROUNDS_CACHE"
+"""Names the folder of decoded images."""
 STATE_VARIABLE = "GRANDROUNDS_STATE"
 SITES_VARIABLE = "GRANDROUNDS_SITES"
 DETAILS_VARIABLE = "GRANDROUNDS_SHARE_ERRORS"
@@ -62,6 +64,14 @@ def state_folder(fl_ctx: FLContext, run_name: str, party: str) -> Path:
     root = os.environ.get(STATE_VARIABLE)
     base = Path(root) if root else workspace_root(fl_ctx) / "grandrounds"
     return base / run_name / party
+
+
+def cache_folder(fl_ctx: FLContext) -> Path:
+    """Where a site keeps decoded images for all its runs; ``$GRANDROUNDS_CACHE`` overrides."""
+    if CACHE_VARIABLE in os.environ:
+        return Path(os.environ[CACHE_VARIABLE])
+    state = os.environ.get(STATE_VARIABLE)
+    return (Path(state) if state else workspace_root(fl_ctx) / "grandrounds") / "cache"
 
 
 def claimed_folder(fl_ctx: FLContext, run_name: str, party: str) -> Path:
