@@ -14,26 +14,6 @@ from grandrounds.protocol.tasks import FINDINGS
 CHEST = ("effusion", "mass", "nodule")
 
 
-@pytest.mark.parametrize(
-    ("label", "row"),
-    [
-        ("", [-1, -1, -1]),
-        ("none", [0, 0, 0]),
-        ("mass|effusion", [1, 1, 0]),
-        ("?mass", [0, -1, 0]),
-        (" mass ", [0, 1, 0]),
-    ],
-)
-def test_a_label_lists_what_is_there_and_what_is_unknown(label, row):
-    assert FINDINGS.read_labels([label], CHEST).tolist() == [row]
-
-
-@pytest.mark.parametrize("label", ["none|mass", "mass|mass", "mass|?mass", "mass|", "fracture"])
-def test_a_label_that_contradicts_itself_or_the_vocabulary_is_refused(label):
-    with pytest.raises(DataError, match=r"^here: .*'"):
-        FINDINGS.require_label(label, CHEST, "here")
-
-
 def test_a_manifest_with_an_unknown_finding_names_line_and_nearest_word(tmp_path):
     write_manifest([Record("a.png", "mass"), Record("b.png", "mass|effusio")], tmp_path / "m.csv")
     with pytest.raises(DataError, match=r"m.csv line 3, column label: 'effusio' is not .*did you mean 'effusion'"):

@@ -24,40 +24,11 @@ LN2, LN4 = math.log(2), math.log(4)
 LOGITS = torch.tensor([[0.0, math.log(3)], [-math.log(3), 0.0]])  # probabilities 1/2, 3/4, 1/4, 1/2
 
 
-def test_the_loss_is_the_mean_over_known_findings():
-    labels = torch.tensor([[1, 0], [-1, 1]])
-    # -ln 1/2, -ln 1/4 and -ln 1/2
-    assert FINDINGS.loss(LOGITS, labels).item() == pytest.approx((LN2 + LN4 + LN2) / 3)
-    weighted = FINDINGS.loss(LOGITS, labels, torch.tensor([2.0, 5.0]))
-    assert weighted.item() == pytest.approx((2 * LN2 + LN4 + 5 * LN2) / 3), "only positive images are weighted"
-
-
-def test_an_unknown_finding_has_no_gradient():
-    logits = LOGITS.clone().requires_grad_()
-    FINDINGS.loss(logits, torch.tensor([[-1, -1], [-1, -1]])).backward()
-    assert torch.equal(logits.grad, torch.zeros(2, 2))
-
-
 def test_weights_are_the_median_of_positive_images_over_each_findings_own():
     labels = np.array([[1, 1, 0], [1, 0, 0], [1, -1, 0], [1, 1, 0]])
     assert TrainingOptions().weights_of(labels, 3, FINDINGS).tolist() == [0.75, 1.5, 100.0]
     assert TrainingOptions(class_weight_limit=1.0).weights_of(labels, 3, FINDINGS).tolist() == [0.75, 1.0, 1.0]
     assert TrainingOptions().weights_of(np.zeros((3, 2), np.int64), 2, FINDINGS) is None
-
-
-def test_findings_are_accepted_as_present_and_as_absent():
-    found = FINDINGS.pseudo_labels(torch.tensor([[0.75, 0.74, 0.25, 0.26, 0.5]]), 0.75)
-    assert found.labels.tolist() == [[1, 1, 0, 0, 1]]
-    assert found.accepted.tolist() == [[True, False, True, False, False]]
-
-
-def test_the_unsupervised_loss_is_over_accepted_findings():
-    labels, accepted = torch.tensor([[1, 1], [0, 0]]), torch.tensor([[True, True], [False, True]])
-    total = LN2 - math.log(0.75) + LN2
-    mean = FINDINGS.pseudo_label_loss(LOGITS, labels, accepted, 4, "accepted_mean")
-    assert mean.item() == pytest.approx(total / 3)
-    batch = FINDINGS.pseudo_label_loss(LOGITS, labels, accepted, 4, "batch_mean")
-    assert batch.item() == pytest.approx(total / 8), "four images of two findings"
 
 
 class Constant(nn.Module):
@@ -120,11 +91,3 @@ def test_the_entropy_of_a_finding_is_that_of_two_answers():
     expected = -(0.8 * math.log(0.8) + 0.2 * math.log(0.2))
     assert predictive_entropy(FINDINGS, draws)[0].tolist() == pytest.approx([expected, LN2])
     assert certain(FINDINGS, draws, 0.6).tolist() == [[True, False]]
-
-
-def test_smoothing_is_shared_by_both_answers():
-    labels = torch.tensor([[1, -1], [0, 0]])
-    known = -math.log(0.5), -math.log(0.75), -math.log(0.5)
-    other = -math.log(0.5), -math.log(0.25), -math.log(0.5)
-    expected = (0.9 * sum(known) + 0.1 * sum(other)) / 3
-    assert FINDINGS.smoothed_loss([LOGITS, LOGITS], labels, 0.2).item() == pytest.approx(2 * expected)

@@ -21,24 +21,6 @@ def randoms(purpose, *shape):
     return torch.randn(*shape, generator=torch_generator(purpose), dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("smoothing", "expected"), [(0.0, 0.239545), (0.1, 0.372878), (1.0, 1.572878)])
-def test_smoothing_matches_the_hand_computed_sample(smoothing, expected):
-    assert SINGLE.smoothed_loss([ONE], torch.tensor([0]), smoothing).item() == pytest.approx(expected, abs=5e-7)
-
-
-def test_views_are_added_and_samples_averaged():
-    # The cross-entropies are 0.239545 and 2.239545 for the two samples of the first view, ln 3 for those of the other.
-    loss = SINGLE.smoothed_loss([ONE.repeat(2, 1), torch.zeros(2, 3)], torch.tensor([0, 1]))
-    assert loss.item() == pytest.approx((0.239545 + 2.239545) / 2 + math.log(3), abs=1e-6)
-
-
-def test_an_empty_labelled_batch_costs_nothing():
-    logits = torch.zeros(0, 3, requires_grad=True)
-    loss = SINGLE.smoothed_loss([logits, logits], torch.zeros(0, dtype=torch.long), 0.1)
-    loss.backward()
-    assert loss.item() == 0.0
-
-
 @pytest.mark.parametrize(("batch_size", "expected"), [(None, 0.02), (48, 4.1667e-4)])
 def test_consistency_matches_the_hand_computed_sample(batch_size, expected):
     student, teacher = torch.tensor([[0.7, 0.2, 0.1]]), torch.tensor([[0.6, 0.3, 0.1]])
@@ -154,8 +136,6 @@ def test_the_unlabelled_objective_weighs_its_terms(weights, expected):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: SINGLE.smoothed_loss([ONE, ONE[0]], torch.tensor([0])), r"got \(3,\) in view 1 and \(1,\)"),
-        (lambda: SINGLE.smoothed_loss([ONE], torch.tensor([0, 1])), r"got \(1, 3\) in view 0 and \(2,\)"),
         (lambda: consistency_loss(UNIFORM, UNIFORM[:1]), r"got \(3, 3\) and \(1, 3\)"),
         (lambda: consistency_loss(UNIFORM, UNIFORM, 2), "batch_size must be at least 3, got 2"),
         (
