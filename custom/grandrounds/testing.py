@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from grandrounds.data.images.views import View
     from grandrounds.data.own_datasets import ReaderOptions
     from grandrounds.evaluation.own_metrics import Metric
+    from grandrounds.protocol.task import Task
 
 SIDE = 24
 SPLITS = ("", "train", "val", "test")
@@ -202,6 +203,51 @@ def check_method(name: str, options: Mapping[str, Any] | None = None) -> None:
         tables[0].equals(tables[1]),
         f"method {name} has other scores the second time; draw from context.generator or context.key only",
     )
+
+
+def check_task(task: Task) -> None:
+    """Check what every task has to keep, on the label cells of ``a``, ``b`` and ``c``.
+
+    A cell is read as it is written; the scored classes of its questions are the vocabulary; decisions, probabilities and
+    pseudo-labels have the shape of labels; losses are finite and zero where nothing is known; a row of the table of
+    predictions is read as it was written.
+
+    Args:
+        task: an instance.
+
+    Raises:
+        AssertionError: naming what is wrong.
+    """
+    import torch
+
+    name, names = f"task {task.name}", ("a", "b", "c")
+    labels = task.read_labels([*(task.cell([one]) for one in names), ""], names)
+    _require(task.known(labels).tolist() == [True] * 3 + [False], f"{name}: an empty cell is unknown, and no other one")
+    _require(task.class_counts(labels, 3).tolist() == [1] * 3, f"{name}: cells of one name each must count once each")
+    logits = torch.from_numpy(_generator(1).normal(size=(4, 3)))
+    probabilities = task.probabilities(logits)
+    values = probabilities.numpy()
+    questions = task.questions(labels, values)
+    _require(
+        sum(len(one.scored) for one in questions) == 3, f"{name}: questions must have a scored class for each name"
+    )
+    for one in questions:
+        _require(np.allclose(one.probabilities.sum(axis=1), 1), f"{name}: probabilities of a question must sum to one")
+    for what, found in (
+        ("decide", task.decide(values)),
+        ("likeliest", task.likeliest(logits).numpy()),
+        ("pseudo_labels", task.pseudo_labels(probabilities, 0.5).labels.numpy()),
+        ("entropy", task.entropy(probabilities).numpy()),
+    ):
+        _require(found.shape == labels.shape, f"{name}: {what} has shape {found.shape}, labels have {labels.shape}")
+    known, unknown = (torch.from_numpy(part) for part in (labels[:3], labels[3:3]))
+    loss = float(task.loss(logits[:3], known))
+    _require(0 < loss < np.inf, f"{name}: the loss of three random images is {loss}")
+    _require(float(task.loss(logits[:0], unknown)) == 0, f"{name}: the loss of no image must be zero")
+    for label, row in zip(labels, values.tolist(), strict=True):
+        again, read = task.read_prediction(task.prediction_cells(label, row, names), names)
+        same = np.array_equal(again, label) and np.allclose(read, row, atol=1e-6)
+        _require(same, f"{name}: a row of predictions is not read as it was written")
 
 
 def _generator(seed: int) -> np.random.Generator:

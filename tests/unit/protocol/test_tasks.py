@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss
 
+import grandrounds as gr
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import FINDINGS, SINGLE, register_task, task_entry, task_named, task_of
 from grandrounds.seeding import torch_generator
+from tests.federation.ordinal import GRADES
 
 TASKS = pytest.mark.parametrize("task", [SINGLE, FINDINGS], ids=lambda task: task.name)
 CHEST = ("effusion", "mass", "nodule")
@@ -297,3 +299,19 @@ def test_a_row_of_the_table_of_predictions_is_read_as_it_was_written(task):
             task.read_prediction(cells[:-1], CHEST)
         with pytest.raises(ValueError, match=r"sum to one|in \[0, 1\]"):
             task.read_prediction([*cells[:-1], "1.5"], CHEST)
+
+
+@pytest.mark.parametrize("task", [SINGLE, FINDINGS, GRADES], ids=lambda task: task.name)
+def test_every_task_keeps_the_public_contract(task):
+    gr.testing.check_task(task)
+
+
+def test_the_contract_names_what_a_wrong_task_breaks():
+    class Forgetful(type(SINGLE)):
+        name = "forgetful"
+
+        def decide(self, probabilities):
+            return probabilities
+
+    with pytest.raises(AssertionError, match=r"task forgetful: decide has shape \(4, 3\), labels have \(4,\)"):
+        gr.testing.check_task(Forgetful())
