@@ -100,7 +100,7 @@ def test_other_methods_refuse_findings_in_one_line(name):
 def test_fedirm_matches_two_rows_for_each_finding(tiny, run, hospitals, tmp_path):
     job = job_of("fedirm", tiny)
     job = with_options(
-        job, ["controller.rounds=3", "executor.release_relation=true", "executor.finding_uncertainty=0.69"]
+        job, ["controller.rounds=3", "executor.release_relation=true", "executor.uncertainty_threshold=0.69"]
     )
     found = run(job, tmp_path, ["site-1", "site-3"], sites_dir=hospitals)
     events = read_events(found.results)

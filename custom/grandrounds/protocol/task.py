@@ -75,6 +75,7 @@ class Task(ABC):
         activity: what a model does, for prose: ``<activity> 3 <nouns>``.
         activation: turns logits into probabilities, as libraries call it: ``softmax`` or ``sigmoid``.
         exclusive: whether the classes exclude each other: a label is an index, and the probabilities of an image sum to one.
+        certain_below: entropy of an answer in nats below which it counts as certain, unless a method asks for another.
         min_images: images of each class that a question must have to count in means over questions.
         selectable: metrics by which a model can be selected; higher is better.
         default_metric: the one that selects where none is asked for, and the first score of a report.
@@ -89,6 +90,7 @@ class Task(ABC):
     activity: ClassVar[str]
     activation: ClassVar[str]
     exclusive: ClassVar[bool]
+    certain_below: ClassVar[float]
     min_images: ClassVar[int]
     selectable: ClassVar[tuple[str, ...]]
     default_metric: ClassVar[str]
@@ -156,6 +158,10 @@ class Task(ABC):
     @abstractmethod
     def class_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
         """Number of images of each name of the vocabulary, shape ``(classes,)``; unknown ones are left out."""
+
+    @abstractmethod
+    def expected_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64] | None:
+        """Images of each class, to whose shares predictions can be scaled; None where classes do not share an image."""
 
     # Learning.
 

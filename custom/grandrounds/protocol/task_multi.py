@@ -34,6 +34,7 @@ class MultiLabel(Task):
     activity = "detection of"
     activation = "sigmoid"
     exclusive = False
+    certain_below = 0.45
     min_images = 10
     selectable = ("auc_macro", "balanced_accuracy", "f1_macro", "log_likelihood")
     default_metric = "auc_macro"
@@ -116,6 +117,10 @@ class MultiLabel(Task):
         """Images with each finding."""
         present: NDArray[np.int64] = (labels == PRESENT).sum(axis=0)
         return present
+
+    def expected_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64] | None:
+        """None: findings are independent of each other."""
+        return None
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Sigmoid of each finding.

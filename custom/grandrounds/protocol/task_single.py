@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ class SingleLabel(Task):
     activity = "classification of images into"
     activation = "softmax"
     exclusive = True
+    certain_below = math.log(2)
     min_images = 0
     selectable = (
         "accuracy",
@@ -72,6 +74,10 @@ class SingleLabel(Task):
         import numpy as np
 
         return np.bincount(labels[labels >= 0], minlength=classes).astype("int64")
+
+    def expected_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64] | None:
+        """Images of each class."""
+        return self.class_counts(labels, classes)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Softmax over the last dimension.

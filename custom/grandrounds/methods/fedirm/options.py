@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedirm.loss import RampKind
 from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, RelationAverage, RelationSource
-from grandrounds.methods.fedirm.uncertainty import ALPHA, DRAWS, THRESHOLD
+from grandrounds.methods.fedirm.uncertainty import ALPHA, DRAWS
 from grandrounds.options import FRACTION, POSITIVE, Min, Options, Range
 
 Teacher = Literal["ema_persistent", "ema_reset", "none"]
@@ -147,12 +147,11 @@ class UnlabelledOptions(Options):
     ramp_kind: Annotated[RampKind, "exponent of the ramp: squared, or as printed"] = "squared"
     mc_dropout: Annotated[Dropout, "where Monte Carlo dropout is drawn"] = "head"
     draws: Annotated[int, "T, the number of Monte Carlo draws", Min(1)] = DRAWS
-    uncertainty_threshold: Annotated[float, "h, entropy in nats below which a prediction is certain", Min(0)] = (
-        THRESHOLD
-    )
-    finding_uncertainty: Annotated[
-        float, "h of findings, of at most ln 2 nats; 0.45 corresponds to a probability of 0.83", Min(0)
-    ] = 0.45
+    uncertainty_threshold: Annotated[
+        float | None,
+        "h, entropy in nats below which a prediction is certain; null: ln 2 of classes, 0.45 of findings (about 0.83 sure)",
+        Min(0),
+    ] = None
     min_confidence: Annotated[float, "minimum probability of a certain prediction", FRACTION] = 0.0
     bn_updates: Annotated[NormUpdates, "updates of running statistics per step"] = "once"
     self_training_confidence: Annotated[float, "minimum confidence of a pseudo-label in self-training", FRACTION] = 0.0

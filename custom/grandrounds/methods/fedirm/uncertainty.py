@@ -10,7 +10,6 @@ models", NeurIPS 2017: the text compares two passes of one network, the authors'
 from __future__ import annotations
 
 import copy
-import math
 from typing import TypeVar
 
 import torch
@@ -22,7 +21,6 @@ from grandrounds.protocol.task import Task
 
 ALPHA = 0.99
 DRAWS = 8
-THRESHOLD = math.log(2)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -58,7 +56,7 @@ def predictive_entropy(task: Task, draws: Tensor) -> Tensor:
     return task.entropy(draws.mean(dim=0))
 
 
-def certain(task: Task, draws: Tensor, threshold: float = THRESHOLD) -> Tensor:
+def certain(task: Task, draws: Tensor, threshold: float | None = None) -> Tensor:
     r"""Select the samples, or the findings of samples, whose prediction is certain: :math:`w_i < h`.
 
     Args:
@@ -75,7 +73,7 @@ def certain(task: Task, draws: Tensor, threshold: float = THRESHOLD) -> Tensor:
         >>> certain(SINGLE, torch.tensor([[[0.9, 0.1, 0.0], [0.5, 0.5, 0.0]]]))
         tensor([ True, False])
     """
-    return predictive_entropy(task, draws) < threshold
+    return predictive_entropy(task, draws) < (task.certain_below if threshold is None else threshold)
 
 
 @torch.no_grad()

@@ -180,8 +180,7 @@ class UnlabelledStep:
                 draws = head_draws(task, self._head, features, options.draws)
             else:
                 draws = full_draws(task, self._network, images, logits, options.draws)
-        threshold = options.uncertainty_threshold if task.exclusive else options.finding_uncertainty
-        return certain(task, draws, threshold) & confident
+        return certain(task, draws, options.uncertainty_threshold) & confident
 
     def _count(self, rows: np.ndarray, labels: Tensor, keep: Tensor) -> None:
         """Count the certain predictions, and the correct ones among those whose hidden label is known."""

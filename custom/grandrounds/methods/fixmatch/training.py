@@ -153,10 +153,11 @@ class UnlabelledBatches:
         self._predicted: Tensor | None = None
         if len(self.rows) and options.teacher_views and teacher is not None:
             self._predicted = mean_predictions(teacher, context, self.rows, self._weak, options.teacher_views)
-        labelled = labelled_rows(context.data, training.labels)
-        align = options.align_distribution and self._task.exclusive and len(labelled) > 0
-        if len(self.rows) and (align or options.adaptive_thresholds):
-            found = self._expect(network if teacher is None else teacher, labelled)
+        labels = context.data.labels[labelled_rows(context.data, training.labels)]
+        expected = self._task.expected_counts(labels, len(context.problem.classes))
+        align = options.align_distribution and expected is not None and bool(expected.any())
+        if len(self.rows) and expected is not None and (align or options.adaptive_thresholds):
+            found = self._expect(network if teacher is None else teacher, expected)
             self._expectations = found if align else None
             if options.adaptive_thresholds:
                 self._threshold = found.thresholds(options.threshold, align)
@@ -164,16 +165,14 @@ class UnlabelledBatches:
             context.draw_ahead(self._batches, self._weak, self._key)
             context.draw_ahead(self._batches, "strong", self._key, **self._strong)
 
-    def _expect(self, model: nn.Module, labelled: np.ndarray) -> Expectations:
-        labels = self._context.data.labels[labelled]
-        counts = np.bincount(labels, minlength=len(self._context.problem.classes))
+    def _expect(self, model: nn.Module, expected: np.ndarray) -> Expectations:
         if self._predicted is not None:
-            return Expectations(self._predicted, counts)
+            return Expectations(self._predicted, expected)
         training = model.training
         model.eval()
         predicted = mean_predictions(model, self._context, self.rows, self._weak)
         model.train(training)
-        return Expectations(predicted, counts)
+        return Expectations(predicted, expected)
 
     def losses(self, network: nn.Module, step: int, labeler: PseudoLabeler | None, meter: Meter) -> Iterator[Tensor]:
         """The labeler's loss of a step's batch and the weighted unsupervised one, as far as there is something to learn."""
