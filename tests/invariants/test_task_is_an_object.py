@@ -26,10 +26,11 @@ def names_of(node: ast.AST) -> Iterator[str]:
 
 
 def violations(tree: ast.AST) -> list[int]:
-    """Lines that name a flag, compare with a task or its name, ask for its class, or for the dimensions of labels."""
+    """Lines with a flag (of the task, too), a comparison with a task, a question for its class or for labels' dimensions."""
     found = []
     for node in ast.walk(tree):
         flagged = any(name.lstrip("_").lower() in FLAGS for name in names_of(node))
+        flagged |= isinstance(node, ast.Attribute) and node.attr == "exclusive"
         operands = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
         compared = any(
             (isinstance(one, ast.Constant) and one.value in NAMES)
@@ -71,6 +72,7 @@ def test_nobody_asks_which_task_it_is(folder):
         "def read(path, multi=False): pass",
         "read(path, multi=problem.kind)",
         "problem.multi",
+        "x if problem.kind.exclusive else y",
         "self._multi = 1",
         "from grandrounds.protocol.problem import MULTI",
         "problem.task == 'multi'",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from grandrounds.errors import ConfigurationError
@@ -262,6 +262,21 @@ class Task(ABC):
     @abstractmethod
     def decide(self, probabilities: NDArray[np.floating]) -> NDArray[np.int64]:
         """The labels that a model predicts, from probabilities of shape ``(n, classes)``."""
+
+    @abstractmethod
+    def predicted_cells(
+        self, probabilities: NDArray[np.floating], classes: Sequence[str], thresholds: Mapping[str, float]
+    ) -> list[str]:
+        """The label cells that a model predicts.
+
+        Args:
+            probabilities: shape ``(n, classes)``.
+            classes: the vocabulary.
+            thresholds: from which probability on to call a name that is decided by itself.
+
+        Raises:
+            ConfigurationError: if a threshold's name is no such name.
+        """
 
     @abstractmethod
     def questions(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> list[Question]:

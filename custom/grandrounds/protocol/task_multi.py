@@ -7,7 +7,7 @@ a label is 1 (present), 0 (absent) or -1 for each finding of the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from grandrounds.checks import require_at_least, require_fraction, require_known_label
@@ -279,6 +279,19 @@ class MultiLabel(Task):
     def decide(self, probabilities: NDArray[np.floating]) -> NDArray[np.int64]:
         """1 from a probability of ``CALLED_FROM`` on, shape ``(n, findings)``."""
         return (probabilities >= CALLED_FROM).astype("int64")
+
+    def predicted_cells(
+        self, probabilities: NDArray[np.floating], classes: Sequence[str], thresholds: Mapping[str, float]
+    ) -> list[str]:
+        """The findings from ``CALLED_FROM`` on, or from their own thresholds."""
+        for name in thresholds:
+            if name not in classes:
+                raise ConfigurationError(f"thresholds: {name!r} is no finding of this run")
+        limits = [thresholds.get(name, CALLED_FROM) for name in classes]
+        return [
+            self.cell([name for name, called in zip(classes, row, strict=True) if called])
+            for row in probabilities >= limits
+        ]
 
     def questions(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> list[Question]:
         """A question for each finding: 0 absent, 1 present, of the images of which it is known.

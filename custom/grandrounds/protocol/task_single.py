@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from grandrounds.checks import require_at_least, require_fraction, require_known_label, require_probabilities
+from grandrounds.errors import ConfigurationError
 from grandrounds.protocol.task import UNKNOWN, PseudoLabels, Question, Reduction, Task
 
 if TYPE_CHECKING:
@@ -222,6 +223,14 @@ class SingleLabel(Task):
         classes: NDArray[np.int64] = probabilities.argmax(axis=1).astype("int64")
         return classes
 
+    def predicted_cells(
+        self, probabilities: NDArray[np.floating], classes: Sequence[str], thresholds: Mapping[str, float]
+    ) -> list[str]:
+        """The predicted class; no threshold can move it."""
+        for name in thresholds:
+            raise ConfigurationError(f"thresholds: {name!r} cannot have one, because an image has one {self.noun}")
+        return [classes[number] for number in self.decide(probabilities)]
+
     def questions(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> list[Question]:
         """One question, whose classes are the vocabulary.
 
@@ -230,17 +239,18 @@ class SingleLabel(Task):
             >>> SingleLabel().questions(np.array([1, -1]), np.array([[0.4, 0.6], [0.9, 0.1]]))[0].rows
             array([0])
         """
-        import numpy as np
+        import torch
 
         if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1]:
             raise ValueError(
                 "expected labels (images,) and probabilities (images, classes), "
                 f"got {labels.shape} and {probabilities.shape}"
             )
+        require_probabilities(torch.as_tensor(probabilities), "probabilities")
         rows, known = self.entries(labels)
         inside = probabilities[rows]
         scored = tuple(range(probabilities.shape[1]))
-        return [Question(rows, known, self.decide(inside), inside.astype(np.float64), scored)]
+        return [Question(rows, known, self.decide(inside), inside.astype("float64"), scored)]
 
     def answered(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> NDArray[np.floating]:
         """The probability of each known class."""

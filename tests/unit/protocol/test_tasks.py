@@ -315,3 +315,12 @@ def test_the_contract_names_what_a_wrong_task_breaks():
 
     with pytest.raises(AssertionError, match=r"task forgetful: decide has shape \(4, 3\), labels have \(4,\)"):
         gr.testing.check_task(Forgetful())
+
+
+def test_predicted_cells_are_as_in_a_manifest_and_findings_can_have_thresholds():
+    probabilities = np.array([[0.7, 0.1, 0.2], [0.1, 0.3, 0.6]])
+    assert SINGLE.predicted_cells(probabilities, CHEST, {}) == ["effusion", "nodule"]
+    assert FINDINGS.predicted_cells(probabilities, CHEST, {"mass": 0.3, "nodule": 0.7}) == ["effusion", "mass"]
+    for task, name in ((SINGLE, "mass"), (FINDINGS, "fracture")):
+        with pytest.raises(ConfigurationError, match=f"thresholds: '{name}'"):
+            task.predicted_cells(probabilities, CHEST, {name: 0.3})
