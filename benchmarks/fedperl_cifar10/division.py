@@ -17,9 +17,10 @@ import numpy as np
 from benchmarks.fedperl_cifar10.fashion_mnist import FASHION_MNIST_CLASSES, read_fashion_mnist
 from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, batches_folder, read_cifar10, unpack_cifar10
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition.divide import SERVER, Sites
+from grandrounds.data.partition.divide import Sites
 from grandrounds.data.partition.files import write_partition
 from grandrounds.errors import DataError
+from grandrounds.protocol.names import SERVER
 from grandrounds.seeding import numpy_generator
 
 Distribution = Literal["iid", "non_iid"]

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.experiment import Experiment, Predicted, Row, Run, read_predictions
-from grandrounds.data.partition.divide import SERVER
 from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import CONFIG_NAME
@@ -30,6 +29,7 @@ from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix
 from grandrounds.federation.site.features import VARIABLE
 from grandrounds.files import write_json
+from grandrounds.protocol.names import SERVER
 
 LOSSES = ("pretrain_loss", "alignment_loss", "loss")
 

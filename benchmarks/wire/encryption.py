@@ -21,7 +21,7 @@ from grandrounds.federation.keys import SERVER_KEY, SITE_KEY
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.mechanisms.ciphertexts import Keys, add_encrypted, make_keys
-from grandrounds.protocol.paths import SERVER
+from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.problem import ModelSpec
 
 PARTS = ("all", "head")

@@ -19,8 +19,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from grandrounds.errors import ConfigurationError
 
 GROUP = "grandrounds"
-VARIABLE = "GRANDROUNDS_PLUGINS"
-NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
+PLUGINS_VARIABLE = "GRANDROUNDS_PLUGINS"
+PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 Entry = TypeVar("Entry")
 _registering: dict[str, None] = {}
 """Modules that have registered something, in order."""
@@ -54,7 +54,7 @@ class Registry(Generic[Entry]):
         Raises:
             ConfigurationError: if it has other characters than lower-case letters, digits and ``_``, or more than 40.
         """
-        if not NAME.fullmatch(name):
+        if not PLUGIN_NAME.fullmatch(name):
             raise ConfigurationError(
                 f"a {self.kind}'s name has lower-case letters, digits and _, at most 40; got {name!r}"
             )
@@ -104,7 +104,7 @@ def load_plugins() -> tuple[Plugin, ...]:
         _import(entry.module)
         if entry.dist is not None:
             found.append(Plugin(entry.dist.name, entry.dist.version, entry.module))
-    for module in filter(None, os.environ.get(VARIABLE, "").split(",")):
+    for module in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")):
         _import(module)
     return tuple(found)
 
@@ -141,7 +141,7 @@ def environment() -> dict[str, str]:
         return {}
     folders = dict.fromkeys(str(_folder(module)) for module in modules)
     path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {VARIABLE: ",".join(modules), "PYTHONPATH": path}
+    return {PLUGINS_VARIABLE: ",".join(modules), "PYTHONPATH": path}
 
 
 def _import(module: str) -> None:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from grandrounds.evaluation.own_metrics import Metric
     from grandrounds.protocol.task import Task
 
-SIDE = 24
-SPLITS = ("", "train", "val", "test")
+VIEW_SIDE = 24
 
 
 def check_view(view: Callable[..., View], **options: Any) -> None:
@@ -48,7 +47,7 @@ def check_view(view: Callable[..., View], **options: Any) -> None:
     name = getattr(view, "__name__", repr(view))
     one = view(**options)
     for channels in (1, 3):
-        image = _generator(channels).integers(0, 256, (SIDE, SIDE, channels), dtype=np.uint8)
+        image = _generator(channels).integers(0, 256, (VIEW_SIDE, VIEW_SIDE, channels), dtype=np.uint8)
         kept = image.copy()
         for seed in range(8):
             found, again = (one.draw(image, _generator(seed)) for _ in range(2))
@@ -149,6 +148,7 @@ def check_dataset(
     Raises:
         AssertionError: naming what is wrong and the row.
     """
+    from grandrounds.data.manifest import SPLITS
     from grandrounds.data.own_datasets import ReaderOptions
 
     name, root = getattr(reader, "__name__", repr(reader)), Path(root)
@@ -168,7 +168,7 @@ def check_dataset(
         _require(image not in images, f"{where}: image {image!r} is listed twice")
         images.add(image)
         _require(not root.is_dir() or (root / image).is_file(), f"{where}: there is no file {image!r} below {root}")
-        _require(split in SPLITS, f"{where}: split must be train, val or test, got {split!r}")
+        _require(split in ("", *SPLITS), f"{where}: split must be train, val or test, got {split!r}")
         if patient:
             earlier = splits.setdefault(patient, split)
             _require(earlier == split, f"{where}: patient {patient!r} is in splits {earlier!r} and {split!r}")

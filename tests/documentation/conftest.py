@@ -42,7 +42,7 @@ def examples(own_registries, monkeypatch):
     """The examples as plug-ins."""
     for name in EXAMPLES:
         monkeypatch.syspath_prepend(str(ROOT / "examples" / name))
-    monkeypatch.setenv(plugins.VARIABLE, ",".join(EXAMPLES))
+    monkeypatch.setenv(plugins.PLUGINS_VARIABLE, ",".join(EXAMPLES))
 
 
 @pytest.fixture

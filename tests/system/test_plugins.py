@@ -23,7 +23,7 @@ def installed(monkeypatch):
         for module in [module for module in sys.modules if module.partition(".")[0] == name]:
             monkeypatch.delitem(sys.modules, module)  # another test's import has registered it elsewhere
         monkeypatch.syspath_prepend(str(EXAMPLES / name))
-    monkeypatch.setenv(plugins.VARIABLE, "fedala,own_networks")
+    monkeypatch.setenv(plugins.PLUGINS_VARIABLE, "fedala,own_networks")
     plugins.load_plugins.cache_clear()
     yield
     plugins.load_plugins.cache_clear()

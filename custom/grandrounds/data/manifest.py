@@ -89,8 +89,8 @@ def _row(columns: list[str], values: list[str], where: str) -> dict[str, str]:
 
 SPLITS = ("train", "val", "test")
 REQUIRED_COLUMNS = ("image", "label", "split", "patient")
-COLUMNS = (*REQUIRED_COLUMNS, "lesion", "source", "labelled")
-FLAGS: Mapping[str, bool] = {"": True, "1": True, "true": True, "0": False, "false": False}
+MANIFEST_COLUMNS = (*REQUIRED_COLUMNS, "lesion", "source", "labelled")
+LABELLED_FLAGS: Mapping[str, bool] = {"": True, "1": True, "true": True, "0": False, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def write_manifest(manifest: Manifest | Iterable[Record], path: Path | str) -> s
         flag = int(r.labelled and r.label != "")
         fixed = (r.image, r.label, r.split, r.patient, r.lesion, r.source, flag)
         rows.append((*fixed, *(more.get(name, "") for name in further)))
-    return write_csv(Path(path), (*COLUMNS, *further), rows)
+    return write_csv(Path(path), (*MANIFEST_COLUMNS, *further), rows)
 
 
 def further_columns(row: Mapping[str, str], known: Collection[str]) -> tuple[tuple[str, str], ...]:
@@ -228,7 +228,7 @@ def _record(row: Mapping[str, str], where: str, classes: Sequence[str] | None, t
     if label and classes is not None:
         task.require_label(label, classes, f"{where}, column label")
     flag = row.get("labelled", "").lower()
-    if flag not in FLAGS:
+    if flag not in LABELLED_FLAGS:
         raise DataError(f"{where}, column labelled: expected 0, 1, true or false, got {row['labelled']!r}")
     return Record(
         image=row["image"],
@@ -237,8 +237,8 @@ def _record(row: Mapping[str, str], where: str, classes: Sequence[str] | None, t
         patient=row["patient"],
         lesion=row.get("lesion", ""),
         source=row.get("source", ""),
-        labelled=FLAGS[flag],
-        more=further_columns(row, COLUMNS),
+        labelled=LABELLED_FLAGS[flag],
+        more=further_columns(row, MANIFEST_COLUMNS),
     )
 
 

@@ -16,9 +16,9 @@ from grandrounds.protocol.tasks import SINGLE, task_of
 
 PROVENANCE = "provenance.json"
 """Beside the summary of a simulation: the command, and the description of its sites' data."""
-PARTS = ("training", "labelled", "validation", "test")
+POPULATION_PARTS = ("training", "labelled", "validation", "test")
 """Training images, those of them whose label is used, and the images of the other splits that have a label."""
-DIVISION = ("scheme", "seed", "alpha", "labelled", "validation", "test", "scenario", "group_by", "server_images")
+DIVISION_PARTS = ("scheme", "seed", "alpha", "labelled", "validation", "test", "scenario", "group_by", "server_images")
 """Entries of ``partition.json`` that say how the images were divided."""
 
 
@@ -33,7 +33,7 @@ def describe_population(sites_dir: Path, sites: Sequence[str]) -> dict[str, Any]
     task = task_of(content)
     return {
         "classes": content["classes"],
-        "division": {name: content[name] for name in DIVISION if name in content},
+        "division": {name: content[name] for name in DIVISION_PARTS if name in content},
         "sites": {site: counts_by_part(records, content["classes"], task) for site, records in found.items()},
         "images": {site: images_by_part(records) for site, records in found.items()},
         "patients": {site: len({record.group for record in records}) for site, records in found.items()},
@@ -48,7 +48,7 @@ def counts_by_part(records: Sequence[Record], classes: Sequence[str], task: Task
         >>> counts_by_part([Record("a", "mel"), Record("b", "nv", "test"), Record("c")], ["mel", "nv"])["training"]
         {'mel': 1, 'nv': 0, '': 1}
     """
-    counts = {part: Counter[str]() for part in PARTS}
+    counts = {part: Counter[str]() for part in POPULATION_PARTS}
     for record in records:
         names = task.names_in(record.label) if record.label else ("",)
         for part in _parts_of(record):
@@ -62,7 +62,7 @@ def counts_by_part(records: Sequence[Record], classes: Sequence[str], task: Task
 def images_by_part(records: Sequence[Record]) -> dict[str, int]:
     """Number of images of each part, of which some may have several findings."""
     counts = Counter(part for record in records for part in _parts_of(record))
-    return {part: counts[part] for part in PARTS}
+    return {part: counts[part] for part in POPULATION_PARTS}
 
 
 def _parts_of(record: Record) -> list[str]:

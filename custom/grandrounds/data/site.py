@@ -30,15 +30,15 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object, require_object
 from grandrounds.options import require_type
+from grandrounds.protocol.problem import IMAGENET
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
 CONFIG_NAME = "grandrounds.json"
 SITE_PLACEHOLDER = "{site}"
 UNKNOWN_LABEL = -1
-NORMS = ("batch", "group")
+STATISTICS_NORMS = ("batch", "group")
 MODEL_KEYS = ("backbone", "dropout", "head", "intensities", "norm", "weights")
-IMAGENET = "imagenet"
 
 Part = Literal["labelled", "unlabelled", "train", "val", "test"]
 
@@ -315,11 +315,11 @@ def overrides_from(models: Any, datasets: Collection[str], path: Path) -> dict[s
 
 def _override(entry: Any, where: str, folder: Path) -> ModelOverride:
     require_object(entry, where, optional=MODEL_KEYS)
-    backbone, norm, dropout = entry.get("backbone", ""), entry.get("norm", NORMS[0]), entry.get("dropout")
+    backbone, norm, dropout = entry.get("backbone", ""), entry.get("norm", STATISTICS_NORMS[0]), entry.get("dropout")
     if not isinstance(backbone, str):
         raise ConfigurationError(f"{where}.backbone must be a name, got {backbone!r}")
-    if norm not in NORMS:
-        raise ConfigurationError(f"{where}.norm must be {' or '.join(NORMS)}, got {norm!r}")
+    if norm not in STATISTICS_NORMS:
+        raise ConfigurationError(f"{where}.norm must be {' or '.join(STATISTICS_NORMS)}, got {norm!r}")
     numeric = isinstance(dropout, int | float) and not isinstance(dropout, bool)
     if dropout is not None and not (numeric and 0 <= dropout < 1):
         raise ConfigurationError(f"{where}.dropout must be a number from 0 to below 1, or null, got {dropout!r}")

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from grandrounds import __version__
 from grandrounds.errors import ConfigurationError
-from grandrounds.plugins import NAME
+from grandrounds.plugins import PLUGIN_NAME
 
 Kind = Literal["method", "backbone", "dataset", "view"]
 
@@ -270,7 +270,7 @@ def write_skeleton(kind: Kind, name: str, folder: Path) -> list[Path]:
     """
     if kind not in get_args(Kind):
         raise ConfigurationError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
-    if not NAME.fullmatch(name):
+    if not PLUGIN_NAME.fullmatch(name):
         raise ConfigurationError(f"the name must be lower-case letters, digits and _, at most 40; got {name!r}")
     if folder.exists():
         raise ConfigurationError(f"{folder} exists; choose another folder")

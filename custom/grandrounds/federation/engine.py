@@ -41,7 +41,7 @@ from grandrounds.federation.memory import shared_with_forks
 from grandrounds.federation.parties import JOB_ID, Party, Site
 from grandrounds.federation.workers import Errand, Workers
 from grandrounds.protocol.messages import REASON_HEADER
-from grandrounds.protocol.paths import SERVER
+from grandrounds.protocol.names import SERVER
 
 LOCAL, STARTUP = "local", "startup"
 

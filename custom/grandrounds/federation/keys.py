@@ -13,7 +13,7 @@ from pathlib import Path
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing
 from grandrounds.privacy.mechanisms.ciphertexts import is_private, make_keys
-from grandrounds.protocol.paths import SERVER
+from grandrounds.protocol.names import SERVER
 
 SITE_KEY, SERVER_KEY = "client_context.tenseal", "server_context.tenseal"
 

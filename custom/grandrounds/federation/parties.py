@@ -22,7 +22,7 @@ from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.privacy_manager import Scope
 
 from grandrounds.federation.server.exchange import NO_DEADLINES
-from grandrounds.protocol.paths import SERVER
+from grandrounds.protocol.names import SERVER
 
 JOB_ID = "simulate_job"  # the folder name that FLARE's simulator uses
 

@@ -19,8 +19,8 @@ from grandrounds.models.norm import adapt_statistics, is_running_statistic
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 
-BATCH = 128
-MIN_IMAGES = 16
+STATISTICS_BATCH = 128
+MIN_STATISTICS_IMAGES = 16
 MAX_IMAGES = 512
 
 
@@ -44,7 +44,7 @@ def site_statistics(
         Means and variances by ``state_dict`` name, each of shape ``(channels,)``: means over batches of at most 128 images.
     """
     chosen = rows[np.linspace(0, len(rows) - 1, min(len(rows), MAX_IMAGES)).round().astype(int)]
-    batches = np.array_split(chosen, -(-len(chosen) // BATCH))
+    batches = np.array_split(chosen, -(-len(chosen) // STATISTICS_BATCH))
     network = build_model(replace(spec, norm="batch", load_weights=True), seed).to(device)
     adapt_statistics(network, (to_tensor(np.ascontiguousarray(images[batch]), device) for batch in batches))
     state = network.state_dict()

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-MAX_GROUPS = 32
+MAX_NORM_GROUPS = 32
 NORM_LAYERS = (
     *BATCH_NORMS,
     nn.SyncBatchNorm,
@@ -208,7 +208,8 @@ def group_count(channels: int) -> int:
         (32, 12, 1)
     """
     return max(
-        (groups for groups in range(1, MAX_GROUPS + 1) if channels % groups == 0 and channels >= 2 * groups), default=1
+        (groups for groups in range(1, MAX_NORM_GROUPS + 1) if channels % groups == 0 and channels >= 2 * groups),
+        default=1,
     )
 
 

@@ -17,7 +17,7 @@ from grandrounds.files import replacing
 from grandrounds.protocol.problem import Problem
 
 Format = Literal["torchscript", "onnx"]
-TOLERANCE = 1e-4
+PORTABLE_TOLERANCE = 1e-4
 """Greatest difference of a logit, absolute or relative."""
 INPUT, OUTPUT = "images", "logits"
 OPSET = 18
@@ -50,7 +50,7 @@ def write_portable(network: nn.Module, problem: Problem, form: str, folder: Path
         content, compute = make(network, torch.rand(2, *size, generator=generator))
         images = torch.rand(3, *size, generator=generator)
         expected, found = network(images), compute(images)
-    if found.shape != expected.shape or not torch.allclose(found, expected, TOLERANCE, TOLERANCE):
+    if found.shape != expected.shape or not torch.allclose(found, expected, PORTABLE_TOLERANCE, PORTABLE_TOLERANCE):
         raise GrandRoundsError(f"{form}: the exported network gives other logits than {type(network).__name__}")
     with replacing(folder / name) as stream:
         stream.write(content)

@@ -29,7 +29,7 @@ from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensitie
 
 FOLDER_VARIABLE = "GRANDROUNDS_WEIGHTS"
 TORCHVISION = "https://download.pytorch.org/models/"
-SUFFIX = re.compile(r"-([0-9a-f]{8})\.pth?")
+HASH_SUFFIX = re.compile(r"-([0-9a-f]{8})\.pth?")
 STATE, INTENSITIES, LICENCE = "state_dict", "intensities", "licence"
 
 
@@ -142,7 +142,7 @@ def folder_files() -> list[WeightsFile]:
     published = {weights.file: (backbone, weights) for backbone, weights in IMAGENET_WEIGHTS.items()}
     files = []
     for path in sorted(weights_folder().glob("*-*.pt*")):
-        digest = SUFFIX.search(path.name)
+        digest = HASH_SUFFIX.search(path.name)
         if path.name in published:
             backbone, weights = published[path.name]
             files.append(WeightsFile(imagenet_name(backbone), weights.licence, weights.sha256, path))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.models.adaptation import MIN_IMAGES, site_statistics
+from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES, site_statistics
 from grandrounds.models.norm import use_statistics, whole_state
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec
@@ -73,9 +73,9 @@ def _enough(path: Path, images: Images | None) -> Images:
             f"{path} has no statistics of batch norm: with problem.norm=site they belong to a site, which has its own model "
             "in its folder of the run (common.pt); export it for a site with --site and --sites-dir"
         )
-    if len(images[1]) < MIN_IMAGES:
+    if len(images[1]) < MIN_STATISTICS_IMAGES:
         raise DataError(
             f"{path} was trained with problem.norm=site and takes the statistics of the images: it needs at least "
-            f"{MIN_IMAGES} of one device, got {len(images[1])}"
+            f"{MIN_STATISTICS_IMAGES} of one device, got {len(images[1])}"
         )
     return images

@@ -29,7 +29,7 @@ from grandrounds.models.split import find_stem, head_name
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities, ModelSpec, Problem
 
 COUNTER = "num_batches_tracked"
-MAX_NAMES = 3
+MAX_NAMED_ENTRIES = 3
 MISSING_OPERATOR = "operator torchvision::nms does not exist"
 NMS_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
@@ -175,7 +175,7 @@ def _require_fit(state: Mapping[str, Tensor], model: nn.Module, untouched: froze
         if name in state and state[name].shape != tensor.shape
     ]
     problems = [
-        f"{len(names)} {kind}: {', '.join(names[:MAX_NAMES])}{', ...' if len(names) > MAX_NAMES else ''}"
+        f"{len(names)} {kind}: {', '.join(names[:MAX_NAMED_ENTRIES])}{', ...' if len(names) > MAX_NAMED_ENTRIES else ''}"
         for kind, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", misshaped))
         if names
     ]

@@ -35,7 +35,7 @@ from grandrounds.protocol.tensors import (
 )
 
 State = Mapping[str, Tensor]
-JOIN, TRAIN, VALIDATE, TEST = "join", "train", "validate", "test"
+JOIN, TRAIN, VALIDATE, TEST = TASKS = "join", "train", "validate", "test"
 GLOBAL = "global"
 SCORED = "scored"
 """The model to score, in a training task that starts from another one."""

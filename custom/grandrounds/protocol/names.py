@@ -1,5 +1,7 @@
 """Names of metrics and of predictions that sites, server and reports share."""
 
+SERVER = "server"
+"""The server among the parties, where sites have their names; also in a partition."""
 VALIDATION = "validation"
 """Of the common model's predictions for validation images."""
 VALIDATION_PREFIX = f"{VALIDATION}."

@@ -17,10 +17,6 @@ CACHE_VARIABLE = "GRANDROUNDS_CACHE"
 STATE_VARIABLE = "GRANDROUNDS_STATE"
 SITES_VARIABLE = "GRANDROUNDS_SITES"
 DETAILS_VARIABLE = "GRANDROUNDS_SHARE_ERRORS"
-SERVER = "server"
-"""The server's name among the parties, where sites have theirs."""
-
-
 OWNER = "owner.json"
 """In a run's folder: who has submitted it, and the job's name."""
 LOCK = "grandrounds.lock.json"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.population import PARTS
+from grandrounds.data.population import POPULATION_PARTS
 from grandrounds.evaluation.bootstrap import MIN_CASES, Cases, joined
 from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import count_text, shown_counts, suppressed
@@ -92,7 +92,7 @@ def _subgroup_row(run: Run, column: str, value: str, part: Cases, images: int | 
 def population_json(run: Run) -> dict[str, Any]:
     """The counts by part, site and class as plain values, None where a count is not shown."""
     counts = counts_of(run)
-    parts = [part for part in PARTS if all(part in found for found in counts.values())] if counts else []
+    parts = [part for part in POPULATION_PARTS if all(part in found for found in counts.values())] if counts else []
     return {
         "minimum_count": run.minimum,
         "images": {part: _shown_part(run, counts, part) for part in parts},
@@ -223,7 +223,7 @@ def _matrix(run: Run, counts: Counts, part: str) -> NDArray[np.int64]:
 
 
 def _parts(counts: Counts) -> list[str]:
-    return [part for part in PARTS if all(part in found for found in counts.values())]
+    return [part for part in POPULATION_PARTS if all(part in found for found in counts.values())]
 
 
 def _shown(count: int, hide: bool, minimum: int) -> str:

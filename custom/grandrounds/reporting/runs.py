@@ -21,7 +21,7 @@ from grandrounds.files import read_json_object
 from grandrounds.options import require_type
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
-from grandrounds.protocol.names import VALIDATION
+from grandrounds.protocol.names import SERVER, VALIDATION
 from grandrounds.protocol.problem import MULTI
 from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
 from grandrounds.reporting.predictions import (
@@ -34,7 +34,7 @@ from grandrounds.reporting.predictions import (
 )
 from grandrounds.reporting.run import Run, Spent
 
-RESULTS, SERVER, SELECTED = "results", "server", "selected.pt"
+RESULTS, SELECTED = "results", "selected.pt"
 EXPECTED: Mapping[str, Any] = {
     "status": str,
     "rounds_done": int,

@@ -9,7 +9,7 @@ from torch import nn
 
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.external import predict, tensors_of
-from grandrounds.models.adaptation import MAX_IMAGES, MIN_IMAGES, site_statistics
+from grandrounds.models.adaptation import MAX_IMAGES, MIN_STATISTICS_IMAGES, site_statistics
 from grandrounds.models.norm import FrozenBatchNorm, folded_copy, use_statistics, used_statistics
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
@@ -86,7 +86,7 @@ def test_a_trained_model_is_whole_for_the_images_of_a_site(spec, tmp_path):
     with pytest.raises(ConfigurationError, match=r"trained\.pt has no statistics of batch norm: .*common\.pt"):
         load_trained(spec, tmp_path / "trained.pt", 1)
     with pytest.raises(DataError, match=r"trained\.pt .*it needs at least 16 of one device, got 15$"):
-        load_trained(spec, tmp_path / "trained.pt", 1, (images, rows[: MIN_IMAGES - 1]))
+        load_trained(spec, tmp_path / "trained.pt", 1, (images, rows[: MIN_STATISTICS_IMAGES - 1]))
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,8 @@ PBC_CLASSES = (
 )  # fmt: skip
 """``ig`` are the immature granulocytes. The order is also BloodMNIST's."""
 
-ARCHIVE_MANIFEST = "pbc_barcelona_manifest.csv"
-ARCHIVE = "pbc_barcelona_96.zip"
+PBC_MANIFEST = "pbc_barcelona_manifest.csv"
+PBC_ARCHIVE = "pbc_barcelona_96.zip"
 BLOODMNIST = ("bloodmnist.npz", "bloodmnist_64.npz", "bloodmnist_128.npz", "bloodmnist_224.npz")
 LABELS = {f"{part}_images": f"{part}_labels" for part in ("train", "val", "test")}
 
@@ -118,7 +118,7 @@ def read_pbc(root: Path | str) -> tuple[tuple[Record, ...], Path]:
         DataError: if no layout is found, a class is missing or unknown, or images are missing or listed twice.
     """
     root = Path(root)
-    if (root / ARCHIVE_MANIFEST).is_file():
+    if (root / PBC_MANIFEST).is_file():
         return _read_archive_layout(root)
     records, _ = read_class_folders(root, {name: name for name in PBC_CLASSES}, "PBC-Barcelona")
     return records, root
@@ -141,7 +141,7 @@ def read_bloodmnist(root: Path | str) -> tuple[tuple[Record, ...], Path]:
 
 
 def _read_archive_layout(root: Path) -> tuple[tuple[Record, ...], Path]:
-    table, archive = root / ARCHIVE_MANIFEST, root / ARCHIVE
+    table, archive = root / PBC_MANIFEST, root / PBC_ARCHIVE
     images = images_in_archive(archive, table)
 
     def record(row: dict[str, str], where: str) -> Record:

@@ -28,7 +28,7 @@ from grandrounds.errors import DataError
 from grandrounds.files import replacing
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-SOURCE = "CIFAR-10"
+CIFAR10_SOURCE = "CIFAR-10"
 
 UNPACKED = "cifar10.npz"
 ARCHIVES = (UNPACKED, "cifar10_jpeg.npz")
@@ -37,9 +37,9 @@ META_FILE = "batches.meta"
 BATCHES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
 )
-DIGEST = "source_sha256"
-SIDE = 32
-PIXELS = 3 * SIDE * SIDE
+SOURCE_DIGEST = "source_sha256"
+CIFAR10_SIDE = 32
+PIXELS = 3 * CIFAR10_SIDE * CIFAR10_SIDE
 
 
 class LabelledImages(NamedTuple):
@@ -80,9 +80,9 @@ def _unpickled(path: Path) -> dict[bytes, Any]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # a damaged pickle raises almost anything
-        raise DataError(f"{path} is not a file of {SOURCE}'s Python version: {error}") from error
+        raise DataError(f"{path} is not a file of {CIFAR10_SOURCE}'s Python version: {error}") from error
     if not isinstance(content, dict):
-        raise DataError(f"{path} is not a file of {SOURCE}'s Python version: expected a dictionary")
+        raise DataError(f"{path} is not a file of {CIFAR10_SOURCE}'s Python version: expected a dictionary")
     return content
 
 
@@ -95,7 +95,7 @@ def _read_batch(path: Path) -> LabelledImages:
         raise DataError(f"{path}: labels must be a list of {len(rows)} numbers, one for each image")
     numbers = require_labels(np.array(labels), len(CIFAR10_CLASSES), f"{path}: labels")
     # A row is the red plane, then the green, then the blue one.
-    images = rows.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+    images = rows.reshape(-1, 3, CIFAR10_SIDE, CIFAR10_SIDE).transpose(0, 2, 3, 1)
     return LabelledImages(images, np.array(numbers))
 
 
@@ -115,7 +115,7 @@ def read_cifar10(root: Path | str) -> tuple[tuple[Record, ...], Path]:
     root = Path(root)
     for path in [root] if root.is_file() else [root / name for name in ARCHIVES]:
         if path.is_file():
-            return read_labels(path, CIFAR10_CLASSES, SOURCE), path
+            return read_labels(path, CIFAR10_CLASSES, CIFAR10_SOURCE), path
     if batches_folder(root):
         raise DataError(f"{root} has CIFAR-10 as it is published; unpack it with unpack_cifar10 and name that folder")
     expected = ", ".join((*ARCHIVES, f"{BATCHES_FOLDER}/{META_FILE}"))
@@ -168,7 +168,7 @@ def write_once(path: Path, sources: Iterable[Path], read: Callable[[], Mapping[s
         except OSError as error:
             raise DataError(f"{source} cannot be read: {error.strerror or error}") from error
     if not _is_made_from(path, digest.hexdigest()):
-        arrays: dict[str, Any] = {DIGEST: np.array(digest.hexdigest())}
+        arrays: dict[str, Any] = {SOURCE_DIGEST: np.array(digest.hexdigest())}
         for part, (images, labels) in read().items():
             arrays |= {part: images, f"{part}_labels": labels.astype(np.uint8)}
         with replacing(path) as stream:
@@ -179,6 +179,6 @@ def write_once(path: Path, sources: Iterable[Path], read: Callable[[], Mapping[s
 def _is_made_from(path: Path, digest: str) -> bool:
     try:
         with np.load(path, allow_pickle=False) as content:
-            return DIGEST in content and str(content[DIGEST]) == digest
+            return SOURCE_DIGEST in content and str(content[SOURCE_DIGEST]) == digest
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):
         return False

@@ -37,8 +37,8 @@ from grandrounds.errors import DataError
 
 HAM10000_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 
-ARCHIVE_MANIFEST = "ham10000_manifest.csv"
-ARCHIVE = "ham10000_200x150.zip"
+HAM10000_MANIFEST = "ham10000_manifest.csv"
+HAM10000_ARCHIVE = "ham10000_200x150.zip"
 ARCHIVE_COLUMNS = ("image", "label", "patient", "lesion", "source")
 PUBLISHED_METADATA = ("HAM10000_metadata.csv", "HAM10000_metadata")
 PUBLISHED_COLUMNS = ("lesion_id", "image_id", "dx", "dataset")
@@ -72,9 +72,9 @@ def read_ham10000(root: Path | str) -> tuple[tuple[Record, ...], Path]:
             twice; the message names what was looked for and where.
     """
     root = Path(root)
-    if (root / ARCHIVE_MANIFEST).is_file():
+    if (root / HAM10000_MANIFEST).is_file():
         return _read_archive_layout(root)
-    table = find_table(root, (*PUBLISHED_METADATA, ARCHIVE_MANIFEST), "HAM10000")
+    table = find_table(root, (*PUBLISHED_METADATA, HAM10000_MANIFEST), "HAM10000")
     images = images_by_name(root, ".jpg")
 
     def record(row: dict[str, str], where: str) -> Record:
@@ -89,7 +89,7 @@ def read_ham10000(root: Path | str) -> tuple[tuple[Record, ...], Path]:
 
 
 def _read_archive_layout(root: Path) -> tuple[tuple[Record, ...], Path]:
-    table, archive = root / ARCHIVE_MANIFEST, root / ARCHIVE
+    table, archive = root / HAM10000_MANIFEST, root / HAM10000_ARCHIVE
     images = images_in_archive(archive, table)
 
     def record(row: dict[str, str], where: str) -> Record:

@@ -62,7 +62,7 @@ ISIC2019 = "ISIC2019"
 HAM10000 = "HAM10000"
 PAD_UFES_20 = "PAD-UFES-20"
 DERM7PT = "Derm7pt"
-FOLDERS: Mapping[str, str] = {
+LESION_FOLDERS: Mapping[str, str] = {
     ISIC2019: "isic2019",
     HAM10000: "ham10000",
     PAD_UFES_20: "pad_ufes_20",
@@ -100,12 +100,12 @@ def read_lesions(root: Path | str, variant: Variant) -> tuple[tuple[Record, ...]
         DataError: if a folder is missing or a data set is not as it must be.
     """
     root = Path(root)
-    for source, folder in FOLDERS.items():
+    for source, folder in LESION_FOLDERS.items():
         if not (root / folder).is_dir():
-            expected = ", ".join(FOLDERS.values())
+            expected = ", ".join(LESION_FOLDERS.values())
             raise DataError(f"no {source} in {root}: expected the folders {expected}; put it into {root / folder}")
     readers = {ISIC2019: read_isic2019, HAM10000: _ham10000, PAD_UFES_20: read_pad_ufes_20, DERM7PT: read_derm7pt}
-    own = {source: _below(readers[source](root / folder), folder) for source, folder in FOLDERS.items()}
+    own = {source: _below(readers[source](root / folder), folder) for source, folder in LESION_FOLDERS.items()}
     removed = Removed(0, 0)
     if variant == "clean":
         own[ISIC2019], removed = _without_copies(own[ISIC2019], own[HAM10000], root)

@@ -18,8 +18,8 @@ from grandrounds.data.images.decoding import DICOM_SUFFIXES
 from grandrounds.data.images.dicom import read_header
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import (
-    COLUMNS,
-    FLAGS,
+    LABELLED_FLAGS,
+    MANIFEST_COLUMNS,
     SPLITS,
     Record,
     Row,
@@ -149,7 +149,7 @@ def _record(
     if row.get("split") and not split:
         raise DataError(f"{where}, column split: expected one of {', '.join(SPLITS)} or nothing, got {row['split']!r}")
     flag = row.get("labelled", "").lower()
-    if flag not in FLAGS:
+    if flag not in LABELLED_FLAGS:
         raise DataError(f"{where}, column labelled: expected 0, 1, true or false, got {row['labelled']!r}")
     label = labels.get(row["label"], row["label"])
     if label and options.classes:
@@ -161,8 +161,8 @@ def _record(
         patient=_match(pattern, row["image"]) if pattern else row.get("patient", ""),
         lesion=row.get("lesion", ""),
         source=row.get("source", ""),
-        labelled=FLAGS[flag],
-        more=further_columns(row, (*COLUMNS, "site")),
+        labelled=LABELLED_FLAGS[flag],
+        more=further_columns(row, (*MANIFEST_COLUMNS, "site")),
     )
 
 

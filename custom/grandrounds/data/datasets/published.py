@@ -29,7 +29,7 @@ NO_CLASS = ""
 """The label of images that belong to no class of the vocabulary and are not used."""
 
 TRAIN_AND_TEST: Mapping[str, str] = MappingProxyType({"train": "train_labels", "test": "test_labels"})
-FLAGS = {"1": True, "1.0": True, "0": False, "0.0": False}
+TRUE_AND_FALSE = {"1": True, "1.0": True, "0": False, "0.0": False}
 
 
 def find_table(root: Path, names: Sequence[str], dataset: str) -> Path:
@@ -120,9 +120,9 @@ def marked_column(row: Mapping[str, str], columns: Sequence[str], where: str) ->
         DataError: if the others do not hold 0, or there are several or none.
     """
     for name in columns:
-        if row[name] not in FLAGS:
+        if row[name] not in TRUE_AND_FALSE:
             raise DataError(f"{where}, column {name}: expected 0 or 1, got {row[name]!r}")
-    marked = [name for name in columns if FLAGS[row[name]]]
+    marked = [name for name in columns if TRUE_AND_FALSE[row[name]]]
     if len(marked) != 1:
         raise DataError(f"{where}: expected 1 in one of the columns {', '.join(columns)}, got {len(marked)}")
     return marked[0]

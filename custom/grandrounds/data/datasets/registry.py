@@ -59,7 +59,7 @@ from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import FINDINGS, SINGLE
 
-NAMES: Mapping[str, str] = MappingProxyType(
+JOB_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "ham10000": "skin",
         "isic2018": "isic2018",
@@ -107,7 +107,7 @@ def read_dataset(dataset: str, root: Path, options: PartitionOptions, progress: 
     if not root.exists():
         raise ConfigurationError(f"root {root} does not exist; name the folder of the images")
     read = _read(dataset, root, options, progress)
-    return replace(read, name=read.name or NAMES[dataset])
+    return replace(read, name=read.name or JOB_NAMES[dataset])
 
 
 def _read(dataset: str, root: Path, options: PartitionOptions, progress: Progress | None) -> ReadDataset:

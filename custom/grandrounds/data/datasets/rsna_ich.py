@@ -34,7 +34,7 @@ from grandrounds.seeding import numpy_generator
 
 RSNA_ICH_CLASSES = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural")
 ANY = "any"
-COLUMNS = ["ID", "Label"]
+RSNA_COLUMNS = ["ID", "Label"]
 
 SUBTYPES = len(RSNA_ICH_CLASSES)
 ALL_KNOWN = 2**SUBTYPES - 1
@@ -112,11 +112,13 @@ def _rows(table: Path) -> Iterator[tuple[int, list[str]]]:
         with table.open(encoding="utf-8-sig", newline="") as stream:
             rows = csv.reader(stream, strict=True)
             header = [name.strip() for name in next(rows, [])]
-            if header != COLUMNS:
-                raise DataError(f"{table} line 1: expected the columns {', '.join(COLUMNS)}, got {', '.join(header)}")
+            if header != RSNA_COLUMNS:
+                raise DataError(
+                    f"{table} line 1: expected the columns {', '.join(RSNA_COLUMNS)}, got {', '.join(header)}"
+                )
             for row in rows:
-                if len(row) != len(COLUMNS):
-                    raise DataError(f"{table} line {rows.line_num} has {len(row)} values, expected {len(COLUMNS)}")
+                if len(row) != len(RSNA_COLUMNS):
+                    raise DataError(f"{table} line {rows.line_num} has {len(row)} values, expected {len(RSNA_COLUMNS)}")
                 yield rows.line_num, row
     except OSError as error:
         raise DataError(f"{table} cannot be read: {error.strerror or error}") from error
@@ -146,7 +148,7 @@ def _named(found: Mapping[str, int], table: Path) -> dict[str, tuple[str, ...]]:
 
 
 PATIENT_COLUMNS = ("image", "patient")
-SUFFIX = ".dcm"
+DICOM_SUFFIX = ".dcm"
 STEP = 100
 """How many headers are read between two reports of progress."""
 
@@ -191,7 +193,7 @@ def _from_headers(
 def _read(table: Path) -> dict[str, str]:
     patients: dict[str, str] = {}
     for line, row in read_table(table, PATIENT_COLUMNS):
-        image = row["image"].removesuffix(SUFFIX)
+        image = row["image"].removesuffix(DICOM_SUFFIX)
         for column in PATIENT_COLUMNS:
             if not row[column]:
                 raise DataError(f"{table} line {line}, column {column}: it is empty; fill it in or remove the row")
@@ -211,10 +213,10 @@ def _require_writable(table: Path) -> None:
         )
 
 
-TABLE = "stage_2_train.csv"
-FOLDERS = ("stage_2_train", "stage_2_train_images")
-PATIENTS = "patients.csv"
-SOURCE = "RSNA-ICH"
+RSNA_TABLE = "stage_2_train.csv"
+RSNA_FOLDERS = ("stage_2_train", "stage_2_train_images")
+PATIENT_TABLE = "patients.csv"
+RSNA_SOURCE = "RSNA-ICH"
 _KEPT: Mapping[Several, str] = {"drop": "with exactly one subtype", "first": "with a subtype", "keep": "in the folder"}
 
 
@@ -238,16 +240,16 @@ def read_rsna_ich(
         ConfigurationError: if the table of patients must be written and cannot be.
     """
     root = Path(root)
-    table = find_table(root, (TABLE,), "RSNA-ICH")
+    table = find_table(root, (RSNA_TABLE,), "RSNA-ICH")
     subtypes, images = read_subtypes(table), _images(root)
     labels, counts = single_labels(subtypes, options.several)
     if options.several == "keep":
         labels = all_labels({image: names for image, names in subtypes.items() if names or image in images})
     paths = {image: image_called(image, images, str(table), root) for image in labels}
     files = {image: root / path for image, path in paths.items()}
-    owners = find_patients(files, options.patients or root / PATIENTS, progress)
+    owners = find_patients(files, options.patients or root / PATIENT_TABLE, progress)
     records = tuple(
-        Record(paths[image], label, patient=owners[image], source=SOURCE) for image, label in labels.items()
+        Record(paths[image], label, patient=owners[image], source=RSNA_SOURCE) for image, label in labels.items()
     )
     if options.slices > len(records):
         raise DataError(
@@ -282,9 +284,9 @@ def draw_slices(records: Sequence[Record], slices: int, generator: np.random.Gen
 
 def _images(root: Path) -> Mapping[str, str]:
     """Path below ``root`` of every slice, by its name; one flat folder, so no walk through all below."""
-    for folder in FOLDERS:
+    for folder in RSNA_FOLDERS:
         if (root / folder).is_dir():
             with os.scandir(root / folder) as entries:
-                names = (entry.name for entry in entries if entry.name.endswith(SUFFIX))
-                return {name.removesuffix(SUFFIX): f"{folder}/{name}" for name in names}
-    raise DataError(f"no images in {root}: looked for the folders {', '.join(FOLDERS)}; unpack the slices there")
+                names = (entry.name for entry in entries if entry.name.endswith(DICOM_SUFFIX))
+                return {name.removesuffix(DICOM_SUFFIX): f"{folder}/{name}" for name in names}
+    raise DataError(f"no images in {root}: looked for the folders {', '.join(RSNA_FOLDERS)}; unpack the slices there")

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from grandrounds.data.images import drawing
 from grandrounds.data.images.drawing import DEPTH, Order, Plan
-from grandrounds.plugins import VARIABLE, plugin_modules
+from grandrounds.plugins import PLUGINS_VARIABLE, plugin_modules
 
 # Not -m, under which the classes of the messages would be others.
 PROGRAM = f"from {drawing.__name__} import main; main()"
@@ -41,7 +41,7 @@ class _Process:
         arguments = [sys.executable, "-c", PROGRAM, str(theirs.fileno()), str(self._memory)]
         # A view that is registered in the running script is drawn there: this process ends without it.
         plugins = ",".join(module for module in plugin_modules() if module != "__main__")
-        surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), VARIABLE: plugins}
+        surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), PLUGINS_VARIABLE: plugins}
         files = (theirs.fileno(), self._memory)
         self._process = subprocess.Popen(arguments, pass_fds=files, stdin=subprocess.DEVNULL, env=surroundings)
         theirs.close()

@@ -220,7 +220,7 @@ SUBDURAL: Window = (80.0, 200.0)
 SOFT_TISSUE: Window = (40.0, 380.0)
 HAEMORRHAGE_WINDOWS = (BRAIN, SUBDURAL, SOFT_TISSUE)
 
-COUNTS = (1, 3)
+CHANNEL_COUNTS = (1, 3)
 """How many windows there may be: as many as an image may have channels."""
 
 
@@ -268,7 +268,7 @@ def windows_from(value: Any, where: str) -> tuple[Window, ...]:
         >>> windows_from([[40, 80]], "windows")
         ((40.0, 80.0),)
     """
-    if not isinstance(value, list | tuple) or len(value) not in COUNTS:
+    if not isinstance(value, list | tuple) or len(value) not in CHANNEL_COUNTS:
         raise ConfigurationError(f"{where} must be a list of one or three windows [centre, width], got {value!r}")
     return tuple(_window(pair, where) for pair in value)
 

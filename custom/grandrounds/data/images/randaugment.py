@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
 OPERATIONS_PER_IMAGE = 6
-LEVELS = 10
-GREY = 128
+MAGNITUDE_LEVELS = 10
+FILL_GREY = 128
 
 # First and last magnitude of each operation; the ten levels are equally spaced between them.
 RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({
@@ -58,10 +58,10 @@ def magnitude(operation: Operation) -> float:
     """
     if operation.name not in RANGES:
         raise ValueError(f"no operation {operation.name!r}; there are {', '.join(OPERATION_NAMES)}")
-    if not 0 <= operation.level < LEVELS:
-        raise ValueError(f"level must be in 0..{LEVELS - 1}, got {operation.level}")
+    if not 0 <= operation.level < MAGNITUDE_LEVELS:
+        raise ValueError(f"level must be in 0..{MAGNITUDE_LEVELS - 1}, got {operation.level}")
     first, last = RANGES[operation.name]
-    value = first + (last - first) * operation.level / (LEVELS - 1)
+    value = first + (last - first) * operation.level / (MAGNITUDE_LEVELS - 1)
     if operation.name == "posterize":
         return float(round(value))
     return value if operation.name in UNSIGNED else operation.sign * value
@@ -92,10 +92,10 @@ def draw_operations(generator: np.random.Generator, strengths: tuple[int, int] |
 def _draw_strength(generator: np.random.Generator, strengths: tuple[int, int] | None) -> int:
     """How many of the levels may be drawn."""
     if strengths is None:
-        return LEVELS
+        return MAGNITUDE_LEVELS
     least, greatest = strengths
-    if not 1 <= least <= greatest <= LEVELS:
-        raise ValueError(f"strengths must be the least and the greatest, from 1 to {LEVELS}, got {strengths}")
+    if not 1 <= least <= greatest <= MAGNITUDE_LEVELS:
+        raise ValueError(f"strengths must be the least and the greatest, from 1 to {MAGNITUDE_LEVELS}, got {strengths}")
     return int(generator.integers(least, greatest, endpoint=True))
 
 
@@ -156,7 +156,7 @@ def from_pil(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def _affine(image: Image.Image, matrix: tuple[float, ...], resampling: Image.Resampling) -> Image.Image:
-    fill = (GREY,) * len(image.getbands())
+    fill = (FILL_GREY,) * len(image.getbands())
     return image.transform(image.size, Image.Transform.AFFINE, matrix, resampling, fillcolor=fill)
 
 
@@ -177,7 +177,7 @@ def _translate_y(image: Image.Image, fraction: float) -> Image.Image:
 
 
 def _rotate(image: Image.Image, degrees: float) -> Image.Image:
-    return image.rotate(degrees, Image.Resampling.NEAREST, fillcolor=(GREY,) * len(image.getbands()))
+    return image.rotate(degrees, Image.Resampling.NEAREST, fillcolor=(FILL_GREY,) * len(image.getbands()))
 
 
 def _color(image: Image.Image, change: float) -> Image.Image:

@@ -24,11 +24,9 @@ from grandrounds.data.partition.groups import (
 )
 from grandrounds.errors import DataError
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.names import SERVER
 
 Sites = dict[str, tuple[Record, ...]]
-
-SERVER = "server"
-"""The party that has images at the server: no site, and no client of a simulation."""
 
 EXTERNAL = "external"
 """The one site of scheme ``external``."""
@@ -36,7 +34,7 @@ EXTERNAL = "external"
 DIRICHLET_DRAWS = 1000
 DIRICHLET_MIN_IMAGES = 10
 SCALINGS = 1000
-PRECISION = 1e-9
+SCALING_PRECISION = 1e-9
 
 
 def site_names(sites: int) -> list[str]:
@@ -270,7 +268,7 @@ def _scaled(matrix: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArr
     for _ in range(SCALINGS):
         matrix = matrix * _ratio(rows, matrix.sum(axis=1))[:, None]
         sums = matrix.sum(axis=0)
-        if np.allclose(sums, columns, rtol=PRECISION, atol=PRECISION):
+        if np.allclose(sums, columns, rtol=SCALING_PRECISION, atol=SCALING_PRECISION):
             break
         matrix = matrix * _ratio(columns, sums)
     # Where a draw has zeros the margins may be out of reach; what is cut off here is handed out again.

@@ -17,9 +17,10 @@ import numpy as np
 
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import FewLabelsUse, Scenario
-from grandrounds.data.partition.divide import SERVER, Sites
+from grandrounds.data.partition.divide import Sites
 from grandrounds.data.partition.groups import divide_into_counts, shares_to_counts, whole_groups
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.protocol.names import SERVER
 
 
 def relabel(
@@ -80,7 +81,7 @@ def _require_labels(sites: Sites, labelled_sites: Collection[str], scenario: str
 
 SERVER_IMAGES = 1000
 SERVER_SOURCE = "ISIC2019"
-PARTS = ("labelled", "unlabelled", "val", "test")
+FEDPERL_PARTS = ("labelled", "unlabelled", "val", "test")
 Counts = dict[tuple[str, str], int]
 
 # Per source and site: labelled, unlabelled, validation, test.
@@ -97,7 +98,7 @@ CLIENTS: tuple[tuple[str, str, tuple[int, int, int, int]], ...] = (
     ("Derm7pt", "site-10", (82, 408, 120, 377)),
 )
 
-SOURCES = tuple(dict.fromkeys(source for source, _, _ in CLIENTS))
+FEDPERL_SOURCES = tuple(dict.fromkeys(source for source, _, _ in CLIENTS))
 
 LABELLED_SITES = ("site-2", "site-10")
 """The two hospitals that have labels in the scenario with few labelled clients: the paper's clients 1 and 9."""
@@ -142,7 +143,7 @@ def client_counts(source: str, images: int, scale: bool) -> Counts:
         (site, part): size
         for owner, site, sizes in CLIENTS
         if owner == source
-        for part, size in zip(PARTS, sizes, strict=True)
+        for part, size in zip(FEDPERL_PARTS, sizes, strict=True)
     }
     spare = images - sum(server.values())
     if scale and len(clients) <= spare < sum(clients.values()):
@@ -163,7 +164,7 @@ def scaled_sources(records: Sequence[Record]) -> dict[str, dict[str, int]]:
     Returns:
         Per data set what is ``needed`` and what was ``found``, the server's images included.
     """
-    needed = {source: sum(sum(sizes) for owner, _, sizes in CLIENTS if owner == source) for source in SOURCES}
+    needed = {source: sum(sum(sizes) for owner, _, sizes in CLIENTS if owner == source) for source in FEDPERL_SOURCES}
     needed[SERVER_SOURCE] += SERVER_IMAGES
     return {
         source: {"needed": needed[source], "found": len(own)}
@@ -174,12 +175,12 @@ def scaled_sources(records: Sequence[Record]) -> dict[str, dict[str, int]]:
 
 def _by_source(records: Sequence[Record]) -> dict[str, list[Record]]:
     """The records of each data set in their order; a group that spans data sets is with that of its first record."""
-    known = [record for record in records if record.source.startswith(SOURCES)]
+    known = [record for record in records if record.source.startswith(FEDPERL_SOURCES)]
     source_at: dict[int, str] = {}
     for members in whole_groups(known):
-        home = next(source for source in SOURCES if known[members[0]].source.startswith(source))
+        home = next(source for source in FEDPERL_SOURCES if known[members[0]].source.startswith(source))
         source_at |= dict.fromkeys(members, home)
-    own: dict[str, list[Record]] = {source: [] for source in SOURCES}
+    own: dict[str, list[Record]] = {source: [] for source in FEDPERL_SOURCES}
     for index, record in enumerate(known):
         own[source_at[index]].append(record)
     return own

@@ -24,13 +24,13 @@ from grandrounds.data.manifest import (
     require_grouped,
     write_manifest,
 )
-from grandrounds.data.partition.divide import SERVER
 from grandrounds.data.partition.label_noise import DrawnLabel, write_drawn_labels
 from grandrounds.data.partition.public_set import PublicSet, list_path, write_public_set
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import file_names, put_in_place, temporary_sibling, write_json
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE, task_entry
 

@@ -26,7 +26,6 @@ from grandrounds.data.manifest import Record
 from grandrounds.data.options import MutualOptions, PartitionOptions, SyntheticDevice
 from grandrounds.data.own_datasets import ReaderOptions, dataset_options
 from grandrounds.data.partition.divide import (
-    SERVER,
     Sites,
     assign_round_robin,
     by_name,
@@ -49,6 +48,7 @@ from grandrounds.data.partition.splits import (
     stratified_train_val,
 )
 from grandrounds.errors import ConfigurationError
+from grandrounds.protocol.names import SERVER
 from grandrounds.seeding import numpy_generator
 
 

@@ -18,6 +18,7 @@ from grandrounds.checks import require_at_least
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_FINDINGS, draw_findings, draw_phantom
 from grandrounds.data.images.devices import DEVICES
 from grandrounds.data.manifest import Record, write_manifest
+from grandrounds.data.partition.files import MANIFEST_FILE
 from grandrounds.data.partition.groups import shares_to_counts
 from grandrounds.data.partition.splits import assign_splits
 from grandrounds.data.site import CONFIG_NAME
@@ -30,17 +31,16 @@ DATASET_NAME = "phantom"
 FINDINGS_NAME = "phantom_findings"
 """Of pictures with any number of findings."""
 IMAGES_FILE = "images.npz"
-MANIFEST_FILE = "manifest.csv"
 ARGUMENTS_FILE = "phantom.json"
 FILES = frozenset({CONFIG_NAME, IMAGES_FILE, MANIFEST_FILE, ARGUMENTS_FILE})
 
-VALIDATION, TEST = 0.15, 0.25
+VALIDATION_SHARE, TEST_SHARE = 0.15, 0.25
 OWN_DEVICE_SHARE = 0.85
 CLASS_SHARES = (0.40, 0.25, 0.20, 0.15)
 FINDING_SHARE = 0.4
 """Of the images that show a finding, on average."""
 MAX_IMAGES_PER_PATIENT = 3
-MIN_IMAGES = 12
+MIN_PHANTOM_IMAGES = 12
 
 
 def phantom_site(
@@ -68,7 +68,7 @@ def phantom_site(
         ConfigurationError: if the folder contains other files.
         ValueError: if a number is out of range or a device unknown.
     """
-    require_at_least(images, MIN_IMAGES, "images")
+    require_at_least(images, MIN_PHANTOM_IMAGES, "images")
     require_at_least(len(devices), 1, "the number of devices")
     target = Path(folder).resolve() / site
     arguments = {
@@ -125,7 +125,7 @@ def _draw_records(
         )
         for index, patient in enumerate(patients)
     ]
-    return assign_splits(records, generator, site=site, validation=VALIDATION, test=TEST, labelled=labelled)
+    return assign_splits(records, generator, site=site, validation=VALIDATION_SHARE, test=TEST_SHARE, labelled=labelled)
 
 
 def _site_number(site: str) -> int:

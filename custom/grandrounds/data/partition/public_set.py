@@ -23,7 +23,7 @@ from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
 from grandrounds.files import csv_bytes, write_csv
 
-COLUMNS = ("image", "content", "pixels")
+PUBLIC_SET_COLUMNS = ("image", "content", "pixels")
 LIST_SUFFIX = ".sha256.csv"
 FINGERPRINT = 8
 """Bytes of each hash that are sent: 2^64 values distinguish files that are not forged."""
@@ -53,7 +53,7 @@ class PublicSet:
     @property
     def digest(self) -> str:
         """SHA-256 over all of it, in hexadecimal: equal if and only if the sets are."""
-        return hashlib.sha256(csv_bytes(COLUMNS, _cells(self))).hexdigest()
+        return hashlib.sha256(csv_bytes(PUBLIC_SET_COLUMNS, _cells(self))).hexdigest()
 
 
 def list_path(manifest: Path) -> Path:
@@ -142,7 +142,7 @@ def first_unlike(here: PublicSet, there: NDArray[np.uint8]) -> str | None:
 
 def write_public_set(public: PublicSet, path: Path) -> None:
     """Write the list as CSV; the SHA-256 of the file's bytes is the set's digest."""
-    write_csv(path, COLUMNS, _cells(public))
+    write_csv(path, PUBLIC_SET_COLUMNS, _cells(public))
 
 
 def read_public_set(path: Path) -> PublicSet:
@@ -152,7 +152,7 @@ def read_public_set(path: Path) -> PublicSet:
         DataError: if the file is not a table with these columns, or the names are not in order or not distinct.
     """
     images: list[PublicImage] = []
-    for line, row in read_table(path, COLUMNS):
+    for line, row in read_table(path, PUBLIC_SET_COLUMNS):
         if images and row["image"] <= images[-1].image:
             raise DataError(
                 f"{path} line {line}: public image {row['image']!r} must not come after {images[-1].image!r}; "

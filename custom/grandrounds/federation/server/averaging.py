@@ -25,7 +25,8 @@ from grandrounds.protocol.messages import (
     floating_entries,
     require_like,
 )
-from grandrounds.protocol.paths import SERVER, key_folders
+from grandrounds.protocol.names import SERVER
+from grandrounds.protocol.paths import key_folders
 from grandrounds.protocol.problem import require_whole_models
 from grandrounds.protocol.tensors import FULL, UpdatePrecision, apply_update, require_finite_tensors
 

@@ -33,8 +33,8 @@ from grandrounds.models.weights import with_intensities
 from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, Payload, State
-from grandrounds.protocol.names import VALIDATION, VALIDATION_PREFIX
-from grandrounds.protocol.paths import SERVER, claimed_folder, require_confined, result_folder
+from grandrounds.protocol.names import SERVER, VALIDATION, VALIDATION_PREFIX
+from grandrounds.protocol.paths import claimed_folder, require_confined, result_folder
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UPDATE_PRECISION

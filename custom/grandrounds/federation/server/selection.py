@@ -30,8 +30,7 @@ from grandrounds.federation.site.data import load_checked_data, load_dataset
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State
-from grandrounds.protocol.names import VALIDATION_PREFIX
-from grandrounds.protocol.paths import SERVER
+from grandrounds.protocol.names import SERVER, VALIDATION_PREFIX
 from grandrounds.protocol.problem import Problem
 
 _logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
 from grandrounds.federation.site.options import ComputeOptions
 from grandrounds.federation.site.worker import row_noise
-from grandrounds.models.adaptation import MIN_IMAGES
+from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES
 from grandrounds.models.registry import minimum_image_size, require_buildable
 from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.paths import cache_folder, data_folders, in_kit, state_folder
@@ -55,10 +55,10 @@ def load_checked_data(
             log.warning("%s", finding.message)
     require_healthy(findings)
     count = len(data.rows("train"))
-    if trains and problem.norm == SITE_NORM and count < MIN_IMAGES:
+    if trains and problem.norm == SITE_NORM and count < MIN_STATISTICS_IMAGES:
         raise DataError(
-            f"{site}: problem.norm=site takes the statistics of {MIN_IMAGES} training images or more, labelled or not, "
-            f"and there are {count}; add images, or set problem.norm to frozen"
+            f"{site}: problem.norm=site takes the statistics of {MIN_STATISTICS_IMAGES} training images or more, labelled "
+            f"or not, and there are {count}; add images, or set problem.norm to frozen"
         )
     return data
 

@@ -41,6 +41,7 @@ from grandrounds.protocol.messages import (
     GLOBAL,
     JOIN,
     SCORED,
+    TASKS,
     TEST,
     TRAIN,
     UPDATE,
@@ -60,7 +61,6 @@ from grandrounds.protocol.paths import claimed_folder, in_kit
 from grandrounds.protocol.problem import TRAIN_ALL
 from grandrounds.protocol.tensors import difference
 
-TASKS = (JOIN, TRAIN, VALIDATE, TEST)
 ARCHITECTURE_FACTS = ("backbone", "architecture")
 
 

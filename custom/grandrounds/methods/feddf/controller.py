@@ -24,7 +24,7 @@ from grandrounds.models.registry import build_model
 from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
-from grandrounds.protocol.paths import SERVER
+from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.problem import require_whole_models
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UpdatePrecision, apply_update

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
-from grandrounds.data.images.randaugment import LEVELS
+from grandrounds.data.images.randaugment import MAGNITUDE_LEVELS
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, train_steps
@@ -51,7 +51,9 @@ class SemiSupervisedOptions(Options):
     supervised_weight: Annotated[float, "factor of the supervised loss", Min(0)] = 1.0
     unlabelled_batch_size: Annotated[int | None, "unlabelled images per step; null for batch_size", Min(2)] = None
     strong_levels: Annotated[
-        tuple[int, int] | None, "minimum and maximum strength of RandAugment (FedMatch: 2 to 5)", Range(1, LEVELS)
+        tuple[int, int] | None,
+        "minimum and maximum strength of RandAugment (FedMatch: 2 to 5)",
+        Range(1, MAGNITUDE_LEVELS),
     ] = None
     weak_pass: Annotated[
         Literal["train", "eval"], "the network's mode on weak views; train updates batch norm (FedPerl's code)"

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 NORM_EPSILON = 1e-3
 NORM_MOMENTUM = 0.01
-STEM_WIDTH = 32
+LITE0_STEM_WIDTH = 32
 LAST_WIDTH = 1280
-DROPOUT = 0.2
+LITE0_DROPOUT = 0.2
 
 
 class Stage(NamedTuple):
@@ -104,9 +104,9 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
-        self.stem = nn.Sequential(*_activated(SameConv2d(channels, STEM_WIDTH, 3, stride=2)))
+        self.stem = nn.Sequential(*_activated(SameConv2d(channels, LITE0_STEM_WIDTH, 3, stride=2)))
         blocks: list[nn.Module] = []
-        before = STEM_WIDTH
+        before = LITE0_STEM_WIDTH
         for stage in STAGES:
             for block in range(stage.blocks):
                 stride = stage.stride if block == 0 else 1
@@ -114,7 +114,7 @@ class EfficientNetLite0(nn.Module):
                 before = stage.width
         self.blocks = nn.Sequential(*blocks)
         self.widen = nn.Sequential(*_activated(SameConv2d(before, LAST_WIDTH, 1)))
-        self.classifier = nn.Sequential(nn.Dropout(DROPOUT), nn.Linear(LAST_WIDTH, classes))
+        self.classifier = nn.Sequential(nn.Dropout(LITE0_DROPOUT), nn.Linear(LAST_WIDTH, classes))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-GROUPS = 2
+SHUFFLE_GROUPS = 2
 SHUFFLE_STEM_WIDTH = 24
 SHUFFLE_WIDTHS = (200, 400, 800)
 SHUFFLE_UNITS = (4, 8, 4)
@@ -37,7 +37,7 @@ class ShuffleUnit(nn.Module):
         self.expand = nn.Sequential(
             *_normalised(nn.Conv2d(width, width, 3, stride, padding=1, groups=width, bias=False)),
             nn.ReLU(inplace=True),
-            *_normalised(nn.Conv2d(width, width_out, 1, groups=GROUPS, bias=False)),
+            *_normalised(nn.Conv2d(width, width_out, 1, groups=SHUFFLE_GROUPS, bias=False)),
         )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -66,8 +66,8 @@ class ShuffleNet(nn.Module):
         before = SHUFFLE_STEM_WIDTH
         for width, count in zip(SHUFFLE_WIDTHS, SHUFFLE_UNITS, strict=True):
             # The stem has too few channels for groups.
-            units.append(ShuffleUnit(before, width, 2, groups_in=1 if before == SHUFFLE_STEM_WIDTH else GROUPS))
-            units.extend(ShuffleUnit(width, width, 1, groups_in=GROUPS) for _ in range(count - 1))
+            units.append(ShuffleUnit(before, width, 2, groups_in=1 if before == SHUFFLE_STEM_WIDTH else SHUFFLE_GROUPS))
+            units.extend(ShuffleUnit(width, width, 1, groups_in=SHUFFLE_GROUPS) for _ in range(count - 1))
             before = width
         self.units = nn.Sequential(*units)
         self.classifier = nn.Linear(before, classes)

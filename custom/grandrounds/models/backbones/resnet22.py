@@ -38,8 +38,8 @@ from grandrounds.models.backbones import resnet22_unpickle
 from grandrounds.models.norm import statistics_untouched
 from grandrounds.models.split import head_name
 
-STEM_WIDTH = 16
-WIDTHS = (16, 32, 64, 128, 256)
+RESNET22_STEM_WIDTH = 16
+RESNET22_WIDTHS = (16, 32, 64, 128, 256)
 BLOCKS = 2
 HEAD_WIDTHS = (128, 64)
 HEAD_DROPOUT = 0.5
@@ -93,10 +93,12 @@ class ResNet22(nn.Module):
         super().__init__()
         self.recompute = False
         self.noise = InputNoise(input_noise)
-        self.stem = nn.Sequential(nn.Conv2d(channels, STEM_WIDTH, 7, stride=2, bias=False), nn.MaxPool2d(3, stride=2))
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, RESNET22_STEM_WIDTH, 7, stride=2, bias=False), nn.MaxPool2d(3, stride=2)
+        )
         blocks: list[nn.Module] = []
-        before = STEM_WIDTH
-        for stage, width in enumerate(WIDTHS):
+        before = RESNET22_STEM_WIDTH
+        for stage, width in enumerate(RESNET22_WIDTHS):
             for block in range(BLOCKS):
                 blocks.append(PreActivationBlock(before, width, 2 if stage and not block else 1, first=not block))
                 before = width
@@ -150,7 +152,7 @@ View = Literal["cc", "mlo"]
 ENTRY = "model"
 TIMEOUT_SECONDS = 300.0
 LAYER = re.compile(r"layer_list\.(\d+)\.(\d+)\.(.+)")
-PARTS: Mapping[str, str] = {
+PUBLISHED_PARTS: Mapping[str, str] = {
     "bn1": "norm1",
     "bn2": "norm2",
     "conv1": "conv1",
@@ -170,9 +172,9 @@ def published_name(name: str) -> str | None:
     if whole in ("first_conv", "final_bn"):
         return f"{'stem.0' if whole == 'first_conv' else 'norm'}.{entry}"
     found = LAYER.fullmatch(whole)
-    if found is None or found[3] not in PARTS:
+    if found is None or found[3] not in PUBLISHED_PARTS:
         return None
-    return f"blocks.{int(found[1]) * BLOCKS + int(found[2])}.{PARTS[found[3]]}.{entry}"
+    return f"blocks.{int(found[1]) * BLOCKS + int(found[2])}.{PUBLISHED_PARTS[found[3]]}.{entry}"
 
 
 def from_published(weights: Mapping[str, Tensor], view: View = "cc") -> dict[str, Tensor]:

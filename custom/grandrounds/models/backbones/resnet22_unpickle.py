@@ -19,7 +19,7 @@ from typing import Any
 MEMORY_BYTES = 16 << 30
 FILE_BYTES = 1 << 30
 SECONDS = 300
-KNOWN = frozenset(
+SAFE_GLOBALS = frozenset(
     {
         ("collections", "OrderedDict"),
         ("torch._utils", "_rebuild_tensor"),
@@ -62,7 +62,7 @@ class TensorsOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Resolve a name."""
-        return super().find_class(module, name) if (module, name) in KNOWN else Inert
+        return super().find_class(module, name) if (module, name) in SAFE_GLOBALS else Inert
 
 
 def limit_resources() -> None:

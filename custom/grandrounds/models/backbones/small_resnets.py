@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 COMPACT_STEM_WIDTH = 16
 COMPACT_WIDTHS = (32, 64, 96)
-WIDTHS = (64, 128, 256, 512)
+RESNET_WIDTHS = (64, 128, 256, 512)
 
 
 class BasicBlock(nn.Module):
@@ -97,10 +97,10 @@ class ShallowResNet(ResNet):
     def __init__(self, classes: int, channels: int, blocks: tuple[int, int, int, int]) -> None:
         stages = [
             (width, 2 if stage > 0 and block == 0 else 1)
-            for stage, (width, count) in enumerate(zip(WIDTHS, blocks, strict=True))
+            for stage, (width, count) in enumerate(zip(RESNET_WIDTHS, blocks, strict=True))
             for block in range(count)
         ]
-        super().__init__(classes, channels, WIDTHS[0], 1, stages)
+        super().__init__(classes, channels, RESNET_WIDTHS[0], 1, stages)
 
 
 class ResNet10(ShallowResNet):

@@ -48,7 +48,7 @@ from grandrounds.protocol.spending import TRAINING_GATE, Spending, Unit, update_
 
 PUBLIC = "public"
 """In a task's values: the data set whose images predictions are about."""
-FOLDER = "privacy"
+PRIVACY_FOLDER = "privacy"
 """Of ledger and audit trail, in the site's ``local`` folder."""
 CLIPPED_KINDS = frozenset(kind for kind, known in KINDS.items() if ClipAndNoise in known.treatments)
 CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isupper())
@@ -232,7 +232,7 @@ def _gate(fl_ctx: FLContext) -> Gate:
 
 
 def _folder(fl_ctx: FLContext) -> Path:
-    return Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / FOLDER
+    return Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / PRIVACY_FOLDER
 
 
 def _place(fl_ctx: FLContext) -> tuple[str, list[Path], Path]:

@@ -27,7 +27,7 @@ from grandrounds.privacy.accounting import exceeds, spent_epsilon
 from grandrounds.privacy.gate.audit import Reason, Refused, write_audit
 from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected, Part, inspect, may_leave
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
-from grandrounds.privacy.gate.policy import SAMPLES, ReleaseRule, SitePolicy
+from grandrounds.privacy.gate.policy import SAMPLES_UNIT, ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.scored import count_scored
 from grandrounds.privacy.gate.treatment import NOT_PRIVATE, ClipAndNoise, RecordLevel
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
@@ -190,9 +190,9 @@ class Gate:
         """Without the numbers that would show whether a training has failed, where updates cost epsilon."""
         if not self.hides_failures(facts) and (UPDATE in known.releases or not self.counts_updates(facts)):
             return known
-        shown = facts.expected.images if may_leave(SAMPLES, self.policy, facts.expected) else 1
+        shown = facts.expected.images if may_leave(SAMPLES_UNIT, self.policy, facts.expected) else 1
         scores = {name: value for name, value in known.scalars.items() if not self._of_training(name)}
-        numbers = {**scores, SAMPLES: float(shown)} if shown > 1 else scores
+        numbers = {**scores, SAMPLES_UNIT: float(shown)} if shown > 1 else scores
         withheld = sorted({*known.withheld, *(known.scalars.keys() - numbers.keys())})
         return replace(known, scalars=numbers, withheld=tuple(withheld), samples=max(1, shown))
 

@@ -12,7 +12,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.files import write_json
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 
-IMAGES = "images"
+DIGEST_FOLDER = "images"
 """Folder with the digests of the images of each data set, beside the ledger."""
 
 
@@ -28,7 +28,7 @@ def require_own_images(folder: Path, dataset: DatasetIdentity, root: Path, names
     Raises:
         ConfigurationError: naming both data sets and the number of images.
     """
-    path = folder / IMAGES / f"{dataset.fingerprint}.json"
+    path = folder / DIGEST_FOLDER / f"{dataset.fingerprint}.json"
     if path.is_file():
         return
     own = {_digest(root / name) for name in names}

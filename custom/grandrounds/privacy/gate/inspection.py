@@ -20,13 +20,13 @@ from grandrounds.evaluation.metrics import FROM_CONFUSION, SELECTABLE, selectabl
 from grandrounds.models.registry import backbone_names
 from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected, no_distributions
-from grandrounds.privacy.gate.policy import PARTS, SAMPLES, ReleaseRule, SitePolicy
+from grandrounds.privacy.gate.policy import COUNTED_PARTS, SAMPLES_UNIT, ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.treatment import Logits
 from grandrounds.protocol.messages import FACTS, MAX_SAMPLES, METRICS, PROTOCOL, WITHHELD, ReleaseKind
 from grandrounds.protocol.registration import require_facts
 
 HEADER = {"protocol", "round", "run_id", "samples"}
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/ -]{0,127}")
+MESSAGE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/ -]{0,127}")
 MAX_NUMBERS = 1024
 """In one answer, so that an image cannot leave as one number per pixel."""
 MAX_RELEASES = 8
@@ -37,7 +37,7 @@ WORDS = frozenset(
     {
         *SELECTABLE,
         *FROM_CONFUSION,
-        *PARTS,
+        *COUNTED_PARTS,
         "n",
         "round",
         "f1",
@@ -49,16 +49,16 @@ WORDS = frozenset(
     }
 )
 """What a number's name may have after its first part, beside whole numbers, where a rule leaves it open."""
-DIGEST = re.compile(r"[0-9a-f]{64}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 """The form of every other fact."""
 MIN_COUNT = 10
 """Images in a count, whatever a policy or a job asks for."""
-COUNTED = ("images.", "size.")
+COUNT_PREFIXES = ("images.", "size.")
 """How the names of counts begin."""
 MAX_DIGITS = 6
 METRIC_VALUES = "METRICS"
 """FLARE's data kind of numbers."""
-DTYPES = frozenset(
+TENSOR_TYPES = frozenset(
     {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int32, torch.int64}
 )
 
@@ -127,7 +127,7 @@ def inspect(answer: Answer, policy: SitePolicy, expected: Expected) -> Inspected
     facts = {name: text for name, text in texts.items() if policy.allows_fact(name) and _is_fact(name, text)}
     withheld = sorted((numbers.keys() - allowed.keys()) | (texts.keys() - facts.keys()) | kept)
     samples = answer.header["samples"]
-    shown = samples if may_leave(SAMPLES, policy, expected) else min(samples, 1)
+    shown = samples if may_leave(SAMPLES_UNIT, policy, expected) else min(samples, 1)
     return Inspected(releases, allowed, facts, tuple(withheld), shown)
 
 
@@ -145,7 +145,7 @@ def _require_header(header: Mapping[str, Any], expected: Expected) -> None:
 
 
 def _require_name(name: Any, what: str) -> None:
-    if type(name) is not str or not NAME.fullmatch(name):
+    if type(name) is not str or not MESSAGE_NAME.fullmatch(name):
         raise Refused(Reason.FORM, f"{what} has the name {name!r}")
 
 
@@ -198,11 +198,11 @@ def _large_enough(name: str, value: float, policy: SitePolicy) -> bool:
     """Whether a count is of enough images; a number that is no count is."""
     rule = policy.scalar_rule_for(name)
     minimum = rule.minimum_count if rule else 0
-    return not (name.startswith(COUNTED) or minimum) or value >= max(minimum, MIN_COUNT)
+    return not (name.startswith(COUNT_PREFIXES) or minimum) or value >= max(minimum, MIN_COUNT)
 
 
 def _is_fact(name: str, text: str) -> bool:
-    return text in backbone_names() if name == "backbone" else DIGEST.fullmatch(text) is not None
+    return text in backbone_names() if name == "backbone" else SHA256.fullmatch(text) is not None
 
 
 def _stays(name: str, part: Part, policy: SitePolicy) -> bool:
@@ -242,7 +242,7 @@ def _tensors(name: str, data: Any, rule: ReleaseRule, expected: Expected) -> Map
 def _require_plain(value: Any, where: str) -> None:
     if type(value) is not Tensor:
         raise Refused(Reason.FORM, f"{where} is not a tensor, but a {type(value).__name__}")
-    if value.dtype not in DTYPES or value.layout != torch.strided or value.is_meta or value.is_nested:
+    if value.dtype not in TENSOR_TYPES or value.layout != torch.strided or value.is_meta or value.is_nested:
         raise Refused(Reason.FORM, f"{where} is of {value.dtype}, {value.layout}")
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         raise Refused(Reason.VALUES, f"{where} has a value that is NaN or infinite", by_training=True)

@@ -35,7 +35,7 @@ from grandrounds.protocol.tasks import SINGLE
 
 WEIGHT_DIFF, APP_DEFINED = "WEIGHT_DIFF", "APP_DEFINED"
 """FLARE's data kinds."""
-ROUNDING = 1e-2
+DISTRIBUTION_TOLERANCE = 1e-2
 """By which the sum of a distribution in half precision may differ from one."""
 
 
@@ -123,7 +123,7 @@ def no_distributions(value: Tensor) -> bool:
         True
     """
     scaled = value.double() / (255.0 if value.dtype == torch.uint8 else 1.0)
-    rounding = value.shape[1] / 255.0 if value.dtype == torch.uint8 else ROUNDING
+    rounding = value.shape[1] / 255.0 if value.dtype == torch.uint8 else DISTRIBUTION_TOLERANCE
     return bool((scaled < 0).any()) or bool(((scaled.sum(dim=1) - 1).abs() > rounding).any())
 
 

@@ -25,16 +25,15 @@ from grandrounds.files import require_object
 from grandrounds.options import POSITIVE, Min, require_value
 from grandrounds.privacy.gate.kinds import KINDS, treatment_names
 from grandrounds.privacy.gate.treatment import Deny, RecordLevel, Treatment
-from grandrounds.protocol.messages import JOIN, TEST, TRAIN, UPDATE, VALIDATE, ReleaseKind
+from grandrounds.protocol.messages import TASKS, UPDATE, ReleaseKind
 from grandrounds.protocol.spending import Mechanism, Unit, require_delta
 
 POLICY_KEY = "grandrounds"
 GATE = "grandrounds.privacy.gate.filters.SitePrivacyGate"
-TASKS = (JOIN, TRAIN, VALIDATE, TEST)
-SAMPLES = "samples"
+SAMPLES_UNIT = "samples"
 SCORED_ANSWERS = 1000
 """With scores, of one job, where a policy sets no number; a run has one in each round, and two at its end."""
-PARTS = ("train", "labelled", "val", "test")
+COUNTED_PARTS = ("train", "labelled", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -240,7 +239,7 @@ def _scalar(content: Any, where: str) -> ScalarRule:
     require_value(entry["minimum_support"], int, Min(1), f"{where}.minimum_support")
     count = entry.get("minimum_count", 0)
     require_value(count, int, Min(0), f"{where}.minimum_count")
-    part = _word(entry["part"], PARTS, f"{where}.part")
+    part = _word(entry["part"], COUNTED_PARTS, f"{where}.part")
     name = _text(entry["name"], f"{where}.name")
     if "." not in name and any(sign in name for sign in "*?["):
         raise ConfigurationError(

@@ -31,9 +31,9 @@ from grandrounds.protocol.spending import SAMPLED, Mechanism, Spending, Unit, no
 State = Mapping[str, Tensor]
 RunningStatistics = Literal["refuse", "average", "drop", "keep"]
 MATRIX, SUPPORT = "matrix", "support"
-ROUNDING = 1e-9
+MULTIPLIER_TOLERANCE = 1e-9
 """Of a noise multiplier that was multiplied by a bound and divided by it again."""
-MIN_SUPPORT = 5
+DEFAULT_MIN_PATIENTS = 5
 """Minimum number of patients behind a class where a policy sets none."""
 NEAR = 1e-2
 """Distance over the clipping bound below which two embeddings count as one image's: averaging them would halve the noise."""
@@ -184,7 +184,7 @@ class MinimumSupport(Options, Treatment):
     name: ClassVar[str] = "minimum_support"
     optional: ClassVar[tuple[str, ...]] = ("minimum",)
     # With one patient a row would be this patient's.
-    minimum: Annotated[int, "patients (or samples, as the method counts) behind a row", Min(2)] = MIN_SUPPORT
+    minimum: Annotated[int, "patients (or samples, as the method counts) behind a row", Min(2)] = DEFAULT_MIN_PATIENTS
 
     def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; exactly ``matrix`` and ``support``."""
@@ -254,7 +254,7 @@ class RecordLevel(Options, Treatment):
         if trained is None or trained.mechanism is not Mechanism.DP_SGD:
             raise ValueError(NOT_PRIVATE)
         multiplier = trained.sigma / trained.sensitivity
-        if multiplier < self.min_noise_multiplier * (1 - ROUNDING):
+        if multiplier < self.min_noise_multiplier * (1 - MULTIPLIER_TOLERANCE):
             raise ValueError(
                 f"the training's noise multiplier is {multiplier:.4g}, the policy needs {self.min_noise_multiplier:g}"
             )

@@ -10,7 +10,7 @@ from typing import Any
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
-VERSION = 1
+LEDGER_VERSION = 1
 OPENING, BOOKING, AMENDMENT = "opening", "release", "amendment"
 
 
@@ -52,7 +52,13 @@ class Opening:
 
     def to_json(self) -> dict[str, Any]:
         """The line as plain values."""
-        return {"kind": OPENING, "version": VERSION, "time": self.time, "site": self.site, "identity": self.identity}
+        return {
+            "kind": OPENING,
+            "version": LEDGER_VERSION,
+            "time": self.time,
+            "site": self.site,
+            "identity": self.identity,
+        }
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,7 @@ def read_line(line: Mapping[str, Any], where: str) -> Opening | Amendment | Book
     """
     kind = line.get("kind")
     try:
-        if kind == OPENING and line["version"] == VERSION:
+        if kind == OPENING and line["version"] == LEDGER_VERSION:
             return Opening(line["time"], line["site"], line["identity"])
         if kind == AMENDMENT:
             return Amendment(line["time"], _dataset(line), line["reason"])

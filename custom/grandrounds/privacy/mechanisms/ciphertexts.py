@@ -24,7 +24,7 @@ DEGREE = 8192
 MODULUS_BITS = (60, 40, 40)
 SCALE = 2.0**40
 SLOTS = DEGREE // 2
-WORD = np.dtype("<i8")
+CIPHER_WORD = np.dtype("<i8")
 
 
 class Keys(NamedTuple):
@@ -159,7 +159,7 @@ def pack(ciphertexts: Sequence[bytes]) -> Tensor:
         >>> pack([b"ab", b"c"]).tolist()[::8]
         [2, 2, 1, 97]
     """
-    header = np.array([len(ciphertexts), *map(len, ciphertexts)], WORD).tobytes()
+    header = np.array([len(ciphertexts), *map(len, ciphertexts)], CIPHER_WORD).tobytes()
     return torch.from_numpy(np.frombuffer(header + b"".join(ciphertexts), np.uint8).copy())
 
 
@@ -178,12 +178,12 @@ def unpack(packed: Tensor, name: str) -> list[bytes]:
             f"{name}: expected a vector of torch.uint8, got {packed.dtype} of shape {tuple(packed.shape)}"
         )
     content = packed.cpu().numpy().tobytes()
-    words = len(content) // WORD.itemsize
-    count = int(np.frombuffer(content, WORD, 1)[0]) if words else 0
+    words = len(content) // CIPHER_WORD.itemsize
+    count = int(np.frombuffer(content, CIPHER_WORD, 1)[0]) if words else 0
     if not 1 <= count < words:
         raise MessageError(f"{name}: the ciphertexts are damaged: {count} ciphertexts in {len(content)} bytes")
-    lengths = np.frombuffer(content, WORD, count, WORD.itemsize).tolist()
-    ends = list(accumulate(lengths, initial=WORD.itemsize * (1 + count)))
+    lengths = np.frombuffer(content, CIPHER_WORD, count, CIPHER_WORD.itemsize).tolist()
+    ends = list(accumulate(lengths, initial=CIPHER_WORD.itemsize * (1 + count)))
     if min(lengths) < 1 or ends[-1] != len(content):
         raise MessageError(f"{name}: the ciphertexts are damaged: {ends[-1]} bytes announced, got {len(content)}")
     return [content[start:end] for start, end in pairwise(ends)]

@@ -36,7 +36,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 MEAN_TOLERANCE = 1e-4
 DRAWN = 4
 """Samples with which a loss is checked."""
-WORD = 2**53
+FLOAT_STEPS = 2**53
 GRADIENT_VALUES, MAX_MICROBATCH = 2**24, 512
 """How many values the samples' gradients may have in memory at once, and the maximum number of samples."""
 HALF_ULP = 2.0**-24
@@ -207,7 +207,7 @@ def poisson_batches(
     """
     for _ in range(options.steps):
         words = np.frombuffer(random_bytes(8 * len(rows)), np.uint64) >> np.uint64(11)
-        yield rows[words < np.uint64(math.ceil(options.sampling_rate * WORD))]
+        yield rows[words < np.uint64(math.ceil(options.sampling_rate * FLOAT_STEPS))]
 
 
 def one_image_each(units: Sequence[NDArray[np.int64]], random_bytes: RandomBytes = os.urandom) -> NDArray[np.int64]:

@@ -18,9 +18,9 @@ from grandrounds.data.datasets.published import BENIGN, MALIGNANT, images_by_fol
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
 
-SOURCE = "CBIS-DDSM"
-VENDOR = "film"
-TABLES: Mapping[str, bool] = {
+CBIS_DDSM_SOURCE = "CBIS-DDSM"
+CBIS_DDSM_VENDOR = "film"
+CBIS_DDSM_TABLES: Mapping[str, bool] = {
     "mass_case_description_train_set.csv": False,
     "mass_case_description_test_set.csv": True,
     "calc_case_description_train_set.csv": False,
@@ -28,14 +28,14 @@ TABLES: Mapping[str, bool] = {
 }
 """The four tables, and whether each is for testing."""
 
-COLUMNS = ("patient_id", "left or right breast", "image view", "pathology", "image file path")
+CBIS_DDSM_COLUMNS = ("patient_id", "left or right breast", "image view", "pathology", "image file path")
 PATHOLOGY: Mapping[str, Finding] = {
     "BENIGN": BENIGN,
     "BENIGN_WITHOUT_CALLBACK": BENIGN,
     "MALIGNANT": MALIGNANT,
 }
-SIDES = ("LEFT", "RIGHT")
-VIEWS = ("CC", "MLO")
+CBIS_DDSM_SIDES = ("LEFT", "RIGHT")
+CBIS_DDSM_VIEWS = ("CC", "MLO")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def read_cbis_ddsm(root: Path | str) -> tuple[tuple[Mammogram, ...], dict[str, i
         DataError: if a table, a column, a value or an image is missing or wrong; file and line are named.
     """
     root = Path(root)
-    rows = [row for name, test in TABLES.items() for row in _abnormalities(root / name, test)]
+    rows = [row for name, test in CBIS_DDSM_TABLES.items() for row in _abnormalities(root / name, test)]
     trained = {row.patient for row in rows if not row.test}
     both = {row.patient for row in rows if row.test} & trained
     films: dict[tuple[str, str, str], list[_Abnormality]] = defaultdict(list)
@@ -79,11 +79,14 @@ def read_cbis_ddsm(root: Path | str) -> tuple[tuple[Mammogram, ...], dict[str, i
 
 def _abnormalities(table: Path, test: bool) -> Iterable[_Abnormality]:
     if not table.is_file():
-        raise DataError(f"no {SOURCE} in {table.parent}: {table.name} is missing; all four tables are needed")
-    for line, row in read_table(table, COLUMNS):
+        raise DataError(f"no {CBIS_DDSM_SOURCE} in {table.parent}: {table.name} is missing; all four tables are needed")
+    for line, row in read_table(table, CBIS_DDSM_COLUMNS):
         where = f"{table} line {line}"
         side, view = row["left or right breast"], row["image view"]
-        for column, value, known in (("left or right breast", side, SIDES), ("image view", view, VIEWS)):
+        for column, value, known in (
+            ("left or right breast", side, CBIS_DDSM_SIDES),
+            ("image view", view, CBIS_DDSM_VIEWS),
+        ):
             if value not in known:
                 raise DataError(f"{where}, column {column}: expected {' or '.join(known)}, got {value!r}")
         require_known_label(row["pathology"], tuple(PATHOLOGY), f"{where}, column pathology")
@@ -100,7 +103,7 @@ def _mammogram(rows: Sequence[_Abnormality], files: Mapping[str, Sequence[str]],
         patient=first.patient,
         laterality="L" if first.side == "LEFT" else "R",
         view="CC" if first.view == "CC" else "MLO",
-        vendor=VENDOR,
+        vendor=CBIS_DDSM_VENDOR,
         test=test,
     )
 

@@ -19,12 +19,12 @@ from grandrounds.data.images.dicom import LATERALITY, read_header
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
 
-SOURCE = "CMMD"
-TABLE = "CMMD_clinicaldata_revision.csv"
-COLUMNS = ("ID1", "LeftRight", "classification")
+CMMD_SOURCE = "CMMD"
+CMMD_TABLE = "CMMD_clinicaldata_revision.csv"
+CMMD_COLUMNS = ("ID1", "LeftRight", "classification")
 CLASSIFICATION: Mapping[str, Finding] = {"Benign": BENIGN, "Malignant": MALIGNANT}
 KEYWORDS = (*LATERALITY, "ViewPosition", "Manufacturer")
-VIEWS: Mapping[str, View] = {"CC": "CC", "MLO": "MLO"}
+CMMD_VIEWS: Mapping[str, View] = {"CC": "CC", "MLO": "MLO"}
 
 Breast = tuple[str, str]
 """A patient and a side."""
@@ -46,7 +46,9 @@ def read_cmmd(root: Path | str, progress: Progress | None = None) -> tuple[tuple
     files = images_by_folder(root, {patient for patient, _ in findings}, ".dcm")
     for patient, paths in files.items():
         if not paths:
-            raise DataError(f"{root}: no DICOM file in a folder {patient}, which {TABLE} has; complete the data set")
+            raise DataError(
+                f"{root}: no DICOM file in a folder {patient}, which {CMMD_TABLE} has; complete the data set"
+            )
     total = sum(len(paths) for paths in files.values())
     found: list[Mammogram] = []
     read = without = 0
@@ -62,9 +64,9 @@ def read_cmmd(root: Path | str, progress: Progress | None = None) -> tuple[tuple
 
 
 def _findings(root: Path) -> dict[Breast, Finding]:
-    table = find_table(root, (TABLE,), SOURCE)
+    table = find_table(root, (CMMD_TABLE,), CMMD_SOURCE)
     findings: dict[Breast, list[Finding]] = defaultdict(list)
-    for line, row in read_table(table, COLUMNS):
+    for line, row in read_table(table, CMMD_COLUMNS):
         where = f"{table} line {line}"
         if row["LeftRight"] not in ("L", "R"):
             raise DataError(f"{where}, column LeftRight: expected L or R, got {row['LeftRight']!r}")
@@ -85,6 +87,6 @@ def _mammogram(root: Path, path: str, patient: str, findings: Mapping[Breast, Fi
         finding=findings[patient, side],
         patient=patient,
         laterality="L" if side == "L" else "R",
-        view=VIEWS.get(header["ViewPosition"], ""),
+        view=CMMD_VIEWS.get(header["ViewPosition"], ""),
         vendor=vendor_name(header["Manufacturer"]),
     )

@@ -22,17 +22,17 @@ from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 
 COLLECTION = "mammograms"
-SOURCES: Mapping[str, str] = MappingProxyType(
+SOURCE_FOLDERS: Mapping[str, str] = MappingProxyType(
     {
-        "inbreast": inbreast.SOURCE,
-        "cbis_ddsm": cbis_ddsm.SOURCE,
-        "cmmd": cmmd.SOURCE,
-        "mini_mias": mini_mias.SOURCE,
+        "inbreast": inbreast.INBREAST_SOURCE,
+        "cbis_ddsm": cbis_ddsm.CBIS_DDSM_SOURCE,
+        "cmmd": cmmd.CMMD_SOURCE,
+        "mini_mias": mini_mias.MINI_MIAS_SOURCE,
     }
 )
 """The source of each data set in records; the keys are also the folders of a collection."""
 
-MAMMOGRAPHY = (*SOURCES, COLLECTION)
+MAMMOGRAPHY = (*SOURCE_FOLDERS, COLLECTION)
 
 
 def read_mammography(
@@ -60,16 +60,16 @@ def read_mammography(
         facts |= {f"{name}_{key}": value for key, value in own.items()}
         if not published_test:
             found = tuple(replace(one, test=False) for one in found)
-        own_records = to_records(found, SOURCES[name], facts.get("normals", "benign"))
+        own_records = to_records(found, SOURCE_FOLDERS[name], facts.get("normals", "benign"))
         records += _below(root, name, images, own_records) if collected else own_records
     return tuple(records), root if collected else images, facts
 
 
 def _folders(root: Path) -> dict[str, Path]:
-    found = {name: root / name for name in SOURCES if (root / name).is_dir()}
+    found = {name: root / name for name in SOURCE_FOLDERS if (root / name).is_dir()}
     if not found:
         raise DataError(
-            f"no mammograms in {root}: looked for the folders {', '.join(SOURCES)}; name the folder of these"
+            f"no mammograms in {root}: looked for the folders {', '.join(SOURCE_FOLDERS)}; name the folder of these"
         )
     return found
 

@@ -18,11 +18,11 @@ from grandrounds.data.images.mammogram import Laterality
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
 
-SOURCE = "INbreast"
-VENDOR = "Siemens"
-TABLE = "INbreast.csv"
-COLUMNS = ("File Name", "Bi-Rads", "Laterality", "View")
-SIDES: tuple[Laterality, ...] = ("L", "R")
+INBREAST_SOURCE = "INbreast"
+INBREAST_VENDOR = "Siemens"
+INBREAST_TABLE = "INbreast.csv"
+INBREAST_COLUMNS = ("File Name", "Bi-Rads", "Laterality", "View")
+INBREAST_SIDES: tuple[Laterality, ...] = ("L", "R")
 
 
 class _File(NamedTuple):
@@ -43,11 +43,11 @@ def read_inbreast(root: Path | str, birads_3: BiradsThree = "malignant") -> tupl
         DataError: if the table, a column, a value or an image is missing or wrong; file, line and column are named.
     """
     root = Path(root)
-    table = find_table(root, (TABLE,), SOURCE)
+    table = find_table(root, (INBREAST_TABLE,), INBREAST_SOURCE)
     header = table.read_bytes().partition(b"\n")[0]
     files = _files(root)
     found = []
-    for line, row in read_table(table, COLUMNS, ";" if b";" in header else ","):
+    for line, row in read_table(table, INBREAST_COLUMNS, ";" if b";" in header else ","):
         where = f"{table} line {line}"
         if not row["File Name"]:
             continue
@@ -74,7 +74,7 @@ def _mammogram(row: Mapping[str, str], files: Mapping[str, _File], finding: Find
     number = row["File Name"]
     if number not in files:
         raise DataError(f"{where}, column File Name: no file {number}_PATIENT_....dcm was found; complete the data set")
-    if row["Laterality"] not in SIDES:
+    if row["Laterality"] not in INBREAST_SIDES:
         raise DataError(f"{where}, column Laterality: expected L or R, got {row['Laterality']!r}")
     return Mammogram(
         image=files[number].path,
@@ -82,7 +82,7 @@ def _mammogram(row: Mapping[str, str], files: Mapping[str, _File], finding: Find
         patient=files[number].patient,
         laterality="L" if row["Laterality"] == "L" else "R",
         view="CC" if row["View"] == "CC" else "MLO",
-        vendor=VENDOR,
+        vendor=INBREAST_VENDOR,
     )
 
 

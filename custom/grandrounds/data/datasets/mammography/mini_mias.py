@@ -23,7 +23,7 @@ import numpy as np
 from scipy import ndimage
 
 from grandrounds.checks import require_known_label
-from grandrounds.data.datasets.mammography.records import FINDINGS, Finding, Mammogram, most_severe
+from grandrounds.data.datasets.mammography.records import BREAST_FINDINGS, Finding, Mammogram, most_severe
 from grandrounds.data.datasets.published import (
     BENIGN,
     MALIGNANT,
@@ -41,12 +41,12 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import put_in_place, temporary_sibling, write_json
 from grandrounds.seeding import numpy_generator
 
-SOURCE = "mini-MIAS"
-VENDOR = "film"
+MINI_MIAS_SOURCE = "mini-MIAS"
+MINI_MIAS_VENDOR = "film"
 INFORMATION = "Info.txt"
-ARCHIVE_MANIFEST = "mini_mias_manifest.csv"
-ARCHIVE = "mini_mias_512.zip"
-BY_NAME: Mapping[str, Finding] = {name: name for name in FINDINGS}
+MINI_MIAS_MANIFEST = "mini_mias_manifest.csv"
+MINI_MIAS_ARCHIVE = "mini_mias_512.zip"
+BY_NAME: Mapping[str, Finding] = {name: name for name in BREAST_FINDINGS}
 ROW = re.compile(r"(mdb(\d{3}))\s+[FGD]\s+(CALC|CIRC|SPIC|MISC|ARCH|ASYM|NORM)(?:\s+([BM]))?\b.*")
 
 
@@ -64,9 +64,9 @@ def read_mini_mias(root: Path | str) -> tuple[tuple[Mammogram, ...], Path]:
         DataError: if no layout is found, or a row or an image is missing or wrong.
     """
     root = Path(root)
-    if (root / ARCHIVE_MANIFEST).is_file():
-        return _read_archive_layout(root), root / ARCHIVE
-    return _read_published_layout(root, find_table(root, (INFORMATION, ARCHIVE_MANIFEST), SOURCE)), root
+    if (root / MINI_MIAS_MANIFEST).is_file():
+        return _read_archive_layout(root), root / MINI_MIAS_ARCHIVE
+    return _read_published_layout(root, find_table(root, (INFORMATION, MINI_MIAS_MANIFEST), MINI_MIAS_SOURCE)), root
 
 
 def _read_published_layout(root: Path, table: Path) -> tuple[Mammogram, ...]:
@@ -91,7 +91,7 @@ def _read_published_layout(root: Path, table: Path) -> tuple[Mammogram, ...]:
 
 
 def _read_archive_layout(root: Path) -> tuple[Mammogram, ...]:
-    table, archive = root / ARCHIVE_MANIFEST, root / ARCHIVE
+    table, archive = root / MINI_MIAS_MANIFEST, root / MINI_MIAS_ARCHIVE
     images = images_in_archive(archive, table)
     found = []
     for line, row in read_table(table, ("image", "label")):
@@ -105,9 +105,9 @@ def _read_archive_layout(root: Path) -> tuple[Mammogram, ...]:
 def _film(image: str, name: str, finding: Finding) -> Mammogram:
     number = re.fullmatch(r"mdb(\d{3})", name)
     if number is None:
-        raise DataError(f"{image} is not named like the films of {SOURCE}, mdb001 and so on")
+        raise DataError(f"{image} is not named like the films of {MINI_MIAS_SOURCE}, mdb001 and so on")
     film = int(number[1])
-    return Mammogram(image, finding, f"{(film + 1) // 2:03d}", "R" if film % 2 else "L", "MLO", VENDOR)
+    return Mammogram(image, finding, f"{(film + 1) // 2:03d}", "R" if film % 2 else "L", "MLO", MINI_MIAS_VENDOR)
 
 
 RECORD = "simulated_vendors.json"
@@ -165,7 +165,7 @@ def assign_vendors(mammograms: Sequence[Mammogram], generator: np.random.Generat
     }
     names = list(SIMULATED_VENDORS)
     vendor_of: dict[str, str] = {}
-    for finding in FINDINGS:
+    for finding in BREAST_FINDINGS:
         patients = [patient for patient, own in findings.items() if own == finding]
         for position in generator.permutation(len(patients)):
             vendor_of[patients[position]] = names[len(vendor_of) % len(names)]

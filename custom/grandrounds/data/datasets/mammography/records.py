@@ -14,7 +14,7 @@ from grandrounds.data.manifest import Record
 Finding = Literal["normal", "benign", "malignant"]
 View = Literal["CC", "MLO", ""]
 
-FINDINGS: tuple[Finding, ...] = (NORMAL, BENIGN, MALIGNANT)
+BREAST_FINDINGS: tuple[Finding, ...] = (NORMAL, BENIGN, MALIGNANT)
 """From the mildest to the most severe."""
 
 VENDORS = ("GE", "Siemens", "Hologic", "Fuji", "Philips", "Lorad", "IMS", "Planmed")
@@ -44,7 +44,7 @@ def most_severe(findings: Sequence[Finding]) -> Finding:
         >>> most_severe(["benign", "malignant", "normal"])
         'malignant'
     """
-    return max(findings, key=FINDINGS.index)
+    return max(findings, key=BREAST_FINDINGS.index)
 
 
 def vendor_name(manufacturer: str) -> str:
@@ -84,4 +84,4 @@ def to_records(mammograms: Sequence[Mammogram], dataset: str, normals: Normals =
 
 def vocabulary(normals: Normals) -> tuple[str, ...]:
     """The classes of :func:`to_records`, malignant last."""
-    return tuple(FINDINGS) if normals == "class" else MALIGNANCY_CLASSES
+    return tuple(BREAST_FINDINGS) if normals == "class" else MALIGNANCY_CLASSES

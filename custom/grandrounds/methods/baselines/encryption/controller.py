@@ -17,7 +17,8 @@ from grandrounds.methods.mutual.soft_labels import SoftLabels, recent
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.mechanisms.ciphertexts import add_encrypted, require_encrypted
 from grandrounds.protocol.messages import Payload, ReleaseKind, Result, State
-from grandrounds.protocol.paths import SERVER, key_folders
+from grandrounds.protocol.names import SERVER
+from grandrounds.protocol.paths import key_folders
 from grandrounds.protocol.registration import Registration
 
 FIXED = {"content": "probabilities", "weighting": "uniform", "wire": "fp32"}

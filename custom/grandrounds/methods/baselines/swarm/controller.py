@@ -17,7 +17,8 @@ from grandrounds.methods.baselines.swarm.executor import CONFIGURATION
 from grandrounds.models.registry import require_buildable
 from grandrounds.options import Min, Options, take_options
 from grandrounds.protocol.messages import require_run_name
-from grandrounds.protocol.paths import SERVER, state_folder
+from grandrounds.protocol.names import SERVER
+from grandrounds.protocol.paths import state_folder
 from grandrounds.protocol.problem import Problem
 
 
