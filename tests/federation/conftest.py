@@ -1,21 +1,24 @@
 """Tiny federations of phantoms in one process."""
 
-import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.site import networks
-from grandrounds.models.own_backbones import OWN_BACKBONES, register_backbone
+from tests.federations import outcome, registered_small_networks
 
-TINY = ["controller.rounds=3", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
+TINY = [
+    "controller.rounds=3",
+    "problem.backbone=small",
+    "executor.steps=2",
+    "executor.batch_size=8",
+    "executor.device=cpu",
+]
 SITES = ["site-1", "site-2", "site-3"]
 
 
@@ -28,15 +31,11 @@ def faulty_parties():
     sys.path.remove(folder)
 
 
-@pytest.fixture(scope="module")
-def small_backbones():
-    """Two networks for sites that differ in theirs: those of the package take twenty times as long."""
-    names = {"narrow": 8, "wide": 24}
-    for name, width in names.items():
-        register_backbone(name, stride=4)(two_layers(width))
-    yield
-    for name in names:
-        del OWN_BACKBONES.entries[name]
+@pytest.fixture(autouse=True, scope="package")
+def small_networks():
+    """Networks that take a twentieth of the time of the package's."""
+    with registered_small_networks():
+        yield
 
 
 def names_in(content):
@@ -48,15 +47,6 @@ def names_in(content):
     elif isinstance(content, list | tuple):
         for value in content:
             yield from names_in(value)
-
-
-def two_layers(width):
-    def make(classes, channels):
-        layers = [nn.Conv2d(channels, width, 3, 2, 1), nn.BatchNorm2d(width), nn.ReLU()]
-        layers += [nn.Conv2d(width, width, 3, 2, 1), nn.BatchNorm2d(width), nn.ReLU()]
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
-
-    return make
 
 
 @pytest.fixture(scope="session")
@@ -80,17 +70,6 @@ def run(shared_cache):
         return outcome(workspace)
 
     return go
-
-
-def outcome(workspace):
-    """What a run left in its results."""
-    results = workspace / "results"
-    return SimpleNamespace(
-        summary=json.loads((results / "summary.json").read_text()),
-        models={path.stem: torch.load(path, weights_only=True) for path in results.glob("*.pt")},
-        results=results,
-        record=next((workspace / "state").iterdir()) / "server",
-    )
 
 
 @pytest.fixture

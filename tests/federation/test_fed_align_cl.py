@@ -5,75 +5,35 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fed_align_cl import executor
 from grandrounds.methods.fed_align_cl.local_steps import LocalSteps
 from grandrounds.methods.fed_align_cl.options import ROLES
 from grandrounds.models.norm import norm_entries
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
+from tests.federations import Federation, answers, cut, draw_hospitals, kept
 
 SITES = ["site-1", "site-2"]
 WIDTH, BATCH, PACE = 96, 7, 2  # 28 or 29 training images and four iterations
-SMALL = [
-    "controller.rounds=4",
-    "executor.iterations=4",
-    f"executor.pace={PACE}",
-    "executor.warm_up=0",
-    "executor.embedding_noise_source=seeded",
-    "executor.device=cpu",
-]
 
 
 @pytest.fixture(scope="module")
-def hospitals(tmp_path_factory, shared_cache):
-    folder = tmp_path_factory.mktemp("hospitals")
-    for site in [*SITES, "site-3"]:
-        phantom_site(site, folder, size=32, images=48, labelled=1.0)
-    return folder
+def go(tmp_path_factory, shared_cache):
+    folder = draw_hospitals(tmp_path_factory.mktemp("hospitals"), [*SITES, "site-3"])
+    return Federation("fed_align_cl", SITES, folder, ["controller.rounds=4"])
 
 
-def small(*assignments):
-    return with_options(load_job("fed_align_cl"), [*SMALL, *assignments])
-
-
-def faulty(how, *assignments):
+def faulty(go, how, *assignments):
     """The job with a site-3 that goes wrong in the first round."""
-    job = small(*assignments)
-    entry = job.client["executors"][0]["executor"]
-    entry["path"] = "fed_align_parties.FaultyAligner"
-    entry["args"] |= {"at_round": 1, "how": how}
-    return job
-
-
-@pytest.fixture(scope="module")
-def go(run, hospitals):
-    def start(workspace, *assignments, sites=SITES, job=None, folder=hospitals):
-        return run(job or small(*assignments), workspace, sites, sites_dir=folder)
-
-    return start
+    return go.job(*assignments, path="fed_align_parties.FaultyAligner", at_round=1, how=how)
 
 
 @pytest.fixture(scope="module")
 def whole(go, tmp_path_factory):
     return go(tmp_path_factory.mktemp("whole"))
-
-
-def answers(found):
-    return {
-        (event["round"], event["site"]): event["metrics"]
-        for event in read_events(found.results)
-        if event["event"] == "answer" and event["task"] == "train"
-    }
-
-
-def kept(found, site, number):
-    path = found.record.parent / site / "state" / f"round_{number:05}.pt"
-    return torch.load(path, weights_only=True)["content"]
 
 
 def initial_model():
@@ -194,12 +154,12 @@ def test_nothing_but_weights_travels_before_alignment_can_use_it(go, tmp_path):
 
 
 def test_without_alignment_a_site_sends_its_weights_alone(go, tmp_path):
-    found = go(tmp_path, job=with_preset(load_job("fed_align_cl"), "fed_cl", [*SMALL, "controller.rounds=2"]))
+    found = go(tmp_path, "controller.rounds=2", preset="fed_cl")
     assert set(found.summary["bytes"]["site-1"]) == {"down.global", "up.update"}
 
 
 def test_the_others_go_on_without_a_site_that_is_missing_in_a_communication(go, tmp_path):
-    found = go(tmp_path, job=faulty("raise", "controller.rounds=2"), sites=[*SITES, "site-3"])
+    found = go(tmp_path, job=faulty(go, "raise", "controller.rounds=2"), sites=[*SITES, "site-3"])
     first = found.summary["rounds"][0]
     assert "RuntimeError" in first["dropped"]["site-3"]
     assert first["answered"] == first["banks_from"] == SITES
@@ -208,7 +168,7 @@ def test_the_others_go_on_without_a_site_that_is_missing_in_a_communication(go, 
 
 @pytest.fixture(scope="module")
 def without_the_third(go, tmp_path_factory):
-    job = faulty("raise", "controller.rounds=1", "controller.validate_every=0")
+    job = faulty(go, "raise", "controller.rounds=1", "controller.validate_every=0")
     return go(tmp_path_factory.mktemp("raise"), job=job, sites=[*SITES, "site-3"])
 
 
@@ -222,7 +182,7 @@ def without_the_third(go, tmp_path_factory):
     ],
 )
 def test_a_site_whose_bank_is_refused_leaves_no_trace(how, reason, without_the_third, go, identical, tmp_path):
-    job = faulty(how, "controller.rounds=1", "controller.validate_every=0")
+    job = faulty(go, how, "controller.rounds=1", "controller.validate_every=0")
     found = go(tmp_path, job=job, sites=[*SITES, "site-3"])
     assert reason in found.summary["rounds"][0]["dropped"]["site-3"]
     assert found.summary["rounds"][0]["banks_from"] == SITES
@@ -230,7 +190,7 @@ def test_a_site_whose_bank_is_refused_leaves_no_trace(how, reason, without_the_t
 
 
 def test_the_others_align_without_a_site_that_sent_no_discriminator(go, tmp_path):
-    found = go(tmp_path, job=faulty("alone", "controller.rounds=2"), sites=[*SITES, "site-3"])
+    found = go(tmp_path, job=faulty(go, "alone", "controller.rounds=2"), sites=[*SITES, "site-3"])
     first, second = found.summary["rounds"]
     assert first["answered"] == second["answered"] == [*SITES, "site-3"]
     assert first["banks_from"] == SITES
@@ -247,12 +207,8 @@ def test_moments_are_matched_without_discriminators(go, tmp_path):
 
 @pytest.mark.parametrize(("event", "party"), [("_round_done", "server"), ("_after_task_execution", "site-2")])
 def test_a_run_cut_in_its_third_round_ends_like_one_that_was_not(whole, go, same_run, tmp_path, event, party):
-    cut = small()
-    arguments = {"event": event, "round_number": 3, "party": party, "hard": False}
-    configuration = cut.server if party == "server" else cut.client
-    configuration["components"].append({"id": "cut", "path": "faulty.Interrupt", "args": arguments})
     with pytest.raises(KeyboardInterrupt):
-        go(tmp_path, job=cut)
+        go(tmp_path, job=cut(go.job(), 3, event, party))
     same_run(go(tmp_path), whole)
 
 
@@ -274,9 +230,9 @@ def test_a_network_for_large_images_trains_the_same_with_activations_computed_ag
         "problem.image_size=128",
         "executor.weight_noise=none",
     ]
-    kept = go(tmp_path / "kept", *options).models["last"]
+    stored = go(tmp_path / "kept", *options).models["last"]
     again = go(tmp_path / "again", *options, "executor.recompute_activations=true").models["last"]
-    assert all(torch.allclose(again[name], value, rtol=1e-3, atol=1e-4) for name, value in kept.items())
+    assert all(torch.allclose(again[name], value, rtol=1e-3, atol=1e-4) for name, value in stored.items())
 
 
 def test_another_network_cannot_compute_its_activations_again(go, tmp_path):
@@ -293,9 +249,8 @@ def test_the_papers_noise_is_a_variance_on_every_weight_and_the_mean_of_two_site
     assert all(torch.equal(noisy[name], value) for name, value in plain.items() if name.endswith("running_var"))
 
 
-def test_a_site_without_one_class_takes_part(go, hospitals, tmp_path):
-    folder = tmp_path / "hospitals"
-    shutil.copytree(hospitals, folder)
+def test_a_site_without_one_class_takes_part(go, tmp_path):
+    folder = shutil.copytree(go.folder, tmp_path / "hospitals")
     manifest = folder / "site-2" / "manifest.csv"
     text = manifest.read_text()
     assert ",ring," in text
@@ -326,32 +281,11 @@ def test_compiled_networks_learn_the_same(go, whole, tmp_path, graphs):
             "recompute_activations needs compiler=none",
         ),
         ("executor.model=own", "model must be shared"),
-        ("executor.embedding_noise_level=0", "embedding_noise_level must be positive"),
-        ("executor.weight_noise_level=-1", "weight_noise_level must be at least 0"),
-        ("executor.averaged=none", "averaged must be"),
-        ("executor.labels=some", "labels must be"),
-        ("executor.embedding_noise_source=clock", "embedding_noise_source must be"),
     ],
 )
 def test_invalid_options_are_refused(assignment, message, go, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
         go(tmp_path, *assignment.split())
-
-
-def test_the_presets_differ_where_text_and_code_do():
-    columns = [with_preset(load_job("fed_align_cl"), preset) for preset in ("paper", "code", "recommended")]
-    table = {
-        "weight_noise": ("absolute", "relative", "relative"),
-        "embedding_noise": ("absolute", "relative", "relative"),
-        "own_embeddings": ("clean", "as_sent", "as_sent"),
-        "bank_encoder": ("own", "own", "mean"),
-        "update": ("summed", "as_released", "summed"),
-        "comparison": ("around_last_comm", "epoch_to_epoch", "around_last_comm"),
-        "replacement": (False, True, False),
-    }
-    for option, values in table.items():
-        assert tuple(job.options("executor")[option] for job in columns) == values
-    assert [job.options("controller")["rounds"] for job in columns] == [50 * 3, 51 * 3, 50 * 3]
 
 
 @pytest.mark.parametrize(

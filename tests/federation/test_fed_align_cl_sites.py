@@ -5,43 +5,30 @@ import math
 import pytest
 import torch
 
-from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fed_align_cl import executor
 from grandrounds.methods.fed_align_cl.iteration import Neighbour
+from tests.federations import Federation, draw_hospitals, kept
 
 IMAGES = {"site-1": 48, "site-2": 96, "site-3": 48}
 SITES = list(IMAGES)
 WIDTH, ITERATIONS, PACE = 96, 4, 2
 BATCHES = {"site-1": 7, "site-2": 14, "site-3": 7}
-SMALL = [
-    f"executor.iterations={ITERATIONS}",
-    f"executor.pace={PACE}",
-    "executor.warm_up=0",
-    "executor.embedding_noise_source=seeded",
-    "executor.device=cpu",
-    "controller.validate_every=0",
-]
 
 
 @pytest.fixture(scope="module")
-def hospitals(phantom_hospitals):
-    return phantom_hospitals(IMAGES)
+def federation(tmp_path_factory, shared_cache):
+    folder = draw_hospitals(tmp_path_factory.mktemp("hospitals"), SITES, IMAGES)
+    return Federation("fed_align_cl", SITES, folder, ["controller.validate_every=0"])
 
 
 @pytest.fixture
-def go(run, hospitals, tmp_path):
-    def start(rounds, *assignments, sites=SITES[:2], name="fed_align_cl", place="run", job=None):
-        job = job or with_options(load_job(name), [*SMALL, f"controller.rounds={rounds}", *assignments])
-        return run(job, tmp_path / place, sites, sites_dir=hospitals)
+def go(federation, tmp_path):
+    def start(rounds, *assignments, sites=SITES[:2], place="run", **options):
+        return federation(tmp_path / place, f"controller.rounds={rounds}", *assignments, sites=sites, **options)
 
     return start
-
-
-def kept(found, site, number):
-    path = found.record.parent / site / "state" / f"round_{number:05}.pt"
-    return torch.load(path, weights_only=True)["content"]
 
 
 def test_others_embeddings_are_drawn_in_batches_of_their_size(go, monkeypatch):
@@ -98,11 +85,9 @@ def test_every_site_draws_its_own_discriminator_and_the_server_does_not_average_
         assert all(not torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_what_a_site_sent_is_used_once_when_it_misses_later_communications(go):
-    job = with_options(load_job("fed_align_cl"), [*SMALL, "controller.rounds=3"])
-    entry = job.client["executors"][0]["executor"]
-    entry["path"] = "fed_align_parties.FaultyAligner"
-    entry["args"] |= {"at_round": 2, "how": "raise"}
+def test_what_a_site_sent_is_used_once_when_it_misses_later_communications(go, federation):
+    faulty = {"path": "fed_align_parties.FaultyAligner", "at_round": 2, "how": "raise"}
+    job = federation.job("controller.rounds=3", **faulty)
     found = go(3, job=job, sites=SITES)
     assert [entry["banks_from"] for entry in found.summary["rounds"]] == [SITES, SITES[:2], SITES[:2]]
     # To site-1 come in the second round the banks of both others, in the third that of site-2 alone.

@@ -7,32 +7,17 @@ import pytest
 import torch
 
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.server.record import read_events
+from tests.federations import Federation, answers, cut, draw_hospitals
 
-pytestmark = pytest.mark.usefixtures("small_backbones")
 SITES = ["site-1", "site-2", "site-3"]
-BACKBONES = {"site-1": "compact", "site-2": "narrow", "site-3": "compact"}
+BACKBONES = {"site-1": "small", "site-2": "narrow", "site-3": "small"}
 ROUNDS = 3
-SMALL = [
-    f"controller.rounds={ROUNDS}",
-    "controller.distillation_steps=2",
-    "controller.distillation_batch=16",
-    "executor.pretrain_epochs=0.5",
-    "executor.local_epochs=0.5",
-    "executor.batch_size=8",
-    f"executor.backbones={json.dumps(BACKBONES)}",
-    "executor.device=cpu",
-    "controller.server_device=cpu",
-]
 
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory, shared_cache):
-    folder = tmp_path_factory.mktemp("hospitals")
-    for site in SITES:
-        phantom_site(site, folder, size=32, images=48, labelled=1.0)
+    folder = draw_hospitals(tmp_path_factory.mktemp("hospitals"), SITES)
     phantom_site("server", folder, size=32, images=32)
     described = json.loads((folder / "server" / "grandrounds.json").read_text())
     location = described["datasets"].pop("phantom")
@@ -40,21 +25,15 @@ def hospitals(tmp_path_factory, shared_cache):
     return folder
 
 
-def small(*assignments):
-    return with_options(load_job("feddf"), [*SMALL, *assignments])
+@pytest.fixture(scope="module")
+def go(hospitals):
+    options = [f"controller.rounds={ROUNDS}", f"executor.backbones={json.dumps(BACKBONES)}"]
+    return Federation("feddf", SITES, hospitals, options)
 
 
 @pytest.fixture(scope="module")
-def whole(run, hospitals, tmp_path_factory):
-    return run(small("executor.test_rounds=2"), tmp_path_factory.mktemp("whole"), SITES, sites_dir=hospitals)
-
-
-def answers(found):
-    return {
-        (event["round"], event["site"]): event["metrics"]
-        for event in read_events(found.results)
-        if event["event"] == "answer" and event["task"] == "train"
-    }
+def whole(go, tmp_path_factory):
+    return go(tmp_path_factory.mktemp("whole"), "executor.test_rounds=2")
 
 
 def last_model(found, site):
@@ -63,7 +42,7 @@ def last_model(found, site):
 
 def test_every_round_but_the_last_distils_each_architecture(whole):
     losses = [entry["distillation_loss"] for entry in whole.summary["rounds"]]
-    assert [sorted(entry) for entry in losses] == [["compact", "narrow"]] * (ROUNDS - 1) + [[]]
+    assert [sorted(entry) for entry in losses] == [["narrow", "small"]] * (ROUNDS - 1) + [[]]
     assert all(loss > 0 for entry in losses for loss in entry.values())
 
 
@@ -88,30 +67,27 @@ def test_sites_of_one_architecture_end_with_the_same_model(whole):
     assert first.keys() != second.keys()
 
 
-def test_a_resumed_run_ends_like_one_that_was_not_cut(whole, run, same_run, hospitals, tmp_path):
-    cut = small("executor.test_rounds=2")
-    arguments = {"event": "_round_done", "round_number": 2, "party": "server", "hard": False}
-    cut.server["components"].append({"id": "cut", "path": "faulty.Interrupt", "args": arguments})
+def test_a_resumed_run_ends_like_one_that_was_not_cut(whole, go, same_run, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run(cut, tmp_path, SITES, sites_dir=hospitals)
-    same_run(run(small("executor.test_rounds=2"), tmp_path, SITES, sites_dir=hospitals), whole)
+        go(tmp_path, job=cut(go.job("executor.test_rounds=2"), 2))
+    same_run(go(tmp_path, "executor.test_rounds=2"), whole)
 
 
-def test_a_network_that_the_server_cannot_build_is_refused(run, hospitals, tmp_path):
+def test_a_network_that_the_server_cannot_build_is_refused(go, hospitals, tmp_path):
     folder = tmp_path / "hospitals"
     shutil.copytree(hospitals, folder)
     path = folder / "site-2" / "grandrounds.json"
     described = json.loads(path.read_text())
     described["models"] = {"phantom": {"norm": "group"}}
     path.write_text(json.dumps(described))
-    found = run(small("controller.rounds=2"), tmp_path / "run", SITES, sites_dir=folder)
+    found = go(tmp_path / "run", "controller.rounds=2", folder=folder)
     assert set(found.summary["refused"]) == {"site-2"}
     assert "differs from the job's in more than its weights" in found.summary["refused"]["site-2"]
 
 
-def test_a_server_without_public_images_is_reported(run, hospitals, tmp_path):
+def test_a_server_without_public_images_is_reported(go, tmp_path):
     with pytest.raises(GrandRoundsError, match=r"public images at the server: .*'elsewhere'"):
-        run(small("controller.public=elsewhere"), tmp_path, SITES, sites_dir=hospitals)
+        go(tmp_path, "controller.public=elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -124,6 +100,6 @@ def test_a_server_without_public_images_is_reported(run, hospitals, tmp_path):
         ("executor.test_rounds=-1", "test_rounds must be at least 0"),
     ],
 )
-def test_invalid_options_are_refused(assignment, message, run, hospitals, tmp_path):
+def test_invalid_options_are_refused(assignment, message, go, tmp_path):
     with pytest.raises((ConfigurationError, GrandRoundsError), match=message):
-        run(small(assignment), tmp_path, SITES, sites_dir=hospitals)
+        go(tmp_path, assignment)

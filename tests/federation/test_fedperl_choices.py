@@ -46,7 +46,7 @@ def accuracy_at_the_server(state, folder):
     location = read_site_config(phantom_site("server", folder))["phantom"]
     data = load_site_data(location, PHANTOM_CLASSES, 32, 3, folder / "cache")
     rows = [row for row, split in enumerate(data.split) if split == "val"]
-    network = build_model(ModelSpec("compact", classes=4), seed=0).eval()
+    network = build_model(ModelSpec("small", classes=4), seed=0).eval()
     network.load_state_dict(state)
     with torch.no_grad():
         images = torch.from_numpy(data.images[rows].copy()).permute(0, 3, 1, 2).float() / 255
@@ -136,7 +136,7 @@ def test_a_released_fedmatch_represents_the_first_participant_by_the_global_mode
         found = run(tiny("fedperl", *EVERY_ROUND, f"controller.peer_choice={choice}"), tmp_path / choice, FOUR)
         method = torch.load(found.record / "round_00004.pt", weights_only=True)["content"]["method"]
         image = noise_image(choice, 3, 32, numpy_generator(1, "noise image"))
-        network = build_model(ModelSpec("compact", classes=4), seed=0).eval()
+        network = build_model(ModelSpec("small", classes=4), seed=0).eval()
         for site in FOUR:
             shown = saved_model(found, site, 4)
             if choice == "fedmatch_released" and site == "site-1":
@@ -278,9 +278,7 @@ def test_a_newcomers_random_peers_pass_the_policy_too(tiny, run, tmp_path):
         (["controller.peers=1"], "peers is 1, but an anonymised peer needs pa_min_peers = 2"),
         (["controller.policy=gated_similarity"], "only a gated policy has a gate"),
         (["controller.gate=0.5"], "only a gated policy has a gate, and it must be above 0"),
-        (["controller.policy=gated_similarity", "controller.gate=1.5"], "gate must be between 0 and 1"),
         (["controller.selection_images=server", "controller.validate_every=0"], "set validate_every to at least 1"),
-        (["executor.proximal_weight=Infinity"], "proximal_weight must be finite"),
     ],
 )
 def test_options_that_would_silently_do_nothing_are_refused(tiny, options, message):

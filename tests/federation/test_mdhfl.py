@@ -6,60 +6,38 @@ import shutil
 import numpy as np
 import pytest
 
-from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.data.partition.public_set import open_public_set, write_public_set
-from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import read_events
+from tests.federations import Federation, answers, cut, draw_hospitals, give_public_images
 
-pytestmark = pytest.mark.usefixtures("small_backbones")
 SITES = ["site-1", "site-2", "site-3"]
-BACKBONES = '{"site-1": "compact", "site-2": "narrow", "site-3": "wide"}'
+BACKBONES = '{"site-1": "small", "site-2": "narrow", "site-3": "wide"}'
 PUBLIC_IMAGES, CLASSES, ROUNDS = 48, 4, 4
-SMALL = [
-    f"controller.rounds={ROUNDS}",
-    "executor.pretrain_epochs=0.5",
-    "executor.local_epochs=0.5",
-    "executor.batch_size=8",
-    f"executor.backbones={BACKBONES}",
-    "executor.device=cpu",
-]
-
-
-def site_folder(folder, site, public="public"):
-    """A site's own phantoms, and those drawn for ``public``, which are the same everywhere."""
-    phantom_site(site, folder, size=32, images=48, labelled=1.0)
-    drawn = phantom_site(public, folder / "public-drawn", size=32, images=PUBLIC_IMAGES).parent
-    shutil.copytree(drawn, folder / site / "public", dirs_exist_ok=True)
-    location = '{"manifest": "public/manifest.csv", "root": "public/images.npz", "public": true}'
-    own = '{"manifest": "manifest.csv", "root": "images.npz"}'
-    (folder / site / "grandrounds.json").write_text(f'{{"datasets": {{"phantom": {own}, "public": {location}}}}}')
 
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory, shared_cache):
-    folder = tmp_path_factory.mktemp("hospitals")
+    folder = draw_hospitals(tmp_path_factory.mktemp("hospitals"), SITES)
     for site in SITES:
-        site_folder(folder, site)
+        give_public_images(folder, site, PUBLIC_IMAGES)
     return folder
 
 
-def small(*assignments, preset=None):
-    return with_preset(load_job("mdhfl"), preset, [*SMALL, *assignments])
+@pytest.fixture(scope="module")
+def go(hospitals):
+    return Federation("mdhfl", SITES, hospitals, [f"controller.rounds={ROUNDS}", f"executor.backbones={BACKBONES}"])
+
+
+@pytest.fixture
+def copied(hospitals, tmp_path):
+    """A copy of the hospitals that a test may change."""
+    return shutil.copytree(hospitals, tmp_path / "hospitals")
 
 
 @pytest.fixture(scope="module")
-def whole(run, hospitals, tmp_path_factory):
-    return run(small(), tmp_path_factory.mktemp("whole"), SITES, sites_dir=hospitals)
-
-
-def answers(found):
-    return {
-        (event["round"], event["site"]): event["metrics"]
-        for event in read_events(found.results)
-        if event["event"] == "answer" and event["task"] == "train"
-    }
+def whole(go, tmp_path_factory):
+    return go(tmp_path_factory.mktemp("whole"))
 
 
 def test_every_site_learns_from_the_two_others_and_keeps_its_own_network(whole):
@@ -71,16 +49,16 @@ def test_every_site_learns_from_the_two_others_and_keeps_its_own_network(whole):
     assert all("pretrain_loss" in reported[1, site] and "alignment_loss" not in reported[1, site] for site in SITES)
     assert all(reported[number, site]["alignment_loss"] > 0 for number in range(2, ROUNDS + 1) for site in SITES)
     backbones = {site: entry["facts"]["backbone"] for site, entry in whole.summary["registered"].items()}
-    assert backbones == {"site-1": "compact", "site-2": "narrow", "site-3": "wide"}
+    assert backbones == {"site-1": "small", "site-2": "narrow", "site-3": "wide"}
 
 
-def test_compiled_networks_learn_the_same(run, hospitals, tmp_path, graphs):
+def test_compiled_networks_learn_the_same(go, tmp_path, graphs):
     reported = []
     for compiler in ("none", "aot_eager"):
-        job = small(
+        job = go.job(
             "controller.rounds=2", "executor.backbones={}", "problem.backbone=narrow", f"executor.compiler={compiler}"
         )
-        found = run(job, tmp_path / compiler, SITES[:2], sites_dir=hospitals)
+        found = go(tmp_path / compiler, job=job, sites=SITES[:2])
         reported.append(answers(found))
         assert bool(graphs.frame_count) == (compiler != "none")
     plain, compiled = reported
@@ -98,14 +76,14 @@ def test_soft_labels_are_all_that_travels_and_the_way_down_does_not_depend_on_th
         }
 
 
-def test_eight_bits_are_a_quarter_of_the_bytes(run, hospitals, tmp_path):
-    found = run(small("controller.wire=uint8", "controller.rounds=2"), tmp_path, SITES, sites_dir=hospitals)
+def test_eight_bits_are_a_quarter_of_the_bytes(go, tmp_path):
+    found = go(tmp_path, "controller.wire=uint8", "controller.rounds=2")
     assert found.summary["bytes"]["site-1"]["up.soft_labels"] == PUBLIC_IMAGES * CLASSES
 
 
 @pytest.mark.parametrize("preset", ["cross_entropy", "local", "rhfl", "rhfl_plus", "fedmd"])
-def test_the_variants_run(preset, run, hospitals, tmp_path):
-    found = run(small("controller.rounds=3", preset=preset), tmp_path, SITES, sites_dir=hospitals)
+def test_the_variants_run(preset, go, tmp_path):
+    found = go(tmp_path, "controller.rounds=3", preset=preset)
     assert found.summary["status"] == "finished"
     aligned = "alignment_loss" in answers(found)[2, "site-1"]
     assert aligned == (preset != "local")
@@ -115,15 +93,15 @@ def test_the_variants_run(preset, run, hospitals, tmp_path):
     assert ("up.soft_labels" in found.summary["bytes"].get("site-1", {})) == (preset != "local")
 
 
-def test_chunks_are_rounds(run, hospitals, tmp_path):
-    found = run(small("controller.chunk=16", "controller.rounds=4"), tmp_path, SITES, sites_dir=hospitals)
+def test_chunks_are_rounds(go, tmp_path):
+    found = go(tmp_path, "controller.chunk=16", "controller.rounds=4")
     reported = answers(found)
     assert [("loss" in reported[number, "site-1"]) for number in (1, 2, 3, 4)] == [False, False, False, True]
     assert found.summary["bytes"]["site-1"]["up.soft_labels"] == 3 * 16 * CLASSES * 4
 
 
-def test_a_run_may_end_with_alignment(run, hospitals, tmp_path):
-    found = run(small("executor.final_phase=alignment", "executor.test_rounds=2"), tmp_path, SITES, sites_dir=hospitals)
+def test_a_run_may_end_with_alignment(go, tmp_path):
+    found = go(tmp_path, "executor.final_phase=alignment", "executor.test_rounds=2")
     reported = answers(found)
     assert ["loss" in reported[number, "site-1"] for number in range(2, ROUNDS + 1)] == [True] * (ROUNDS - 2) + [False]
     assert ["aligned.accuracy" in reported[number, "site-1"] for number in range(1, ROUNDS + 1)][-3:] == [
@@ -137,28 +115,22 @@ def test_a_run_may_end_with_alignment(run, hospitals, tmp_path):
         assert scores == {name.removeprefix("test."): value for name, value in last.items() if name.startswith("test.")}
 
 
-def test_client_confidence_is_reported_once_per_epoch(run, hospitals, tmp_path):
-    job = small("controller.chunk=24", "controller.public_batch=8", "controller.rounds=5", preset="rhfl")
-    reported = answers(run(job, tmp_path, SITES, sites_dir=hospitals))
+def test_client_confidence_is_reported_once_per_epoch(go, tmp_path):
+    job = go.job("controller.chunk=24", "controller.public_batch=8", "controller.rounds=5", preset="rhfl")
+    reported = answers(go(tmp_path, job=job))
     assert [number for number in range(1, 6) if "local_loss" in reported[number, "site-1"]] == [1, 3]
 
 
 @pytest.mark.parametrize(("event", "party"), [("_round_done", "server"), ("_after_task_execution", "site-2")])
-def test_a_run_cut_in_its_second_round_ends_like_one_that_was_not(
-    whole, run, same_run, hospitals, tmp_path, event, party
-):
-    cut = small()
-    arguments = {"event": event, "round_number": 2, "party": party, "hard": False}
-    configuration = cut.server if party == "server" else cut.client
-    configuration["components"].append({"id": "cut", "path": "faulty.Interrupt", "args": arguments})
+def test_a_run_cut_in_its_second_round_ends_like_one_that_was_not(whole, go, same_run, tmp_path, event, party):
     with pytest.raises(KeyboardInterrupt):
-        run(cut, tmp_path, SITES, sites_dir=hospitals)
-    same_run(run(small(), tmp_path, SITES, sites_dir=hospitals), whole)
+        go(tmp_path, job=cut(go.job(), 2, event, party))
+    same_run(go(tmp_path), whole)
 
 
 def other_pictures(folder):
     """The names stay, the pictures behind them are others."""
-    site_folder(folder, "site-2", public="another")
+    give_public_images(folder, "site-2", PUBLIC_IMAGES, "another")
 
 
 def exchanged_pictures(folder):
@@ -172,13 +144,9 @@ def exchanged_pictures(folder):
 
 
 @pytest.mark.parametrize("change", [other_pictures, exchanged_pictures])
-def test_a_site_with_other_or_exchanged_public_pictures_is_refused_and_the_others_go_on(
-    change, run, hospitals, tmp_path
-):
-    folder = tmp_path / "hospitals"
-    shutil.copytree(hospitals, folder)
-    change(folder)
-    found = run(small("controller.rounds=2"), tmp_path / "run", SITES, sites_dir=folder)
+def test_a_site_with_other_or_exchanged_public_pictures_is_refused_and_the_others_go_on(change, go, copied, tmp_path):
+    change(copied)
+    found = go(tmp_path / "run", "controller.rounds=2", folder=copied)
     assert set(found.summary["refused"]) == {"site-2"}
     assert "another public set" in found.summary["refused"]["site-2"]
     assert found.summary["rounds"][0]["answered"] == ["site-1", "site-3"]
@@ -196,8 +164,8 @@ def contributors(found):
     return [entry["contributors"] for entry in found.summary["rounds"] if "contributors" in entry]
 
 
-def test_a_site_that_joins_late_trains_alone_first_and_learns_from_those_before_it(run, hospitals, tmp_path):
-    found = run(away(small(), "site-3", [1]), tmp_path, SITES, sites_dir=hospitals)
+def test_a_site_that_joins_late_trains_alone_first_and_learns_from_those_before_it(go, tmp_path):
+    found = go(tmp_path, job=away(go.job(), "site-3", [1]))
     reported = answers(found)
     first = min(number for number, site in reported if site == "site-3")
     assert first == 3  # who has failed pauses for one round
@@ -205,109 +173,97 @@ def test_a_site_that_joins_late_trains_alone_first_and_learns_from_those_before_
     assert [sorted(entry) for entry in contributors(found)] == [SITES[:2], SITES[:2], SITES]
 
 
-def test_soft_labels_of_a_site_that_has_left_count_until_they_are_too_old(run, hospitals, tmp_path):
-    job = away(small("controller.max_age=1", "controller.rounds=5"), "site-3", [2, 4])
-    found = run(job, tmp_path, SITES, sites_dir=hospitals)
+def test_soft_labels_of_a_site_that_has_left_count_until_they_are_too_old(go, tmp_path):
+    job = away(go.job("controller.max_age=1", "controller.rounds=5"), "site-3", [2, 4])
+    found = go(tmp_path, job=job)
     rounds = [entry.get("site-3") for entry in contributors(found)]
     assert rounds == [1, 1, None, None]
 
 
 @pytest.mark.parametrize("forgets", [0, 4])
-def test_a_site_that_comes_back_subtracts_its_old_soft_labels_or_learns_nothing(forgets, run, hospitals, tmp_path):
-    job = away(small("controller.max_age=2"), "site-3", [2], forgets)
-    found = run(job, tmp_path, SITES, sites_dir=hospitals)
+def test_a_site_that_comes_back_subtracts_its_old_soft_labels_or_learns_nothing(forgets, go, tmp_path):
+    job = away(go.job("controller.max_age=2"), "site-3", [2], forgets)
+    found = go(tmp_path, job=job)
     assert contributors(found)[2]["site-3"] == 1
     reported = answers(found)[4, "site-3"]
     assert reported.get("own_soft_labels_lost") == (1.0 if forgets else None)
     assert ("alignment_loss" in reported) == (not forgets)
 
 
-def test_two_contributors_are_not_sent_where_three_are_asked_for(run, hospitals, tmp_path):
-    found = run(small("controller.min_contributors=3", "controller.rounds=2"), tmp_path, SITES[:2], sites_dir=hospitals)
+def test_two_contributors_are_not_sent_where_three_are_asked_for(go, tmp_path):
+    found = go(tmp_path, "controller.min_contributors=3", "controller.rounds=2", sites=SITES[:2])
     assert found.summary["rounds"][0]["withheld"]
     assert "down.soft_labels" not in found.summary["bytes"]["site-1"]
     assert "alignment_loss" not in answers(found)[2, "site-1"]
 
 
-def test_with_the_servers_list_the_first_image_that_differs_is_named(run, hospitals, tmp_path):
-    folder = tmp_path / "hospitals"
-    shutil.copytree(hospitals, folder)
-    site_folder(folder, "site-2", public="another")
-    public, _ = open_public_set(folder / "site-1" / "public" / "images.npz", 32, 3, tmp_path / "cache")
+def test_with_the_servers_list_the_first_image_that_differs_is_named(go, copied, tmp_path):
+    give_public_images(copied, "site-2", PUBLIC_IMAGES, "another")
+    public, _ = open_public_set(copied / "site-1" / "public" / "images.npz", 32, 3, tmp_path / "cache")
     write_public_set(public, tmp_path / "list.csv")
-    job = small("controller.rounds=2", f"controller.public_list={tmp_path / 'list.csv'}")
-    found = run(job, tmp_path / "run", SITES, sites_dir=folder)
+    job = go.job("controller.rounds=2", f"controller.public_list={tmp_path / 'list.csv'}")
+    found = go(tmp_path / "run", job=job, folder=copied)
     dropped = [event for event in read_events(found.results) if event["event"] == "dropped"]
     assert {event["site"] for event in dropped} == {"site-2"}
     assert f"public image {public.images[0].image!r} (number 1)" in dropped[0]["reason"]
     assert found.summary["rounds"][0]["answered"] == ["site-1", "site-3"]
 
 
-def test_too_few_sites_with_one_public_set_end_the_run_with_the_reason(run, hospitals, tmp_path):
-    folder = tmp_path / "hospitals"
-    shutil.copytree(hospitals, folder)
-    site_folder(folder, "site-2", public="another")
+def test_too_few_sites_with_one_public_set_end_the_run_with_the_reason(go, copied, tmp_path):
+    give_public_images(copied, "site-2", PUBLIC_IMAGES, "another")
     with pytest.raises(GrandRoundsError, match="site-2 has another public set"):
-        run(small("controller.rounds=2"), tmp_path / "run", SITES[:2], sites_dir=folder)
+        go(tmp_path / "run", "controller.rounds=2", sites=SITES[:2], folder=copied)
 
 
-def test_too_few_sites_with_the_listed_public_set_end_the_run_with_the_first_image_that_differs(
-    run, hospitals, tmp_path
-):
-    folder = tmp_path / "hospitals"
-    shutil.copytree(hospitals, folder)
-    site_folder(folder, "site-2", public="another")
-    public, _ = open_public_set(folder / "site-1" / "public" / "images.npz", 32, 3, tmp_path / "cache")
+def test_too_few_sites_with_the_listed_public_set_end_the_run_with_the_first_image_that_differs(go, copied, tmp_path):
+    give_public_images(copied, "site-2", PUBLIC_IMAGES, "another")
+    public, _ = open_public_set(copied / "site-1" / "public" / "images.npz", 32, 3, tmp_path / "cache")
     write_public_set(public, tmp_path / "list.csv")
-    job = small("controller.rounds=2", f"controller.public_list={tmp_path / 'list.csv'}")
+    job = go.job("controller.rounds=2", f"controller.public_list={tmp_path / 'list.csv'}")
     first = re.escape(repr(public.images[0].image))
     with pytest.raises(
         GrandRoundsError, match=rf"^1 of .* could not join: site-2: .*public image {first} \(number 1\)"
     ):
-        run(job, tmp_path / "run", SITES[:2], sites_dir=folder)
+        go(tmp_path / "run", job=job, sites=SITES[:2], folder=copied)
 
 
-def test_a_refused_site_that_has_been_mended_is_asked_again_by_the_next_start(run, hospitals, tmp_path):
-    folder = tmp_path / "hospitals"
-    shutil.copytree(hospitals, folder)
-    site_folder(folder, "site-2", public="another")
-    first = run(small("controller.rounds=2"), tmp_path / "run", SITES, sites_dir=folder)
+def test_a_refused_site_that_has_been_mended_is_asked_again_by_the_next_start(go, copied, tmp_path):
+    give_public_images(copied, "site-2", PUBLIC_IMAGES, "another")
+    first = go(tmp_path / "run", "controller.rounds=2", folder=copied)
     assert set(first.summary["refused"]) == {"site-2"}
-    site_folder(folder, "site-2")
-    second = run(small("controller.rounds=3"), tmp_path / "run", SITES, sites_dir=folder)
+    give_public_images(copied, "site-2", PUBLIC_IMAGES)
+    second = go(tmp_path / "run", "controller.rounds=3", folder=copied)
     assert not second.summary["refused"]
     assert second.summary["rounds"][2]["answered"] == SITES
 
 
-def test_divergence_does_not_learn_from_logits(run, hospitals, tmp_path):
+def test_divergence_does_not_learn_from_logits(go, tmp_path):
     with pytest.raises(
         GrandRoundsError, match=r"alignment=divergence learns from probabilities, controller\.content is logits"
     ):
-        run(small("controller.content=logits"), tmp_path, SITES, sites_dir=hospitals)
+        go(tmp_path, "controller.content=logits")
 
 
-def test_sites_without_public_images_end_the_run_with_the_name_that_is_missing(run, hospitals, tmp_path):
+def test_sites_without_public_images_end_the_run_with_the_name_that_is_missing(go, tmp_path):
     reason = r"^0 of .* could not join: site-1: .*'elsewhere'.*; each site needs images under the name 'elsewhere'"
     with pytest.raises(GrandRoundsError, match=reason):
-        run(small("controller.public=elsewhere"), tmp_path, SITES, sites_dir=hospitals)
+        go(tmp_path, "controller.public=elsewhere")
 
 
-def test_scores_of_the_last_rounds_need_test_images_before_anything_is_trained(run, hospitals, tmp_path):
-    folder = tmp_path / "hospitals"
-    shutil.copytree(hospitals, folder)
-    manifest = folder / "site-3" / "manifest.csv"
+def test_scores_of_the_last_rounds_need_test_images_before_anything_is_trained(go, copied, tmp_path):
+    manifest = copied / "site-3" / "manifest.csv"
     manifest.write_text(manifest.read_text().replace(",test,", ",train,"))
-    job = small("controller.rounds=2", "executor.test_rounds=1")
-    found = run(job, tmp_path / "run", SITES, sites_dir=folder)
+    job = go.job("controller.rounds=2", "executor.test_rounds=1")
+    found = go(tmp_path / "run", job=job, folder=copied)
     reported = answers(found)
     assert "test.accuracy" not in reported[1, "site-1"]
     assert 0 <= reported[2, "site-1"]["test.accuracy"] <= 1
     assert not any(site == "site-3" for _, site in reported)
 
 
-def test_a_single_site_does_not_align(run, hospitals, tmp_path):
-    job = small("controller.rounds=3", "controller.min_sites=1")
-    found = run(job, tmp_path, SITES[:1], sites_dir=hospitals)
+def test_a_single_site_does_not_align(go, tmp_path):
+    job = go.job("controller.rounds=3", "controller.min_sites=1")
+    found = go(tmp_path, job=job, sites=SITES[:1])
     assert "alignment_loss" not in answers(found)[2, "site-1"]
     assert "down.soft_labels" not in found.summary["bytes"]["site-1"]
 
@@ -322,11 +278,11 @@ def test_a_single_site_does_not_align(run, hospitals, tmp_path):
         ("executor.test_rounds=-1", "test_rounds must be at least 0"),
     ],
 )
-def test_invalid_options_are_refused(assignment, message, run, hospitals, tmp_path):
+def test_invalid_options_are_refused(assignment, message, go, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
-        run(small(assignment), tmp_path, SITES, sites_dir=hospitals)
+        go(tmp_path, assignment)
 
 
-def test_a_public_set_that_makes_no_batch_ends_the_run_with_its_reason(run, hospitals, tmp_path):
+def test_a_public_set_that_makes_no_batch_ends_the_run_with_its_reason(go, tmp_path):
     with pytest.raises(GrandRoundsError, match="make no batch of 64"):
-        run(small("controller.public_batch=64"), tmp_path, SITES, sites_dir=hospitals)
+        go(tmp_path, "controller.public_batch=64")

@@ -1,7 +1,6 @@
 """A whole run of four sites, messages included, ends where one loop over all four models does, in float64."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +10,12 @@ from torch.nn import functional as F
 
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.methods.mutual.schedule import local_batches, public_order
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
+from tests.federations import draw_hospitals, give_public_images
 
 # One small network: in others rounding errors grow beyond the tolerance in some Adam steps. The sites' images differ.
 BACKBONES = dict.fromkeys(("site-1", "site-2", "site-3", "site-4"), "compact")
@@ -40,14 +39,9 @@ OPTIONS = [
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory, shared_cache):
-    folder = tmp_path_factory.mktemp("hospitals")
-    own = {"manifest": "manifest.csv", "root": "images.npz"}
-    public = {"manifest": "public/manifest.csv", "root": "public/images.npz", "public": True}
+    folder = draw_hospitals(tmp_path_factory.mktemp("hospitals"), BACKBONES, images=12)
     for site in BACKBONES:
-        phantom_site(site, folder, size=SIDE, images=12, labelled=1.0)
-        drawn = phantom_site("public", folder / "drawn", size=SIDE, images=PUBLIC_IMAGES).parent
-        shutil.copytree(drawn, folder / site / "public")
-        (folder / site / "grandrounds.json").write_text(json.dumps({"datasets": {"phantom": own, "public": public}}))
+        give_public_images(folder, site, PUBLIC_IMAGES)
     return folder
 
 

@@ -64,10 +64,3 @@ def test_an_invalid_statistic_is_refused():
     with pytest.raises(Exception, match=r"'patient\.7' is not a statistic"):
         controller.check("site-1", Result(metrics={"images.test.0": 7.0, "patient.7": 1.0}))
     controller.check("site-1", Result(metrics={"images.test.0": 7.0, "size.256": 1.0, "train_seconds": 0.1}))
-
-
-@pytest.mark.slow
-def test_flares_simulator_gives_the_same(tmp_path, shared_cache):
-    found, _ = reported(tmp_path, engine="flare")
-    again, _ = reported(tmp_path / "again")
-    assert found == again

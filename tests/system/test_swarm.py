@@ -60,7 +60,6 @@ def test_swarm_learning_in_one_process_is_refused(hospitals, tmp_path):
     ("assignment", "message"),
     [
         ("controller.rounds=1", "rounds must be at least 2"),
-        ("controller.min_sites=1", "min_sites must be at least 2"),
         ("problem.weights=weights.pt", "problem.weights must be null"),
         ("executor.model=own", "model must be shared"),
         ("executor.optimizer=kept", "optimizer must be fresh"),

@@ -67,10 +67,3 @@ def test_the_consensus_reports_the_weight_of_each_site_and_is_repeatable(small, 
             assert len(weights) == 2
             assert sum(weights.values()) == pytest.approx(1, abs=1e-5)
     same_run(first, go(small(*options, name="rscfed"), tmp_path / "b", sites=SITES[::-1]))
-
-
-@pytest.mark.slow
-def test_flares_simulator_gives_the_same_run(small, go, tmp_path, same_run, whole):
-    """Two threads for four sites: teacher, optimizer and registrations are on disk."""
-    job = small("executor.cpu_threads=1", "controller.round_timeout=100")
-    same_run(go(job, tmp_path, engine="flare", threads=2), whole)

@@ -123,20 +123,6 @@ def test_a_later_round_starts_from_its_own_weights():
     assert torch.equal(model[0].weight, moved["0.weight"])
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"proximal_weight": -0.01}, "proximal_weight must be at least 0, got -0.01"),
-        ({"proximal_weight": math.nan}, "proximal_weight must be finite, got nan"),
-        ({"proximal_weight": math.inf}, "proximal_weight must be finite, got inf"),
-        ({"algorithm": "lbfgs"}, "algorithm must be adam or sgd, got 'lbfgs'"),
-    ],
-)
-def test_options_that_do_not_fit_are_named(given, message):
-    with pytest.raises(ConfigurationError, match=message):
-        TrainingOptions(**given)
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_one_value_that_is_not_finite_stops_training_and_names_the_step(bad):
     require_finite(torch.ones(3), "loss", 7)

@@ -1,13 +1,10 @@
 """Behind a hospital's gate embeddings stay, unless its policy has a rule for them; then each row has the policy's noise."""
 
-import json
-
 import pytest
 import torch
 
-from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.methods.fed_align_cl import executor
-from grandrounds.privacy.ledger.ledger import Ledger
+from tests.federations import Federation, draw_hospitals
 
 SITES = ["site-1", "site-2", "site-3"]
 CLIP, MULTIPLIER, IMAGES = 1.0, 8.0, 28
@@ -16,29 +13,20 @@ WEIGHTS = {"kind": "model_update", "name": "update", "treatment": "unmodified"}
 BANK = {"kind": "embeddings", "name": "bank", "entries": ["embeddings"]}
 NOISY = {**BANK, "treatment": "clip_and_noise", "clip": CLIP, "noise_multiplier": MULTIPLIER}
 DISCRIMINATOR = {"kind": "discriminator", "name": "discriminator", "treatment": "unmodified", "entries": LAYERS}
-SMALL = [
-    "controller.rounds=1",
-    "controller.validate_every=0",
-    "executor.iterations=4",
-    "executor.pace=4",  # a bank of 56 rows, twice as many as there are images
-    "executor.warm_up=0",
-    "executor.device=cpu",
-]
 
 
 @pytest.fixture(scope="module")
-def hospitals(phantom_hospitals):
-    return phantom_hospitals(dict.fromkeys(SITES, 48))
+def federation(tmp_path_factory, shared_cache):
+    # A pace of four iterations gives a bank of 56 rows, twice as many as there are images.
+    options = ["controller.rounds=1", "controller.validate_every=0", "executor.pace=4"]
+    return Federation("fed_align_cl", SITES, draw_hospitals(tmp_path_factory.mktemp("hospitals"), SITES), options)
 
 
 @pytest.fixture
-def behind_a_gate(run, hospitals, tmp_path):
+def behind_a_gate(federation, install, tmp_path):
     """Run a round in which site-1 has a gate with these rules; what the server has for the others, and the round."""
 
     def go(rules, *assignments):
-        local = tmp_path / "flare" / "site-1" / "local"
-        local.mkdir(parents=True)
-        filters = [{"path": "grandrounds.privacy.gate.filters.SitePrivacyGate"}]
         policy = {
             "unit": "record",
             "delta": 1e-5,
@@ -49,13 +37,8 @@ def behind_a_gate(run, hospitals, tmp_path):
             ],
             "facts": ["backbone"],
         }
-        scope = {"name": "strict", "properties": {"grandrounds": policy}, "task_data_filters": filters}
-        scope["task_result_filters"] = filters
-        (local / "privacy.json").write_text(json.dumps({"scopes": [scope], "default_scope": "strict"}))
-        Ledger.create(local / "privacy", "site-1")
-        found = run(
-            with_options(load_job("fed_align_cl"), [*SMALL, *assignments]), tmp_path, SITES, sites_dir=hospitals
-        )
+        install(tmp_path / "flare" / "site-1" / "local", policy)
+        found = federation(tmp_path, *assignments)
         state = torch.load(max(found.record.glob("round_*.pt")), weights_only=True)["content"]
         return state["method"]["for_others"], found.summary["rounds"][0]
 
