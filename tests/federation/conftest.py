@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
@@ -75,6 +74,8 @@ def run(shared_cache):
 @pytest.fixture
 def graphs(monkeypatch):
     """Networks are compiled by a backend that counts their graphs."""
+    from torch._dynamo.testing import CompileCounterWithBackend  # seconds, which most files need not spend
+
     torch._dynamo.reset()
     counter, compile_network = CompileCounterWithBackend("aot_eager"), networks.compile_network
     monkeypatch.setattr(networks, "compile_network", lambda network, _: compile_network(network, counter))

@@ -1,7 +1,6 @@
 """Presets are the options of a publication, of its code or of this project; the record names those a run changed."""
 
 import json
-import math
 import re
 
 import pytest
@@ -48,44 +47,6 @@ def test_the_jobs_of_the_paper_offer_its_text_its_code_and_a_recommendation(name
     assert {"paper", "code", "recommended"} <= set(presets_of(load_job(name)))
 
 
-def test_fedperls_presets_differ_where_text_and_code_do():
-    columns = {preset: options_of("fedperl", preset) for preset in ("paper", "code", "recommended")}
-    controller = {
-        "rounds": (500, 200, 20),
-        "sites_per_round": (3, None, None),
-        "weighting": ("uniform", "uniform", "uniform"),
-        "peers": (2, 2, 2),
-        "pa_min_peers": (1, 1, 2),
-        "warm_up": (10, 0, 5),
-        "newcomers": ("none", "random", "none"),
-        "feature_scaling": ("none", "minmax", "minmax"),
-        "validation_features": (False, True, False),
-    }
-    executor = {
-        "batch_size": (16, 16, 32),
-        "steps": (26, 26, 26),
-        "learning_rate": (5e-5, 5e-5, 1e-3),
-        "cosine_rounds": (None, None, 20),
-        "class_weight_limit": (None, None, 5.0),
-        "weak_view": ("weak", "weak", "turns"),
-        "feature_cache": (0, 0, 8),
-        "threshold": (0.6, 0.6, 0.8),
-        "unsupervised_weight": (0.5, 0.5, 1.0),
-        "unsupervised_start": (1, 1, 5),
-        "teacher": ("local", "local", "average"),
-        "align_distribution": (False, False, True),
-        "unsupervised_reduction": ("accepted_mean", "accepted_mean", "batch_mean"),
-        "class_weights": ("none", "median", "median"),
-        "equalize_noop": (False, True, True),
-        # The code's term has no gradient: leaving it out is the same training.
-        "consistency_weight": (0.01, 0.0, 0.0),
-        "consistency_reduction": ("sum", "mean", "mean"),
-    }
-    for part, table in enumerate((controller, executor)):
-        for option, values in table.items():
-            assert tuple(column[part][option] for column in columns.values()) == values, option
-
-
 @pytest.mark.parametrize(("preset", "together"), [("paper", 0.6), ("code", 0.6), ("recommended", 0.8)])
 def test_a_site_alone_is_stricter_with_pseudo_labels_than_a_federation(preset, together):
     found = [options_of(name, preset)[1]["threshold"] for name in ("ssfl", "fedperl", "local_fixmatch")]
@@ -104,14 +65,6 @@ def test_fedperl_and_its_baselines_train_the_same_network_in_the_same_way(preset
     published = ["efficientnet_b0", 224, "imagenet", "scaled", "all", "batch"]
     advised = ["efficientnet_lite0", 112, "imagenet", "auto", "from:15", "frozen"]
     assert found["fedperl"][-len(network) :] == (advised if preset == "recommended" else published)
-
-
-@pytest.mark.parametrize(("preset", "alone"), [("paper", (32, 94)), ("code", (32, 94)), ("recommended", (26, 26))])
-def test_a_site_alone_takes_a_pass_over_its_images_in_the_publication_and_equally_many_steps_here(preset, alone):
-    # Batches of 16 from most sites' 500 labelled and 1500 unlabelled images, and from the 410 unlabelled of the smallest.
-    assert [math.ceil(images / 16) for images in (500, 1500, 410)] == [32, 94, 26]
-    assert tuple(options_of(name, preset)[1]["steps"] for name in ("local", "local_fixmatch")) == alone
-    assert {options_of(name, preset)[1]["steps"] for name in ("fedavg", "fedperl", "ssfl")} == {26}
 
 
 def test_ssfl_is_fedperl_without_peers():
@@ -162,27 +115,6 @@ def test_the_command_lines_job_has_the_preset_and_what_was_set_after_it():
     assert job.options("executor")["steps"] == 4
     assert job.options("controller")["rounds"] == 200
     assert len(sites.names) == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "variants"),
-    [
-        ("fed_align_cl", ["fed", "fed_align", "fed_cl"]),
-        ("mdhfl", ["cross_entropy", "fedmd", "local", "rhfl", "rhfl_plus"]),
-    ],
-)
-def test_variants_of_a_method_are_presets_of_its_job_with_separate_runs(name, variants):
-    job = load_job(name)
-    assert sorted(presets_of(job).keys() - {"paper", "code", "recommended"}) == variants
-    runs = [with_preset(job, variant).run_name for variant in variants]
-    assert len({*runs, job.run_name}) == len(variants) + 1
-
-
-def test_rhfl_plus_has_its_own_loss_weights_after_the_presets_of_the_paper_and_the_code():
-    for before in ("paper", "code"):
-        assert options_of("mdhfl", before)[1]["ce_weight"] == 0.1
-        executor = options_of("mdhfl", f"{before},rhfl_plus")[1]
-        assert (executor["loss"], executor["ce_weight"], executor["rce_weight"]) == ("refined", None, None)
 
 
 @pytest.mark.parametrize(

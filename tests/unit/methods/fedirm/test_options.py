@@ -63,62 +63,6 @@ def test_the_ramp_counts_epochs_and_where_steps_are_fixed_rounds():
     assert LocalOptions(batch_size=48, steps=40).elapsed(11, 39, 700) == 10
 
 
-def test_the_presets_differ_where_text_and_code_do():
-    columns = [with_preset(load_job("fedirm"), preset) for preset in ("paper", "code", "recommended")]
-    tables = {
-        "controller": {
-            "rounds": (100, 200, 100),
-            "weighting": ("samples", "uniform", "samples"),
-            "unlabelled_start": (0, 21, 21),
-            "min_support": (0, 0, 5),
-            "labelled_weight": (1.0, 1.0, 16.0),
-        },
-        "executor": {
-            "betas": ([0.9, 0.99], [0.9, 0.999], [0.9, 0.999]),
-            "weight_decay": (0.0, 5e-4, 5e-4),
-            "learning_rate": (2e-4, 2e-4, 2e-4),
-            "unlabelled_learning_rate": (2e-4, 2e-4, 2e-4),
-            "ramp_learning_rate": (False, False, False),
-            "later_learning_rate": (None, 3e-4, None),
-            "smoothing": (0.0, 0.1, 0.0),
-            "two_views": (False, True, True),
-            "relation_average": ("samples", "batches", "samples"),
-            "relation_source": ("probabilities", "logits", "logits"),
-            "teacher": ("none", "ema_persistent", "ema_persistent"),
-            "consistency_scale": (1.0, 15.0, 15.0),
-            "relation_weight": (1.0, 0.5, 0.5),
-            "ramp_kind": ("printed", "squared", "squared"),
-            "mc_dropout": ("full", "none", "none"),
-            "draws": (8, 11, 8),
-            "uncertainty_threshold": (None, 2.0, None),
-            "min_confidence": (0.0, 0.3, 0.3),
-            "bn_updates": ("once", "code", "once"),
-            "consistency_divisor": ("images", "batch_size", "images"),
-            "optimizer": ("kept", "kept", "kept"),
-            "batch_size": (48,) * 3,
-            "epochs": (1,) * 3,
-            "temperature": (2.0,) * 3,
-            "ramp_length": (30.0,) * 3,
-            "learning_rate_change": (21,) * 3,
-            "teacher_decay": (0.99,) * 3,
-            "teacher_temperature": (1.0,) * 3,
-            "min_support": (0, 0, 5),
-        },
-        "problem": {
-            "backbone": ("densenet121", "densenet121", "efficientnet_lite0"),
-            "image_size": (224, 224, 112),
-            "weights": ("imagenet",) * 3,
-            "trainable": ("all", "all", "from:15"),
-            "intensities": ("imagenet", "imagenet", "auto"),
-            "dropout": (0.2,) * 3,
-            "dropout_at": ("layers", "layers", "head"),
-        },
-    }
-    for part, table in tables.items():
-        for option, values in table.items():
-            assert tuple(job.options(part)[option] for job in columns) == values, option
-
-
 # The phantom's network has no frozen layers whose features could be kept.
 SIZED_FOR_THE_PHANTOM = {"batch_size", "learning_rate", "unlabelled_learning_rate", "ramp_length", "feature_cache"}
 

@@ -113,23 +113,34 @@ def problem_with(module: Module, name: Module) -> str | None:
     return None
 
 
-def violations(package: Path) -> list[str]:
+def read(package: Path) -> dict[Path, list[tuple[int, Module]]]:
+    """What each file of a package imports."""
+    return {file: imported(file, package) for file in sorted(package.rglob("*.py"))}
+
+
+@pytest.fixture(scope="module")
+def ours() -> dict[Path, list[tuple[int, Module]]]:
+    """The imports of this package: each file is parsed once."""
+    return read(PACKAGE)
+
+
+def violations(imports: dict[Path, list[tuple[int, Module]]], package: Path) -> list[str]:
     """All imports against the rules, as ``file:line: imports name, but reason``."""
     found = []
-    for file in sorted(package.rglob("*.py")):
-        for line, name in imported(file, package):
+    for file, names in imports.items():
+        for line, name in names:
             problem = problem_with(module_of(file, package), name)
             if problem:
                 found.append(f"{file.relative_to(package)}:{line}: imports {'.'.join(name)}, but {problem}")
     return found
 
 
-def import_graph(package: Path) -> dict[Module, set[Module]]:
+def import_graph(imports: dict[Path, list[tuple[int, Module]]], package: Path) -> dict[Module, set[Module]]:
     """Which module of the package imports which."""
-    files = {module_of(file, package): file for file in package.rglob("*.py")}
+    files = {module_of(file, package): file for file in imports}
     graph: dict[Module, set[Module]] = {}
     for module, file in files.items():
-        names = [name[1:] for _, name in imported(file, package) if name[0] == "grandrounds"]
+        names = [name[1:] for _, name in imports[file] if name[0] == "grandrounds"]
         # What is imported from a module is a name in it, or a module of the folder.
         targets = {name if name in files else name[:-1] for name in names}
         graph[module] = (targets & files.keys()) - {module}
@@ -161,16 +172,16 @@ def folders(graph: dict[Module, set[Module]], package: Path) -> dict[Module, set
     }
 
 
-def test_imports_go_from_upper_layers_to_lower_ones():
-    assert violations(PACKAGE) == []
+def test_imports_go_from_upper_layers_to_lower_ones(ours):
+    assert violations(ours, PACKAGE) == []
 
 
-def test_no_files_import_each_other():
-    assert circle(import_graph(PACKAGE)) == ""
+def test_no_files_import_each_other(ours):
+    assert circle(import_graph(ours, PACKAGE)) == ""
 
 
-def test_no_folders_import_each_other():
-    assert circle(folders(import_graph(PACKAGE), PACKAGE)) == ""
+def test_no_folders_import_each_other(ours):
+    assert circle(folders(import_graph(ours, PACKAGE), PACKAGE)) == ""
 
 
 def test_no_folder_has_too_many_modules():
@@ -213,7 +224,7 @@ def test_every_module_has_a_layer_and_every_name_is_still_there():
 def test_a_planted_violation_is_found(tmp_path, file, code, problem):
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text(f"import torch\n{code}\n")
-    (found,) = violations(tmp_path)
+    (found,) = violations(read(tmp_path), tmp_path)
     assert found.startswith(f"{file}:{2 + code.count(chr(10))}: imports")
     assert problem in found
 
@@ -236,7 +247,7 @@ def test_a_planted_violation_is_found(tmp_path, file, code, problem):
 def test_an_allowed_import_is_not_a_violation(tmp_path, file, code):
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text(code)
-    assert violations(tmp_path) == []
+    assert violations(read(tmp_path), tmp_path) == []
 
 
 def test_circles_are_found(tmp_path):
@@ -250,7 +261,7 @@ def test_circles_are_found(tmp_path):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(code)
         (tmp_path / file).with_name("__init__.py").touch()
-    assert circle(import_graph(tmp_path)) == ""
-    assert circle(folders(import_graph(tmp_path), tmp_path)).count(" -> ") == 2
+    assert circle(import_graph(read(tmp_path), tmp_path)) == ""
+    assert circle(folders(import_graph(read(tmp_path), tmp_path), tmp_path)).count(" -> ") == 2
     (tmp_path / "data" / "images" / "d.py").write_text("import grandrounds.data.partition.a")
-    assert circle(import_graph(tmp_path)).count(" -> ") == 4
+    assert circle(import_graph(read(tmp_path), tmp_path)).count(" -> ") == 4
