@@ -15,8 +15,9 @@ demo: $(INSTALLED)
 	$(BIN)/grandrounds simulate fedperl --engine flare --sites 4 --threads 4 --workspace $(DEMO)
 
 # A process for each core, each with one thread; a file's tests stay in one process, because they share set-ups.
+# Long files start first (tests/durations.json).
 test: $(INSTALLED_DEV)
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses logical --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 # Committed results of a benchmark, method by method; the first method is what the others are compared with.
 results = $(wildcard $(foreach m,$(2),benchmarks/$(1)/results/$(m)_[0-9].json))

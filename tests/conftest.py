@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,38 @@ import torch
 from grandrounds.data.partition.phantom_site import phantom_site
 
 REPOSITORY = Path(__file__).parents[1]
+DURATIONS = Path(__file__).with_name("durations.json")
+"""Seconds of the files that take longest; ``pytest --write-durations`` measures them again."""
+LONG_SECONDS = 5
+
+
+def pytest_addoption(parser):
+    parser.addoption("--write-durations", action="store_true", help=f"measure the long files for {DURATIONS.name}")
+
+
+def pytest_configure(config):
+    if config.getoption("--write-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations())
+
+
+def pytest_collection_modifyitems(items):
+    """Long files come first, so that no worker is left alone with one at the end."""
+    seconds = json.loads(DURATIONS.read_text())
+    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
+
+
+class Durations:
+    """Adds up the seconds of each file's tests, and writes those of the long ones."""
+
+    def __init__(self):
+        self.seconds = Counter()
+
+    def pytest_runtest_logreport(self, report):
+        self.seconds[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_sessionfinish(self):
+        found = {file: round(seconds) for file, seconds in self.seconds.most_common() if seconds >= LONG_SECONDS}
+        DURATIONS.write_text(json.dumps(found, indent=2) + "\n")
 
 
 @pytest.fixture(autouse=True, scope="session")

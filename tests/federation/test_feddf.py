@@ -64,7 +64,7 @@ def test_the_round_after_the_last_training_tests_what_was_distilled(whole):
 def test_sites_of_one_architecture_end_with_the_same_model(whole):
     first, second, third = (last_model(whole, site) for site in SITES)
     assert all(torch.equal(value, third[name]) for name, value in first.items())
-    assert first.keys() != second.keys()
+    assert any(value.shape != second[name].shape for name, value in first.items())
 
 
 def test_a_resumed_run_ends_like_one_that_was_not_cut(whole, go, same_run, tmp_path):

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 
-import monai.bundle
 import pytest
 import torch
 from safetensors import safe_open
@@ -46,7 +45,9 @@ def test_a_run_becomes_a_page_and_a_model(run, trained, tmp_path, monkeypatch):
     text = (tmp_path / "model" / "bundle" / "docs" / "README.md").read_text()
     assert "Balanced accuracy: no test, or too few test cases." in text
 
-    network = monai.bundle.load("bundle", bundle_dir=tmp_path / "model", workflow_type="inference", device="cpu")
+    from monai import bundle  # seconds, which most files need not spend
+
+    network = bundle.load("bundle", bundle_dir=tmp_path / "model", workflow_type="inference", device="cpu")
     assert all(torch.equal(network.state_dict()[name], value) for name, value in state.items())
     image = ImageReader(32, 3)(tmp_path / "images" / "site-1" / "0.png")
     assert network.eval()(image[None]).shape == (1, 2)

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.compute import compile_network
@@ -39,6 +38,8 @@ def networks(request):
     """A compiled network, its plain twin, and what counts the graphs of the first."""
     torch._dynamo.reset()
     plain = build_model(ModelSpec(request.param, 5, dropout=0.3), seed=1).train()
+    from torch._dynamo.testing import CompileCounterWithBackend  # seconds, which most files need not spend
+
     network, counter = copy.deepcopy(plain), CompileCounterWithBackend("aot_eager")
     compile_network(network, counter)
     yield network, plain, counter

@@ -1,7 +1,5 @@
 """Corrections of pseudo-labels, and their options."""
 
-import math
-
 import pytest
 import torch
 
