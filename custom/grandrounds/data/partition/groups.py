@@ -34,24 +34,23 @@ def whole_groups(records: Sequence[Record]) -> list[tuple[int, ...]]:
         >>> whole_groups([Record("a", lesion="x"), Record("b"), Record("c", patient="p", lesion="x")])
         [(0, 2), (1,)]
     """
-    parent = list(range(len(records)))
+    from scipy.sparse import coo_array  # here, because a site that divides nothing does not wait for it
+    from scipy.sparse.csgraph import connected_components
 
-    def root(index: int) -> int:
-        """The record that represents the group of another; the way to it is shortened for the next time."""
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
-    first: dict[tuple[str, str], int] = {}
-    for index, record in enumerate(records):
-        for key in (("patient", record.patient), ("lesion", record.lesion)):
-            if key[1]:
-                earlier, later = sorted((root(first.setdefault(key, index)), root(index)))
-                parent[later] = earlier
+    names: dict[tuple[str, str], int] = {}
+    links = [
+        (index, len(records) + names.setdefault(key, len(names)))
+        for index, record in enumerate(records)
+        for key in (("patient", record.patient), ("lesion", record.lesion))
+        if key[1]
+    ]
+    if not links:
+        return [(index,) for index in range(len(records))]
+    nodes = len(records) + len(names)
+    graph = coo_array((np.ones(len(links), bool), tuple(zip(*links, strict=True))), shape=(nodes, nodes))
     groups: dict[int, list[int]] = {}
-    for index in range(len(records)):
-        groups.setdefault(root(index), []).append(index)
+    for index, group in enumerate(connected_components(graph, directed=False)[1][: len(records)].tolist()):
+        groups.setdefault(group, []).append(index)
     return [tuple(members) for members in groups.values()]
 
 

@@ -11,28 +11,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from grandrounds.models.backbones.inverted_residual import InvertedResidual, Stage, staged
 
 NORM_EPSILON = 1e-3
 NORM_MOMENTUM = 0.01
 LITE0_STEM_WIDTH = 32
 LAST_WIDTH = 1280
 LITE0_DROPOUT = 0.2
-
-
-class Stage(NamedTuple):
-    """Blocks of one width: ``expansion`` is of the channels inside, ``stride`` is the first block's."""
-
-    expansion: int
-    kernel: int
-    stride: int
-    width: int
-    blocks: int
-
-
 STAGES = (
     Stage(1, 3, 1, 16, 1),
     Stage(6, 3, 2, 24, 2),
@@ -76,44 +65,14 @@ class SameConv2d(nn.Conv2d):
         return super().forward(input)
 
 
-class InvertedResidual(nn.Module):
-    """1x1 convolution to more channels, depthwise convolution, linear 1x1 convolution; a shortcut where shapes are equal.
-
-    Without expansion the first convolution is left out.
-    """
-
-    def __init__(self, channels_in: int, channels_out: int, expansion: int, kernel: int, stride: int) -> None:
-        super().__init__()
-        inside = expansion * channels_in
-        self.layers = nn.Sequential(
-            *(_activated(SameConv2d(channels_in, inside, 1)) if expansion > 1 else ()),
-            *_activated(SameConv2d(inside, inside, kernel, stride, groups=inside)),
-            SameConv2d(inside, channels_out, 1),
-            _norm(channels_out),
-        )
-        self.has_shortcut = stride == 1 and channels_in == channels_out
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Map ``(batch, channels_in, h, w)`` to ``(batch, channels_out, ceil(h / stride), ceil(w / stride))``."""
-        result: Tensor = self.layers(maps)
-        return result + maps if self.has_shortcut else result
-
-
 class EfficientNetLite0(nn.Module):
     """Stem, seven stages of 16 inverted residuals, 1x1 convolution, global average, dropout and classifier; stride 32."""
 
     def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
         self.stem = nn.Sequential(*_activated(SameConv2d(channels, LITE0_STEM_WIDTH, 3, stride=2)))
-        blocks: list[nn.Module] = []
-        before = LITE0_STEM_WIDTH
-        for stage in STAGES:
-            for block in range(stage.blocks):
-                stride = stage.stride if block == 0 else 1
-                blocks.append(InvertedResidual(before, stage.width, stage.expansion, stage.kernel, stride))
-                before = stage.width
-        self.blocks = nn.Sequential(*blocks)
-        self.widen = nn.Sequential(*_activated(SameConv2d(before, LAST_WIDTH, 1)))
+        self.blocks = staged(LITE0_STEM_WIDTH, STAGES, _lite_block)
+        self.widen = nn.Sequential(*_activated(SameConv2d(STAGES[-1].width, LAST_WIDTH, 1)))
         self.classifier = nn.Sequential(nn.Dropout(LITE0_DROPOUT), nn.Linear(LAST_WIDTH, classes))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -131,7 +90,7 @@ def published_name(name: str) -> str:
 
     Example:
         >>> published_name("_blocks.0._depthwise_conv.weight"), published_name("_blocks.3._bn0.bias")
-        ('blocks.0.layers.0.weight', 'blocks.3.layers.1.bias')
+        ('blocks.0.residual.0.weight', 'blocks.3.residual.1.bias')
         >>> published_name("_fc.weight")
         'classifier.1.weight'
     """
@@ -143,7 +102,19 @@ def published_name(name: str) -> str:
         return name
     # The first block has no expansion, which is three layers.
     position = LAYERS[found[2]] - (3 if found[1] == "0" else 0)
-    return f"blocks.{found[1]}.layers.{position}.{entry}"
+    return f"blocks.{found[1]}.residual.{position}.{entry}"
+
+
+def _lite_block(channels_in: int, channels_out: int, expansion: int, kernel: int, stride: int) -> InvertedResidual:
+    """A block without the first convolution where nothing is expanded, with a shortcut where shapes are equal."""
+    inside = expansion * channels_in
+    layers = [
+        *(_activated(SameConv2d(channels_in, inside, 1)) if expansion > 1 else ()),
+        *_activated(SameConv2d(inside, inside, kernel, stride, groups=inside)),
+        SameConv2d(inside, channels_out, 1),
+        _norm(channels_out),
+    ]
+    return InvertedResidual(layers, nn.Identity() if stride == 1 and channels_in == channels_out else None)
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from grandrounds.models.backbones.inverted_residual import InvertedResidual, Stage, staged
 
 SHUFFLE_GROUPS = 2
 SHUFFLE_STEM_WIDTH = 24
@@ -79,48 +79,15 @@ class ShuffleNet(nn.Module):
         return logits
 
 
-class Stage(NamedTuple):
-    """Blocks of one width: ``expansion`` is of the channels inside, ``stride`` is the first block's."""
-
-    expansion: int
-    width: int
-    blocks: int
-    stride: int
-
-
 MOBILE_STAGES = (
-    Stage(1, 16, 1, 1),
-    Stage(6, 24, 2, 1),
-    Stage(6, 32, 3, 2),
-    Stage(6, 64, 4, 2),
-    Stage(6, 96, 3, 1),
-    Stage(6, 160, 3, 2),
-    Stage(6, 320, 1, 1),
+    Stage(1, 3, 1, 16, 1),
+    Stage(6, 3, 1, 24, 2),
+    Stage(6, 3, 2, 32, 3),
+    Stage(6, 3, 2, 64, 4),
+    Stage(6, 3, 1, 96, 3),
+    Stage(6, 3, 2, 160, 3),
+    Stage(6, 3, 1, 320, 1),
 )
-
-
-class InvertedResidual(nn.Module):
-    """1x1 convolution to more channels, depthwise 3x3 convolution, linear 1x1 convolution; a shortcut without stride."""
-
-    def __init__(self, channels_in: int, channels_out: int, expansion: int, stride: int) -> None:
-        super().__init__()
-        inside = expansion * channels_in
-        self.residual = nn.Sequential(
-            *_normalised(nn.Conv2d(channels_in, inside, 1, bias=False)),
-            nn.ReLU(inplace=True),
-            *_normalised(nn.Conv2d(inside, inside, 3, stride, padding=1, groups=inside, bias=False)),
-            nn.ReLU(inplace=True),
-            *_normalised(nn.Conv2d(inside, channels_out, 1, bias=False)),
-        )
-        self.has_shortcut = stride == 1
-        self.shortcut = nn.Sequential()
-        if self.has_shortcut and channels_in != channels_out:
-            self.shortcut = nn.Sequential(*_normalised(nn.Conv2d(channels_in, channels_out, 1, bias=False)))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map ``(batch, channels_in, h, w)`` to ``(batch, channels_out, ceil(h / stride), ceil(w / stride))``."""
-        result: Tensor = self.residual(images)
-        return result + self.shortcut(images) if self.has_shortcut else result
 
 
 class MobileNetV2(nn.Module):
@@ -136,15 +103,9 @@ class MobileNetV2(nn.Module):
         self.stem = nn.Sequential(
             *_normalised(nn.Conv2d(channels, MOBILE_STEM_WIDTH, 3, padding=1, bias=False)), nn.ReLU(inplace=True)
         )
-        blocks: list[nn.Module] = []
-        before = MOBILE_STEM_WIDTH
-        for stage in MOBILE_STAGES:
-            for block in range(stage.blocks):
-                blocks.append(InvertedResidual(before, stage.width, stage.expansion, stage.stride if block == 0 else 1))
-                before = stage.width
-        self.blocks = nn.Sequential(*blocks)
+        self.blocks = staged(MOBILE_STEM_WIDTH, MOBILE_STAGES, _mobile_block)
         self.widen = nn.Sequential(
-            *_normalised(nn.Conv2d(before, MOBILE_LAST_WIDTH, 1, bias=False)), nn.ReLU(inplace=True)
+            *_normalised(nn.Conv2d(MOBILE_STAGES[-1].width, MOBILE_LAST_WIDTH, 1, bias=False)), nn.ReLU(inplace=True)
         )
         self.classifier = nn.Linear(MOBILE_LAST_WIDTH, classes)
 
@@ -153,6 +114,22 @@ class MobileNetV2(nn.Module):
         features: Tensor = self.widen(self.blocks(self.stem(images)))
         logits: Tensor = self.classifier(features.mean(dim=(2, 3)))
         return logits
+
+
+def _mobile_block(channels_in: int, channels_out: int, expansion: int, kernel: int, stride: int) -> InvertedResidual:
+    """A block with a shortcut where the size stays; a 1x1 convolution makes it where the channels change."""
+    inside = expansion * channels_in
+    layers = [
+        *_normalised(nn.Conv2d(channels_in, inside, 1, bias=False)),
+        nn.ReLU(inplace=True),
+        *_normalised(nn.Conv2d(inside, inside, kernel, stride, padding=kernel // 2, groups=inside, bias=False)),
+        nn.ReLU(inplace=True),
+        *_normalised(nn.Conv2d(inside, channels_out, 1, bias=False)),
+    ]
+    if stride > 1:
+        return InvertedResidual(layers, None)
+    changed = _normalised(nn.Conv2d(channels_in, channels_out, 1, bias=False)) if channels_in != channels_out else ()
+    return InvertedResidual(layers, nn.Sequential(*changed))
 
 
 def _normalised(convolution: nn.Conv2d) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
