@@ -219,7 +219,7 @@ class Experiment:
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Measures of a finished run."""
-        return {"classes": run.partition["classes"], "selected": run.summary["selected"], "test": run.summary["test"]}
+        return {"classes": run.partition["classes"], "selected": run.summary["selected"], "test": tests_of(run.summary)}
 
     def circumstances(self, run: Run) -> dict[str, Any]:
         """Traffic, time, options, versions and machine."""
@@ -303,6 +303,18 @@ def read_predictions(path: Path, classes: Sequence[str]) -> Predicted:
     probabilities = rows[[f"probability_{name}" for name in classes]].to_numpy(np.float64)
     labels = rows["label"].map(list(classes).index).to_numpy()
     return labels, probabilities / probabilities.sum(axis=1, keepdims=True)  # they were written with six digits
+
+
+def tests_of(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The scores of a run's summary by site, as ``<model>.<score>`` with the number of images ``<model>.n``."""
+    return {
+        site: {
+            f"{model}.{name}": value
+            for model, record in tested.items()
+            for name, value in {"n": record["images"], **record["exact"]}.items()
+        }
+        for site, tested in summary["records"].items()
+    }
 
 
 def mean_of(metrics: Sequence[Mapping[str, float]], name: str, digits: int) -> float | None:

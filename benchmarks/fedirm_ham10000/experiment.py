@@ -14,8 +14,9 @@ import numpy as np
 
 from benchmarks.experiment import Experiment, Row, Run, mean_of, pooled, predictions
 from benchmarks.fedirm_ham10000.one_vs_rest import choose_threshold, macro, one_vs_rest
-from grandrounds.evaluation.metrics import classification_metrics
+from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.methods.fedirm.figures import mean_of_rows
+from grandrounds.protocol.tasks import SINGLE
 
 DIAGNOSTICS = (
     *("kept", "matched_rows", "pseudo_label_accuracy", "relation_distance", "empty_batches", "relation_loss"),
@@ -74,7 +75,7 @@ def _scores(run: Run, labelled: list[str]) -> dict[str, Any]:
         found[name] = {
             "threshold": threshold,
             "one_vs_rest": {"validation": macro(one_vs_rest(*test, threshold))._asdict()},
-            **classification_metrics(*test),
+            **site_metrics(SINGLE, *test),
         }
     return found
 

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.experiment import Experiment, Row, Run, mean_of, pooled, predictions
+from benchmarks.experiment import Experiment, Row, Run, mean_of, pooled, predictions, tests_of
 from benchmarks.fedperl_cifar10.division import make_fedmatch_partition
 
 
@@ -29,7 +29,7 @@ class Custom(Experiment):
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Accuracy of the selected and of the last model, and the course of the run in steps of ten rounds."""
-        test = run.summary["test"].values()
+        test = tests_of(run.summary).values()
         images = sum(scores["common.n"] for scores in test)
         labels, probabilities = pooled(predictions(run, run.place / "results" / "last.pt")["test"])
         return {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.experiment import Experiment, Run, pooled, predictions
-from grandrounds.evaluation.metrics import classification_metrics
+from grandrounds.evaluation.metrics import site_metrics
+from grandrounds.protocol.tasks import SINGLE
 
 
 class Custom(Experiment):
@@ -16,6 +17,6 @@ class Custom(Experiment):
         labels, probabilities = pooled(predictions(run, run.place / "results" / "selected.pt")["test"])
         return {
             "selected": run.summary["selected"],
-            "scores": classification_metrics(labels, probabilities),
+            "scores": site_metrics(SINGLE, labels, probabilities),
             "validation": {entry["round"]: entry["score"] for entry in run.events("score")},
         }

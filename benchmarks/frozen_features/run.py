@@ -22,10 +22,11 @@ from benchmarks.experiment import DATA
 from benchmarks.measure import run
 from benchmarks.tables import markdown_table
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.evaluation.metrics import classification_metrics
+from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.models.partial import front_of
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.tasks import SINGLE
 
 SIDE, BATCH, SEED = 150, 32, 1
 SHARES = (1.0, 0.25, 0.1, 0.05)
@@ -50,7 +51,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     always = np.zeros((len(test), len(names)))
     always[:, np.bincount(labels[train]).argmax()] = 1
     cases = [
-        {"share": 1.0, "images": len(train), "kind": "majority class", **classification_metrics(labels[test], always)}
+        {"share": 1.0, "images": len(train), "kind": "majority class", **site_metrics(SINGLE, labels[test], always)}
     ]
     for share in (0.5,) if options.quick else SHARES:
         part = train
@@ -63,7 +64,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
             model = LogisticRegression(max_iter=3000, **chosen).fit(features[part], labels[part])
             probabilities = np.zeros((len(test), len(names)))
             probabilities[:, model.classes_] = model.predict_proba(features[test])
-            found = classification_metrics(labels[test], probabilities)
+            found = site_metrics(SINGLE, labels[test], probabilities)
             cases.append({"share": share, "images": len(part), "kind": kind, **found})
     return {"classes": names.tolist(), "test_images": len(test), "seed": SEED, "side": SIDE, "cases": cases}
 

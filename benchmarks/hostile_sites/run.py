@@ -25,9 +25,10 @@ from benchmarks.experiment import DATA
 from benchmarks.frozen_features.run import embedded
 from benchmarks.measure import run, table
 from benchmarks.parties import site_names
-from grandrounds.evaluation.metrics import classification_metrics
+from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.robust import ContributionBounds, DefenceOptions, RobustMean
+from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import numpy_generator
 
 SITES, ROUNDS, STEPS, BATCH, RATE, ALPHA, COMPONENTS = 10, 20, 5, 64, 3.0, 1.0, 128
@@ -197,7 +198,7 @@ def federation(
         assert moved is not None
         state = {name: value + moved[name] for name, value in state.items()}
     logits = F.linear(torch.from_numpy(features[test]).float(), state["w"], state["b"])
-    found = classification_metrics(labels[test], logits.softmax(dim=1).nan_to_num().numpy())
+    found = site_metrics(SINGLE, labels[test], logits.softmax(dim=1).nan_to_num().numpy())
     return state, {name: round(found[name], 4) for name in ("accuracy", "balanced_accuracy")}
 
 

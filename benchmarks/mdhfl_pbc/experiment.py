@@ -19,17 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.experiment import Experiment, Predicted, Row, Run, read_predictions
+from benchmarks.experiment import Experiment, Predicted, Row, Run, read_predictions, tests_of
 from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import choose_sites, simulate
-from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix
+from grandrounds.evaluation.metrics import confusion_matrix, site_metrics
 from grandrounds.federation.site.features import VARIABLE
 from grandrounds.files import write_json
 from grandrounds.protocol.names import SERVER
+from grandrounds.protocol.tasks import SINGLE
 
 LOSSES = ("pretrain_loss", "alignment_loss", "loss")
 
@@ -80,7 +81,7 @@ class Custom(Experiment):
         return {
             "classes": classes,
             "backbones": {site: entry["facts"]["backbone"] for site, entry in run.summary["registered"].items()},
-            "test": run.summary["test"],
+            "test": tests_of(run.summary),
             "last_rounds": _scores(answers, "test."),
             "aligned_rounds": _scores(answers, "aligned."),
             "ensemble": _ensemble(predicted),
@@ -139,4 +140,4 @@ def _ensemble(predicted: dict[str, Predicted]) -> dict[str, float]:
     labels = next(iter(predicted.values()))[0]
     if any(not np.array_equal(labels, others) for others, _ in predicted.values()):
         raise ValueError("the sites have different test images, and an ensemble needs the same")
-    return classification_metrics(labels, np.mean([found for _, found in predicted.values()], axis=0))
+    return site_metrics(SINGLE, labels, np.mean([found for _, found in predicted.values()], axis=0))

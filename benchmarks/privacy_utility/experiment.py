@@ -20,9 +20,10 @@ from grandrounds.data.site import locate_dataset
 from grandrounds.deployment.jobs import Job, with_options
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.history import validation_curves
-from grandrounds.evaluation.metrics import classification_metrics
+from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.spending import Unit
+from grandrounds.protocol.tasks import SINGLE
 
 SHOWN = ("auc_macro", "balanced_accuracy")
 MIN_SUPPORT = {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "minimum": 10}
@@ -60,7 +61,7 @@ class Custom(Experiment):
             "noise_multiplier": self._multiplier,
             "budget": self._budget(run),
             "contributions": run.summary["contributions"],
-            "scores": classification_metrics(labels, probabilities),
+            "scores": site_metrics(SINGLE, labels, probabilities),
             "validation": {name: _mean_curve(run, name) for name in SHOWN},
         }
 

@@ -15,13 +15,14 @@ import torch
 
 from benchmarks.experiment import Experiment, Predicted, Run, mean_of, pooled, read_predictions, site_data
 from grandrounds.data.site import Part
-from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix
+from grandrounds.evaluation.metrics import confusion_matrix, site_metrics
 from grandrounds.federation.site.features import FeatureOptions, Features
 from grandrounds.models.adaptation import site_statistics
 from grandrounds.models.norm import use_statistics
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL
 from grandrounds.protocol.problem import SITE_NORM, Problem
+from grandrounds.protocol.tasks import SINGLE
 
 LABELS = ("accepted", "pseudo_label_accuracy", "kept", "matched_rows")
 """Of pseudo-labels by round; FedIRM's filter keeps predictions, and a matrix row is matched if any is of its class."""
@@ -133,6 +134,6 @@ def _predicted(network: torch.nn.Module, sites: Sequence[SiteImages]) -> Predict
 
 
 def _scores(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, Any]:
-    found = classification_metrics(labels, probabilities)
+    found = site_metrics(SINGLE, labels, probabilities)
     confusion = confusion_matrix(labels, probabilities.argmax(axis=1), probabilities.shape[1])
     return {**{name: round(found[name], 6) for name in SCORED}, "confusion": confusion.tolist()}

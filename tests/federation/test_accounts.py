@@ -75,9 +75,7 @@ def test_where_sites_train_alone_no_model_travels(tiny, run, tmp_path):
     found = run(tiny("local", "controller.rounds=2"), tmp_path)
     assert all(not parts for parts in found.summary["bytes"].values())
     assert found.models == {}
-    assert all(
-        "own.accuracy" in scores and "common.accuracy" not in scores for scores in found.summary["test"].values()
-    )
+    assert all("own" in tested and "common" not in tested for tested in found.summary["records"].values())
 
 
 def test_sites_that_train_alone_keep_their_model_and_optimiser(tiny, run, tmp_path):
@@ -186,9 +184,9 @@ def test_every_test_image_has_a_prediction(fedperl, shared_cache):
             with (fedperl.results / site / f"predictions_{name}.csv").open(newline="") as stream:
                 rows = list(csv.DictReader(stream))
             assert {row["image"]: row["label"] for row in rows} == tested
-            assert len(rows) == len(tested) == fedperl.summary["test"][site][f"{name}.n"]
+            assert len(rows) == len(tested) == fedperl.summary["records"][site][name]["images"]
             right = sum(row["label"] == row["predicted"] for row in rows) / len(rows)
-            assert right == pytest.approx(fedperl.summary["test"][site][f"{name}.accuracy"])
+            assert right == pytest.approx(fedperl.summary["records"][site][name]["exact"]["accuracy"])
             for row in rows:
                 probabilities = {k.removeprefix("probability_"): float(v) for k, v in row.items() if "_" in k}
                 assert sum(probabilities.values()) == pytest.approx(1, abs=1e-5)

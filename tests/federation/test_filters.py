@@ -83,7 +83,7 @@ def test_a_policy_binds_its_own_site_only(tiny, run, tmp_path):
     (entry,) = found.summary["rounds"]
     assert entry["answered"] == ["site-1"]
     assert entry["dropped"] == {"site-2": "the site replied TASK_RESULT_FILTER_ERROR"}
-    assert "site-2" not in found.summary["test"], "the policy covers all tasks"
+    assert "site-2" not in found.summary["records"], "the policy covers all tasks"
     assert "up.update" not in found.summary["bytes"].get("site-2", {})
 
 

@@ -51,7 +51,7 @@ def test_a_site_that_has_not_trained_scores_and_tests_nothing(tiny, run, tmp_pat
     }
     assert scored == set(first)
     trained = {site for entry in found.summary["rounds"] for site in entry["asked"]}
-    assert {site for site, metrics in found.summary["test"].items() if "own.n" in metrics} == trained
+    assert {site for site, tested in found.summary["records"].items() if "own" in tested} == trained
 
 
 @pytest.mark.parametrize("job", ["fedperl", "fedirm"])

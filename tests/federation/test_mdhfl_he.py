@@ -72,7 +72,7 @@ def watched(monkeypatch):
 
 
 def scores(found):
-    return {site: scores["own_last.log_loss"] for site, scores in found.summary["test"].items()}
+    return {site: tested["own_last"]["exact"]["log_loss"] for site, tested in found.summary["records"].items()}
 
 
 def furthest(first, second):

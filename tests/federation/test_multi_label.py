@@ -49,15 +49,19 @@ def test_methods_train_score_and_write_findings(name, tiny, run, hospitals, tmp_
     assert found.summary["selected"]["metric"] in ("auc_macro", "log_likelihood")
     model = "own" if name.startswith("local") else "common"
     for site in ("site-1", "site-2"):
-        scores = found.summary["test"][site]
-        assert 0 <= scores[f"{model}.auc_macro"] <= 1
-        assert f"{model}.accuracy" not in scores, "argmax means nothing here"
+        scores = found.summary["records"][site][model]["exact"]
+        assert 0 <= scores["auc_macro"] <= 1
+        assert "accuracy" not in scores, "argmax means nothing here"
         with (found.results / site / f"predictions_{model}.csv").open() as stream:
             rows = list(csv.DictReader(stream))
-        assert list(rows[0]) == ["image", *(f"{kind}_{one}" for kind in ("label", "probability") for one in FINDINGS)]
+        assert list(rows[0]) == [
+            "image",
+            *(f"{kind}_{one}" for kind in ("label", "probability") for one in FINDINGS),
+            "case",
+        ]
         assert {row[f"label_{one}"] for row in rows for one in FINDINGS} == {"0", "1"}
         assert any(sum(float(row[f"probability_{one}"]) for one in FINDINGS) > 1.01 for row in rows) or name != "fedavg"
-    counts = found.summary["counts"]["site-1"][model]["images"]
+    counts = found.summary["records"]["site-1"][model]["counts"]["images"]
     assert [len(finding) for finding in counts] == [2, 2, 2], "absent and present"
 
 
@@ -123,5 +127,5 @@ def test_federated_averaging_learns_findings(run, hospitals, tmp_path):
     options = ["controller.rounds=5", "executor.steps=25", "executor.learning_rate=0.003"]
     job = with_options(load_job("fedavg"), [*MULTI, *options, "executor.device=cpu"])
     found = run(job, tmp_path, ["site-1", "site-2"], sites_dir=hospitals)
-    areas = [scores["common.auc_macro"] for scores in found.summary["test"].values()]
+    areas = [scores["common"]["exact"]["auc_macro"] for scores in found.summary["records"].values()]
     assert np.mean(areas) > 0.6, areas

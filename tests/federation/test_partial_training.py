@@ -158,7 +158,7 @@ def test_kept_features_serve_the_test_of_every_model(run, hospitals, tmp_path, m
     monkeypatch.setattr(Front, "forward", counting)
     monkeypatch.setattr(features, "BATCH", 1)  # no image passes again to fill a batch
     found = run(small("fedavg", "from:2", 2), tmp_path, SITES, sites_dir=hospitals)
-    tested = {name.partition(".")[0] for name in found.summary["test"]["site-1"]}
+    tested = set(found.summary["records"]["site-1"])
     assert {"common", "own"} <= tested
     # The first image of a site also shows the shape of the features.
     assert sum(count > 1 for count in passes.values()) == len(SITES)
@@ -202,7 +202,8 @@ def test_scores_in_the_run_and_the_test_use_kept_features(go, monkeypatch):
     assert [type(features) for features in kept["test"]] == [Features] * 3
     plain = go("fedavg", "from:2", 0, learning)
     scores = [
-        {site: test["common.accuracy"] for site, test in result.summary["test"].items()} for result in (found, plain)
+        {site: test["common"]["exact"]["accuracy"] for site, test in result.summary["records"].items()}
+        for result in (found, plain)
     ]
     assert scores[0] == pytest.approx(scores[1], abs=0.2)
 
@@ -265,4 +266,4 @@ def test_the_export_is_the_whole_network_with_the_initial_frozen_layers(go, hosp
         data = load_site_data(location, found.summary["configuration"]["problem"]["classes"], 32, 3, tmp_path / "cache")
         rows = data.rows("test")
         right = predict(network, tensors_of(data.images), rows).argmax(dim=1).numpy() == data.labels[rows]
-        assert np.mean(right) == pytest.approx(found.summary["test"][site]["common.accuracy"])
+        assert np.mean(right) == pytest.approx(found.summary["records"][site]["common"]["exact"]["accuracy"])

@@ -66,5 +66,5 @@ def test_fedperl_trains_on_lesions_of_four_devices(realdata, tmp_path, shared_ca
         tested = sum(record.split == "test" for record in sites[name])
         with (tmp_path / "run" / "results" / name / "predictions_common.csv").open() as stream:
             rows = list(csv.DictReader(stream))
-        assert len(rows) == tested == summary["test"][name]["common.n"]
+        assert len(rows) == tested == summary["records"][name]["common"]["images"]
         assert {row["label"] for row in rows} <= set(HAM10000_CLASSES)

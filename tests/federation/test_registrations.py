@@ -35,7 +35,7 @@ def test_each_site_is_asked_once_and_its_answer_decides_whether_it_trains(asking
     assert [(event["site"], event["metrics"]) for event in joins] == [
         (site, {"even": float(int(site[-1]) % 2 == 0)}) for site in SITES
     ]
-    assert set(found.summary["test"]) == set(SITES), "the others score and test"
+    assert set(found.summary["records"]) == set(SITES), "the others score and test"
 
 
 def test_answers_survive_the_server(asking, run, tmp_path, same_run):
@@ -92,7 +92,7 @@ def test_a_site_that_is_refused_is_out_and_the_others_go_on(choosy, run, tmp_pat
     found = run(choosy(unwanted="site-2"), tmp_path, SITES[:3])
     assert found.summary["refused"] == {"site-2": "site-2 has other public images"}
     assert [entry["asked"] for entry in found.summary["rounds"]] == [["site-1", "site-3"]] * 2
-    assert set(found.summary["test"]) == {"site-1", "site-3"}
+    assert set(found.summary["records"]) == {"site-1", "site-3"}
     registration = {"scalars": {"size": 3.0}, "facts": {"digest": "of site-1"}}
     assert found.summary["registered"]["site-1"] == registration
 

@@ -44,4 +44,4 @@ def test_the_examples_run_in_flares_simulator(installed, tmp_path):
     )
     assert run.history()["global_share"].notna().sum() == 2
     assert "global_share" in run.figures()
-    assert all("own_last.accuracy" in scores for scores in run.summary["test"].values())
+    assert all("own_last" in tested for tested in run.summary["records"].values())

@@ -63,10 +63,12 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(
     outcome = submit_and_watch(researcher, job, tmp_path / "results", reported.append)
     assert outcome.finished, reported
     assert outcome.summary["contributions"] == dict.fromkeys(HOSPITALS, 2)
-    assert sorted(outcome.summary["test"]) == sorted(HOSPITALS)
+    assert sorted(outcome.summary["records"]) == sorted(HOSPITALS)
     alone = simulate(job, tmp_path / "alone", list(HOSPITALS))
-    for site, scores in alone["test"].items():
-        assert outcome.summary["test"][site] == pytest.approx(scores, rel=1e-6)
+    for site, tested in alone["records"].items():
+        sent = outcome.summary["records"][site]["common"]["exact"]
+        assert sent == pytest.approx({name: tested["common"]["exact"][name] for name in sent}, rel=1e-6)
+        assert {"accuracy", "log_loss"} <= sent.keys()
     for name in ("last.pt", "selected.pt"):
         here = torch.load(outcome.download / "workspace" / "results" / name, weights_only=True)
         there = torch.load(tmp_path / "alone" / "results" / name, weights_only=True)
@@ -74,7 +76,7 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(
         assert all(torch.equal(here[entry], there[entry]) for entry in here)
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "matplotlib"))  # its list of fonts
     run = read_run(outcome.download / "workspace" / "results", "skin")
-    assert run.class_counts.keys() == set(HOSPITALS)
+    assert {site for site, record in run.tests.sites.items() if record.counts} == set(HOSPITALS)
     report = report_on([run])
     write_report(report, tmp_path / "report")
     export_model(report, run, tmp_path / "report")

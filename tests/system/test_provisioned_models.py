@@ -111,8 +111,10 @@ def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_l
         assert sent["up.soft_labels"] == sent["down.soft_labels"]
         assert sent["up.soft_labels"] == (ROUNDS - 1) * 64 * CLASSES * 4
     alone = simulate(small("mdhfl", networks=NETWORKS), tmp_path / "alone", list(NETWORKS))
-    for site, scores in alone["test"].items():
-        assert summary["test"][site] == pytest.approx(scores, rel=1e-6)
+    for site, tested in alone["records"].items():
+        for model, record in summary["records"][site].items():
+            expected = {name: tested[model]["exact"][name] for name in record["exact"]}
+            assert record["exact"] == pytest.approx(expected, rel=1e-6)
     for site, network in NETWORKS.items():
         kept = next((federation.kits / site).rglob("mdhfl/**/own_last.pt"))
         described = json.loads(kept.with_suffix(".json").read_text())
@@ -166,14 +168,14 @@ def test_the_others_go_on_without_a_hospital_that_leaves_and_learn_from_it_when_
         os.kill(process, signal.SIGKILL)
     summary = first().summary
     assert contributors(summary)[2:] == [sorted(NAMED), []]
-    assert OWN_CHOICE not in summary["test"]
+    assert OWN_CHOICE not in summary["records"]
     # FLARE starts it again, and lets it into the next job.
     await_sites(federation, NETWORKS)
     # Who has missed rounds twice is left out for two more.
     summary = finish(federation, small("mdhfl", *away, "controller.rounds=8"), tmp_path / "2").summary
     assert contributors(summary)[-2:] == [sorted(NETWORKS), []]
     assert learnt_from_others(federation, "away", 8) == set(NETWORKS)
-    assert set(summary["test"]) == set(NETWORKS)
+    assert set(summary["records"]) == set(NETWORKS)
 
 
 def in_background(federation, job, out):

@@ -17,10 +17,10 @@ from grandrounds.console.steps import no_steps, steps_on
 from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.site import DatasetLocation, locate_dataset
 from grandrounds.errors import ConfigurationError, UsageError
-from grandrounds.evaluation.bootstrap import cases_of
+from grandrounds.evaluation.bootstrap import questions_of
 from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
-from grandrounds.evaluation.curves import finding_curves, site_curves, write_curves
+from grandrounds.evaluation.curves import site_curves, write_curves
 from grandrounds.evaluation.external import (
     ImagePredictions,
     LabelledImages,
@@ -29,8 +29,8 @@ from grandrounds.evaluation.external import (
     report,
     write_predictions,
 )
-from grandrounds.evaluation.multi_label.metrics import finding_cases
 from grandrounds.evaluation.per_class import grouping_of
+from grandrounds.protocol.task import Task
 from grandrounds.reporting.external.prediction import draw_failures, place_of, predict_place, read_images
 from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
 from grandrounds.reporting.external.result import external_result, write_result
@@ -52,6 +52,7 @@ class Evaluation:
         labels: what the labels of the place are.
         images: test images by site.
         predictions: by site.
+        task: of the model.
     """
 
     result: Mapping[str, Any]
@@ -60,15 +61,12 @@ class Evaluation:
     labels: Labels
     images: Mapping[str, LabelledImages]
     predictions: Mapping[str, ImagePredictions]
-
-    @property
-    def _multi(self) -> bool:
-        return bool(self.result["labels"] == "findings")
+    task: Task
 
     def tables(self) -> dict[str, Any]:
         """Scores as plain values, see :func:`grandrounds.evaluation.external.report`."""
-        if self._multi:
-            return finding_report(self.predictions, self.classes)
+        if not self.task.exclusive:
+            return finding_report(self.task, self.predictions, self.classes)
         return report(self.predictions, self.classes, self.labels.grouping, self.labels.by_group)
 
     def scores(self) -> pd.DataFrame:
@@ -88,12 +86,8 @@ class Evaluation:
     def write_curves(self, folder: Path | str) -> None:
         """Write counts of at least ten patients each, ``SITE/curves_common.json``, as a report finds them in results."""
         for name, found in self.predictions.items():
-            if self._multi:
-                findings = finding_cases(found.labels, found.probabilities, found.groups or None)
-                curves = finding_curves(findings, self.classes)
-            else:
-                cases = cases_of(found.labels, found.probabilities, found.groups or None)
-                curves = site_curves(cases, self.classes)
+            questions = questions_of(self.task, found.labels, found.probabilities, found.groups or None)
+            curves = site_curves(questions, self.classes)
             write_curves(Path(folder) / name / "curves_common.json", curves, self.classes)
 
     def draw_failures(self, path: Path | str) -> None:
@@ -102,7 +96,7 @@ class Evaluation:
         Raises:
             UsageError: if the classes are findings, of which an image may have several.
         """
-        if self._multi:
+        if not self.task.exclusive:
             raise UsageError("--failures: errors of findings are not drawn; --predictions writes them for each image")
         draw_failures(Path(path), self.images, self.predictions, self.classes)
 
@@ -167,7 +161,9 @@ def evaluate(
         wanted = Request(labels.positive.name if labels.positive else "", point, list(prevalences), recalibrate, limit)
         step("computing scores and intervals")
         result = external_result(record, tested, labels, wanted, command)
-    return Evaluation(result, trained.weights, trained.problem.classes, labels, images.sites, found)
+    return Evaluation(
+        result, trained.weights, trained.problem.classes, labels, images.sites, found, trained.problem.kind
+    )
 
 
 def located(
@@ -243,7 +239,7 @@ def _point(
     if threshold is not None:
         return FixedPoint(threshold, "the command line")
     problem = trained.problem
-    found = operating_point(trained.folder, record.sites, problem.classes, positive, sensitivity, problem.multi)
+    found = operating_point(trained.folder, record.log.sites, problem.classes, positive, sensitivity, problem.kind)
     if isinstance(found, str):
         say(notes(), found)
         return None

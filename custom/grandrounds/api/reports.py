@@ -17,7 +17,7 @@ from grandrounds.reporting.external.result import read_result
 from grandrounds.reporting.figures.runs import training_drawings
 from grandrounds.reporting.model import Report, report_on
 from grandrounds.reporting.page import write_report
-from grandrounds.reporting.predictions import groups_in, read_columns
+from grandrounds.reporting.predictions import read_columns
 from grandrounds.reporting.run import Run as ReadRun
 from grandrounds.reporting.runs import answers_folder, names_of, read_history, read_run
 
@@ -143,8 +143,7 @@ def export(
         raise ConfigurationError(
             f"the statistics of {site} are of its images: name the folder of the partition, --sites-dir"
         )
-    look_up = groups_in(sites_dir) if sites_dir else None
-    found = read_run(run, run.absolute().name, look_up)
+    found = read_run(run, run.absolute().name)
     content = report_on([found], places=[read_result(path) for path in external])
     statistics_of = (site, sites_dir) if site is not None and sites_dir is not None else None
     return list(export_model(content, found, Path(out), licence, formats, statistics_of))
@@ -177,19 +176,21 @@ def folder_of(run: Any) -> Path:
 def _read(named: Named, sites_dir: Path | None, communities: Path | None, model: str | None) -> list[ReadRun]:
     if sites_dir is not None and not sites_dir.is_dir():
         raise ConfigurationError(f"--sites-dir: there is no folder {sites_dir}")
-    look_up = groups_in(sites_dir) if sites_dir else None
-    found = [read_run(path, name, look_up, model) for (_, path), name in zip(named, names_of(named), strict=True)]
+    found = [read_run(path, name, model) for (_, path), name in zip(named, names_of(named), strict=True)]
     if sites_dir is not None:
         found = [_with_columns(run, path, sites_dir) for run, (_, path) in zip(found, named, strict=True)]
     if communities is None:
         return found
-    return [replace(run, communities=communities_of(communities, run.sites)) for run in found]
+    return [
+        replace(run, origin=replace(run.origin, communities=communities_of(communities, run.log.sites)))
+        for run in found
+    ]
 
 
 def _with_columns(run: ReadRun, path: Path, sites_dir: Path) -> ReadRun:
     """The run with the further columns of its sites' manifests, if it has predictions of single images."""
-    if not run.predictions or path.is_file():
+    if not run.tests.predictions or path.is_file():
         return run
-    dataset = str(run.problem["dataset"])
-    columns = read_columns(answers_folder(path), list(run.predictions), run.model, dataset, sites_dir)
-    return replace(run, columns=columns)
+    dataset = str(run.log.problem["dataset"])
+    columns = read_columns(answers_folder(path), list(run.tests.predictions), run.tests.model, dataset, sites_dir)
+    return replace(run, tests=replace(run.tests, columns=columns))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,13 +19,13 @@ from grandrounds.deployment.presets import configured_job
 from grandrounds.deployment.simulate import Engine, Simulation, default_workers, simulate
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
-from grandrounds.evaluation.multi_label.estimates import estimates_of_findings, means_of_findings
-from grandrounds.evaluation.multi_label.metrics import THRESHOLD, joined_findings_of
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.files import read_json_object
-from grandrounds.protocol.tasks import FINDINGS
-from grandrounds.reporting.runs import read_run, record_folder
-from grandrounds.reporting.summary_scores import NAMES, ModelScores, is_multi, scores_in, tested_models
+from grandrounds.protocol.task_multi import CALLED_FROM
+from grandrounds.protocol.tasks import task_of
+from grandrounds.reporting.run import Run as ReadRun
+from grandrounds.reporting.runs import read_run, record_folder, tested_models
+from grandrounds.reporting.table import NAMES, table_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from grandrounds.api.prediction import Images
 
 TRAINING_TASKS = ("train", "validate")
+FEW = "few_cases"
 PARTITION = "sites"
 """Where a workspace has the partition that was made for it."""
 
@@ -86,30 +86,17 @@ class Run:
             A row for each site, their ``mean``, the score of all images together (``pooled``) and references (always the
             most frequent class, chance); columns ``images``, ``majority_accuracy``, ``accuracy``, ``balanced_accuracy``
             and ``f1_weighted``, or of findings ``images``, ``auc_macro``, ``balanced_accuracy`` and ``f1_macro``, means over
-            the findings. What is not known, or of fewer than ten cases, is NaN.
+            the findings. What is not known is NaN; ``few_cases`` names the scores that rest on fewer than ten cases.
 
         Raises:
             ConfigurationError: if the run has not tested this model.
         """
-        summary = self.summary
-        tested = tested_models(summary)
+        tested = tested_models(self.summary)
         names = [NAMES[name] for name in tested]
         if not tested or (model or names[0]) not in names:
             raise ConfigurationError(f"{self.workspace} has scores of {', '.join(names) or 'no model'}, not of {model}")
         chosen = tested[names.index(model) if model else 0]
-        frame = _frame(
-            ModelScores.of(summary, chosen),
-            [*([] if is_multi(summary) else ["majority_accuracy"]), *scores_in(summary)],
-        )
-        if is_multi(summary):
-            frame.loc["pooled", "auc_macro"] = self._pooled_area(chosen)
-        return frame
-
-    def _pooled_area(self, model: str) -> float:
-        """Macro AUROC of all test images together; NaN where the sites' predictions are not here."""
-        sites = list(read_run(self.workspace, "run", model=model).findings.values())
-        found = means_of_findings(estimates_of_findings(joined_findings_of(sites))) if sites else {}
-        return found["auc_macro"].value if "auc_macro" in found else math.nan
+        return _frame(read_run(self.workspace, self.workspace.name, chosen))
 
     def history(self) -> pd.DataFrame:
         """Training losses and validation scores over the rounds, one row for each answer of a site.
@@ -195,16 +182,16 @@ class Run:
 
         from grandrounds.api.prediction import predict_with
 
-        multi = is_multi(self.summary)
-        wrong = [name for name in thresholds or () if not multi or name not in self.classes]
+        task = task_of(self.summary["configuration"]["problem"])
+        wrong = [name for name in thresholds or () if task.exclusive or name not in self.classes]
         if wrong:
             raise ConfigurationError(f"thresholds: {wrong[0]!r} is no finding of this run")
         description = self.sites.description if self.sites else {}
         names, found = predict_with(self.workspace, images, description)
         frame = pd.DataFrame(found, columns=list(self.classes), index=pd.Index(names, name="image"))
-        if multi:
-            limits = [(thresholds or {}).get(name, THRESHOLD) for name in self.classes]
-            called = [FINDINGS.cell(np.array(self.classes)[row].tolist()) for row in found >= limits]
+        if not task.exclusive:
+            limits = [(thresholds or {}).get(name, CALLED_FROM) for name in self.classes]
+            called = [task.cell(np.array(self.classes)[row].tolist()) for row in found >= limits]
         else:
             called = np.array(self.classes, object)[found.argmax(axis=1)].tolist()
         frame.insert(0, "predicted", called)
@@ -308,22 +295,16 @@ def sites_from(given: Sites | Path | str | int | None) -> Sites:
     return Sites.read(given)
 
 
-def _frame(found: ModelScores, columns: Sequence[str]) -> pd.DataFrame:
+def _frame(run: ReadRun) -> pd.DataFrame:
+    """The rows of the printed table."""
     import pandas as pd
 
-    rows: dict[str, dict[str, Any]] = {
-        site: {"images": found.images.get(site, 0), "majority_accuracy": found.majority.get(site), **scores}
-        for site, scores in found.sites.items()
-    }
-    rows["mean"] = dict(found.mean)
-    rows["pooled"] = {
-        "images": sum(found.images.values()),
-        "majority_accuracy": found.majority.get(""),
-        **found.pooled,
-    }
-    rows |= {name: dict(scores) for name, scores in found.references.items()}
-    return (
-        pd.DataFrame.from_dict(rows, orient="index", columns=["images", *columns])
-        .astype({"images": "Int64"})
-        .rename_axis("site")
-    )
+    columns = run.task.scores
+    rows: dict[str, dict[str, Any]] = {}
+    for row in table_rows(run):
+        scores = {name: score.value for name, score in row.scores.items() if not score.of}
+        few = ", ".join(name for name, score in row.scores.items() if score.few)
+        rows[row.name] = {"images": row.images, "majority_accuracy": row.majority, **scores, FEW: few}
+    majority = [name for name in ("majority_accuracy",) if "majority" in run.task.references]
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=["images", *majority, *columns, FEW])
+    return frame.astype({"images": "Int64"}).rename_axis("site")

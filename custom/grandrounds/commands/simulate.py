@@ -14,7 +14,7 @@ import typer
 
 from grandrounds.commands.options import Json, SimulatedJobArguments, takes
 from grandrounds.commands.run_config import write_config
-from grandrounds.console.output import INTERRUPTED, facts, notes, results, say, say_json, score_table
+from grandrounds.console.output import INTERRUPTED, notes, results, say, say_json
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
@@ -115,7 +115,11 @@ def _save(arguments: SimulatedJobArguments, more: dict[str, Any], path: Path) ->
 
 def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments) -> None:
     console = results()
-    console.print(score_table(summary))
+    from grandrounds.console.scores import facts, score_table
+    from grandrounds.reporting.runs import read_models
+
+    if runs := read_models(folder):
+        console.print(score_table(runs))
     for line in facts(summary):
         say(console, line)
     say(console, f"results: {folder / 'results'} (summary, models, each site's predictions); log: {folder}/run.log")

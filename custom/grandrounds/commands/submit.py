@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from grandrounds.commands.options import JobArguments, Json, comma_separated, takes
-from grandrounds.console.output import facts, notes, results, say, say_json, score_table
+from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.errors import GrandRoundsError
 from grandrounds.ordering import natural_sorted
 
@@ -154,13 +154,16 @@ def _run(job: Job, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcom
 
 
 def _show(outcome: Outcome) -> None:
+    from grandrounds.console.scores import facts, score_table
+    from grandrounds.reporting.runs import read_models
+
     console = results()
     summary: dict[str, Any] = outcome.summary
     if sites := _statistics(summary):
         console.print(_statistics_table(sites))
         say(console, "brightness: rounds[0].statistics in summary.json; numbers of too few patients are not released")
-    elif summary.get("test"):
-        console.print(score_table(summary))
+    elif outcome.download and summary.get("records") and (runs := read_models(outcome.download)):
+        console.print(score_table(runs))
     for line in facts(summary) if outcome.finished and not sites else ():
         say(console, line)
     for site, reason in outcome.refused.items():

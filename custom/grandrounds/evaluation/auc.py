@@ -6,6 +6,7 @@ drawn. In NumPy alone: sites score models with it after every round.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,8 +69,14 @@ def auc(positive: NDArray[np.bool_], scores: NDArray[np.floating]) -> float:
     return float(weighted_areas(positive, scores, np.ones((1, len(scores)))).auroc[0])
 
 
-def macro_auc(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> float:
-    """Mean area of the classes with positive and negative samples, each against all others; 0.5 without such a class."""
-    areas = [auc(labels == number, scores) for number, scores in enumerate(probabilities.T)]
+def macro_auc(
+    labels: NDArray[np.integer], probabilities: NDArray[np.floating], scored: Sequence[int] | None = None
+) -> float:
+    """Mean area of the ``scored`` classes (all by default) with positive and negative samples, each against all others.
+
+    It is 0.5 without such a class.
+    """
+    chosen = range(probabilities.shape[1]) if scored is None else scored
+    areas = [auc(labels == number, probabilities[:, number]) for number in chosen]
     known = [area for area in areas if not np.isnan(area)]
     return float(np.mean(known)) if known else 0.5

@@ -1,8 +1,6 @@
-"""Predictions of test images by independent case, a score with its interval, and bootstrap samples of the cases.
+"""Predictions of test images by independent case, and bootstrap samples of the cases.
 
-A case is a patient or lesion; intervals are of cases, never of single images. A score is shown where at least ``MIN_CASES``
-cases carry it: those of the class for sensitivity, precision and F1, the others for specificity, both for an area under a
-curve, all for accuracy. With fewer, an interval would cover most of [0, 1] anyway (Wilson's of 9 of 9 is [0.70, 1]).
+A case is a patient or lesion; intervals are of cases, never of single images.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +17,9 @@ from grandrounds.checks import require_at_least
 from grandrounds.evaluation.intervals import CONFIDENCE
 from grandrounds.evaluation.metrics import confusion_matrix
 
-MIN_CASES = 10
-"""A class, a site or a side of an area with fewer independent cases has no score, and is in no mean."""
+if TYPE_CHECKING:
+    from grandrounds.protocol.task import Task
+
 RESAMPLES = 1000
 
 
@@ -34,6 +33,7 @@ class Cases:
         groups: number of the patient or lesion that each image is of, int64, shape ``(n,)``, in [0, cases).
         probabilities: of the classes, float64, shape ``(n, classes)``; None where only the predicted class is known.
         classes: how many classes there are.
+        scored: the classes with scores of their own, see :class:`~grandrounds.protocol.task.Question`; empty for all.
     """
 
     labels: NDArray[np.int64]
@@ -41,6 +41,12 @@ class Cases:
     groups: NDArray[np.int64]
     probabilities: NDArray[np.float64] | None
     classes: int
+    scored: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The classes with scores of their own, in the vocabulary's order."""
+        return self.scored or tuple(range(self.classes))
 
     @property
     def count(self) -> int:
@@ -72,14 +78,14 @@ def cases_of(
     Raises:
         ValueError: if the lengths differ.
     """
-    named = np.arange(len(labels)) if groups is None else np.unique(np.array(groups, np.str_), return_inverse=True)[1]
+    named = _numbered(len(labels), groups)
     if not len(labels) == len(probabilities) == len(named):
         raise ValueError(
             f"expected as many probabilities and groups as labels ({len(labels)}), got {len(probabilities)} and "
             f"{len(named)}"
         )
     predicted = probabilities.argmax(axis=1).astype(np.int64)
-    return Cases(labels, predicted, named.astype(np.int64), probabilities, probabilities.shape[1])
+    return Cases(labels, predicted, named, probabilities, probabilities.shape[1])
 
 
 def cases_from_confusion(confusion: NDArray[np.int64]) -> Cases:
@@ -94,14 +100,46 @@ def cases_from_confusion(confusion: NDArray[np.int64]) -> Cases:
     return Cases(labels, predicted, np.arange(len(cells)), None, len(confusion))
 
 
+def questions_of(
+    task: Task, labels: NDArray[np.int64], probabilities: NDArray[np.floating], groups: Sequence[str] | None = None
+) -> list[Cases]:
+    """The answers to each question of a task, by case; arguments as :func:`cases_of`.
+
+    Raises:
+        ValueError: if the shapes do not fit together, or a probability is out of range.
+
+    Example:
+        >>> from grandrounds.protocol.tasks import task_named
+        >>> labels, probabilities = np.array([[1, -1], [0, 1]]), np.array([[0.9, 0.2], [0.6, 0.4]])
+        >>> found = questions_of(task_named("multi"), labels, probabilities)
+        >>> [(one.labels.tolist(), one.predicted.tolist()) for one in found]
+        [([1, 0], [1, 1]), ([1], [0])]
+    """
+    named = _numbered(len(labels), groups)
+    return [
+        Cases(one.labels, one.predicted, named[one.rows], one.probabilities, one.probabilities.shape[1], one.scored)
+        for one in task.questions(labels, probabilities)
+    ]
+
+
 def joined(parts: Sequence[Cases]) -> Cases:
     """The cases of several sites together; cases of different sites are different.
 
     Probabilities are None if one site has none. There must be a site (:class:`ValueError`).
     """
-    if not parts:
+    return joined_questions([[part] for part in parts])[0]
+
+
+def joined_questions(sites: Sequence[Sequence[Cases]]) -> list[Cases]:
+    """The answers of several sites to the same questions; arguments and result by question as :func:`joined`."""
+    if not sites:
         raise ValueError("there are no sites")
-    starts = np.cumsum([0, *(1 + int(part.groups.max(initial=-1)) for part in parts[:-1])])
+    sizes = [1 + max(int(one.groups.max(initial=-1)) for one in questions) for questions in sites]
+    starts = np.cumsum([0, *sizes[:-1]])
+    return [_joined(parts, starts) for parts in zip(*sites, strict=True)]
+
+
+def _joined(parts: Sequence[Cases], starts: NDArray[np.int64]) -> Cases:
     known = [part.probabilities for part in parts if part.probabilities is not None]
     return Cases(
         labels=np.concatenate([part.labels for part in parts]),
@@ -109,32 +147,15 @@ def joined(parts: Sequence[Cases]) -> Cases:
         groups=np.concatenate([part.groups + start for part, start in zip(parts, starts, strict=True)]),
         probabilities=np.concatenate(known) if len(known) == len(parts) else None,
         classes=parts[0].classes,
+        scored=parts[0].scored,
     )
 
 
-class Estimate(NamedTuple):
-    """A score, the ends of its 95 % interval (each NaN where not defined), and how many independent cases carry it.
-
-    The number of cases of a ``hidden`` estimate must not be shown. It is negative where the sites do not
-    release it.
-    """
-
-    value: float
-    low: float
-    high: float
-    cases: int
-    hidden: bool = False
-
-    @property
-    def enough(self) -> bool:
-        """Whether enough cases carry the score for it to be shown."""
-        return self.cases >= MIN_CASES
-
-    def to_json(self) -> dict[str, float | int | None]:
-        """Plain values: null for what is not defined or hidden, and only the count where there are too few cases."""
-        shown = [None if math.isnan(part) or not self.enough else round(part, 6) for part in self[:3]]
-        withheld = self.hidden or self.cases < 0
-        return {**dict(zip(("value", "low", "high"), shown, strict=True)), "cases": None if withheld else self.cases}
+def _numbered(images: int, groups: Sequence[str] | None) -> NDArray[np.int64]:
+    """The number of each image's case."""
+    if groups is None:
+        return np.arange(images)
+    return np.unique(np.array(groups, np.str_), return_inverse=True)[1].astype(np.int64)
 
 
 def interval_of(draws: NDArray[np.float64]) -> tuple[float, float]:

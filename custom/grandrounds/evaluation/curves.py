@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from grandrounds.checks import require_at_least
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases
-from grandrounds.evaluation.clinical.binary import positive_scores
 from grandrounds.files import write_json
 
 BINS = 50
@@ -66,27 +65,27 @@ class Points(NamedTuple):
     up: Array
 
 
-def site_curves(cases: Cases, classes: Sequence[str], minimum: int = MINIMUM) -> SiteCurves:
-    """The counts that may leave a site, each zero or of ``minimum`` patients; without probabilities there are none."""
-    if cases.probabilities is None:
-        return SiteCurves({}, None)
-    found = {
-        name: binned_counts(cases, cases.probabilities[:, number], cases.labels == number, minimum)
-        for number, name in enumerate(classes)
-    }
-    confidence, correct = cases.probabilities.max(axis=1), cases.predicted == cases.labels
-    return SiteCurves(_suppressed(found, minimum), binned_counts(cases, confidence, correct, minimum))
+def site_curves(questions: Sequence[Cases], names: Sequence[str], minimum: int = MINIMUM) -> SiteCurves:
+    """The counts that may leave a site, each zero or of ``minimum`` patients; without probabilities there are none.
 
-
-def finding_curves(findings: Sequence[Cases], names: Sequence[str], minimum: int = MINIMUM) -> SiteCurves:
-    """The counts of findings that may leave a site; as findings do not exclude each other, none gives another away."""
-    found = {}
-    for name, cases in zip(names, findings, strict=True):
-        positive, scores = positive_scores(cases)
-        counts = binned_counts(cases, scores, positive, minimum)
-        if counts is not None:
-            found[name] = counts
-    return SiteCurves(found, None)
+    Classes of one question exclude each other, so counts of some could give away the others; those of different questions
+    do not. The reliability is that of a single question.
+    """
+    vocabulary = iter(names)
+    classes: dict[str, CurveCounts] = {}
+    for cases in questions:
+        if cases.probabilities is None:
+            return SiteCurves({}, None)
+        scores = cases.probabilities
+        found = {
+            name: binned_counts(cases, scores[:, row], cases.labels == row, minimum)
+            for row, name in zip(cases.rows, vocabulary, strict=False)
+        }
+        classes |= _suppressed(found, minimum)
+    if len(questions) > 1:
+        return SiteCurves(classes, None)
+    confidence, correct = scores.max(axis=1), cases.predicted == cases.labels
+    return SiteCurves(classes, binned_counts(cases, confidence, correct, minimum))
 
 
 def binned_counts(
@@ -220,14 +219,14 @@ def area_under(points: Points) -> float:
     return float((points.up[1:] + points.up[:-1]) / 2 @ np.diff(points.across))
 
 
-def counts_shape(classes: int) -> tuple[int, int, int]:
+def curves_shape(classes: int) -> tuple[int, int, int]:
     """Shape of the array: a row for each class and one for reliability; positives and negatives; bins."""
     return classes + 1, 2, BINS
 
 
 def encode_counts(curves: SiteCurves, classes: Sequence[str]) -> NDArray[np.int64]:
-    """One site's counts as an array of :func:`counts_shape`; the last row is reliability."""
-    array = np.full(counts_shape(len(classes)), MERGED, np.int64)
+    """One site's counts as an array of :func:`curves_shape`; the last row is reliability."""
+    array = np.full(curves_shape(len(classes)), MERGED, np.int64)
     for row, counts in zip(array, [*map(curves.classes.get, classes), curves.reliability], strict=True):
         if counts is not None:
             row[:, np.rint(counts.edges[:-1] * BINS).astype(np.int64)] = counts.positives, counts.negatives
@@ -240,8 +239,8 @@ def decode_counts(array: NDArray[np.int64], classes: Sequence[str], minimum: int
     Raises:
         ValueError: if the array has another shape or type, or a count stands for fewer than ``minimum`` patients.
     """
-    if array.shape != counts_shape(len(classes)) or array.dtype != np.int64:
-        raise ValueError(f"counts must be int64 of shape {counts_shape(len(classes))}, got {array.dtype} {array.shape}")
+    if array.shape != curves_shape(len(classes)) or array.dtype != np.int64:
+        raise ValueError(f"counts must be int64 of shape {curves_shape(len(classes))}, got {array.dtype} {array.shape}")
     found = [_decoded(row, minimum) for row in array]
     known = {name: counts for name, counts in zip(classes, found, strict=False) if counts is not None}
     return SiteCurves(known, found[-1])

@@ -1,7 +1,6 @@
-"""Scores with 95 % intervals: of each class, of all classes together, areas under curves, and means over sites.
+"""Scores with 95 % intervals: of each class, of all classes of a question together, areas under curves, and means.
 
-Means over classes are over those with ``MIN_CASES`` cases, and need two of them: the sensitivity of one class is no balanced
-accuracy, and a class of two images would decide it.
+Means over classes are over those that occur, as scikit-learn's are.
 """
 
 from __future__ import annotations
@@ -14,14 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.auc import weighted_areas
-from grandrounds.evaluation.bootstrap import (
-    MIN_CASES,
-    RESAMPLES,
-    Cases,
-    Estimate,
-    resampled_confusions,
-    resampled_weights,
-)
+from grandrounds.evaluation.bootstrap import RESAMPLES, Cases, resampled_confusions, resampled_weights
+from grandrounds.evaluation.counts import HIDDEN, SiteCounts
 from grandrounds.evaluation.intervals import (
     Interval,
     auroc_interval,
@@ -32,22 +25,16 @@ from grandrounds.evaluation.intervals import (
     wilson,
 )
 from grandrounds.evaluation.metrics import (
+    MEANS,
     chance_confusion,
     confusion_class_scores,
     confusion_scores,
     majority_confusion,
 )
+from grandrounds.evaluation.score import Score, no_score
 
 AUC_RESAMPLES = 200
-MEANS = {
-    "balanced_accuracy": ("sensitivity", False),
-    "recall_weighted": ("sensitivity", True),
-    "precision_macro": ("precision", False),
-    "precision_weighted": ("precision", True),
-    "f1_macro": ("f1", False),
-    "f1_weighted": ("f1", True),
-}
-"""Means over classes: of which score, and whether weighted by the classes' images."""
+NO_CLASS = "no image of a class"
 
 Array = NDArray[np.float64]
 
@@ -66,6 +53,7 @@ class ClassCounts:
         negatives: cases with an image of another class.
         cases: all cases.
         sizes: by score, the number of independent images that its denominator is worth; of ``accuracy`` one number.
+        scored: the classes with scores of their own.
     """
 
     correct: Array
@@ -77,11 +65,12 @@ class ClassCounts:
     negatives: NDArray[np.int64]
     cases: int
     sizes: Mapping[str, Array]
+    scored: tuple[int, ...]
 
     @property
-    def counted(self) -> NDArray[np.bool_]:
-        """The classes with enough cases, over which means are taken."""
-        return (self.positives >= MIN_CASES) & np.isfinite(self.correct)
+    def occurs(self) -> NDArray[np.bool_]:
+        """The classes with known images, over which means are taken."""
+        return np.nan_to_num(self.correct + self.missed) > 0
 
 
 def counts_of(cases: Cases) -> ClassCounts:
@@ -107,15 +96,71 @@ def counts_of(cases: Cases) -> ClassCounts:
         cases.negatives(),
         cases.count,
         {name: np.asarray(size, np.float64) for name, size in sizes.items()},
+        cases.rows,
     )
 
 
-def class_estimates(counts: ClassCounts) -> list[dict[str, Estimate]]:
+def pooled_counts(
+    sites: Sequence[SiteCounts],
+    question: int,
+    scored: tuple[int, ...],
+    images: float = math.nan,
+    right: float = math.nan,
+) -> ClassCounts:
+    """The counts of a question of several sites together.
+
+    Args:
+        sites: at least one.
+        question: its number.
+        scored: the classes with scores of their own.
+        images: of all sites, hidden ones included; NaN for those that are shown.
+        right: correct predictions among them; NaN for those that are shown.
+
+    Returns:
+        Counts of each class over the sites that show it; not a number, with ``HIDDEN`` cases, where none does. ``false`` is
+        known only where every site shows all of the class.
+    """
+    shown = np.stack([one.images[question] for one in sites])
+    patients = np.stack([one.patients[question] for one in sites]).clip(min=0).sum(axis=0)
+    totals = np.where(shown == HIDDEN, 0, shown).sum(axis=0).astype(np.float64)
+    unknown = (shown[:, :, 0] == HIDDEN).all(axis=0)
+    totals[unknown, :2] = np.nan
+    totals[(shown == HIDDEN).any(axis=(0, 2)), 2] = np.nan
+    correct, missed, false = totals.T
+    positives = np.where(unknown, HIDDEN, patients[:, 0] + patients[:, 1])
+    cases = int(positives.clip(min=0).sum()) if not unknown.all() else HIDDEN
+    negatives = np.maximum(cases - positives.clip(min=0), 0)
+    # Images of a patient are taken to agree: no fewer independent images than patients can be behind a count.
+    true, called, union = (patients[:, columns].sum(axis=1) for columns in ([0, 1], [0, 2], [0, 1, 2]))
+    known = float(np.nansum(correct + missed))
+    images = known if math.isnan(images) else images
+    sizes = {
+        "sensitivity": true,
+        "specificity": negatives,
+        "precision": called,
+        "f1": union,
+        "accuracy": images * max(cases, 0) / max(known, 1.0),
+    }
+    return ClassCounts(
+        correct,
+        missed,
+        false,
+        images,
+        float(np.nansum(correct)) if math.isnan(right) else right,
+        positives,
+        negatives,
+        cases,
+        {name: np.asarray(size, np.float64) for name, size in sizes.items()},
+        scored,
+    )
+
+
+def class_estimates(counts: ClassCounts) -> list[dict[str, Score]]:
     """Precision (zero where the class is never predicted), sensitivity, F1 and specificity of each class."""
     columns = _class_columns(counts)
     return [
         {
-            name: Estimate(
+            name: Score(
                 float(values[number]),
                 float(interval.low[number]),
                 float(interval.high[number]),
@@ -127,29 +172,33 @@ def class_estimates(counts: ClassCounts) -> list[dict[str, Estimate]]:
     ]
 
 
-def score_estimates(counts: ClassCounts, related: Mapping[str, Array] | None = None) -> dict[str, Estimate]:
-    """Accuracy, and means over the classes with enough cases, which need two such classes.
+def score_estimates(
+    counts: ClassCounts, related: Mapping[str, Array] | None = None, among: NDArray[np.bool_] | None = None
+) -> dict[str, Score]:
+    """Accuracy, and means over the classes that occur, or over those ``among`` them.
 
     ``related`` are the correlations of the classes' scores, as :func:`class_correlations` gives them.
     """
     accuracy = counts.right / counts.images if counts.images else math.nan
     low, high = (float(end) for end in wilson(accuracy, counts.sizes["accuracy"]))
-    found = {"accuracy": Estimate(accuracy, low, high, counts.cases)}
+    found = {"accuracy": Score(accuracy, low, high, counts.cases)}
     # How often a yes-or-no question is answered correctly is a linear function of the accuracy.
     value, lower, upper = (1 - 2 * (1 - end) / len(counts.correct) for end in (accuracy, low, high))
-    found["accuracy_one_vs_rest"] = Estimate(value, lower, upper, counts.cases)
-    counted, columns = counts.counted, _class_columns(counts)
-    weights = counts.correct + counts.missed
+    found["accuracy_one_vs_rest"] = Score(value, lower, upper, counts.cases)
+    columns, weights = _class_columns(counts), counts.correct + counts.missed
+    occurs = counts.occurs if among is None else counts.occurs & among
+    scored = np.isin(np.arange(len(occurs)), counts.scored)
     for name, (score, weighted) in MEANS.items():
-        if counted.sum() < 2:
-            found[name] = Estimate(math.nan, math.nan, math.nan, int(np.sort(counts.positives)[-2]))
+        counted = occurs if score == "sensitivity" else occurs & scored
+        if not counted.any():
+            found[name] = no_score(NO_CLASS, 0)
             continue
         values, interval = columns[score]
         correlation = related[score][np.ix_(counted, counted)] if related else None
         parts = Interval(interval.low[counted], interval.high[counted])
         of_class = weights[counted] if weighted else np.ones(int(counted.sum()))
         behind = int(counts.positives[counted].min())
-        found[name] = Estimate(*combined(values[counted], parts, of_class, correlation), behind)
+        found[name] = Score(*combined(values[counted], parts, of_class, correlation), behind)
     return found
 
 
@@ -157,7 +206,7 @@ def reference_scores(counts: ClassCounts, classes: Sequence[str]) -> dict[str, d
     """What a model must exceed: the scores of always predicting the most frequent class, and of guessing.
 
     Returns:
-        By ``always CLASS`` and ``chance``, the scores of :func:`score_estimates`, and ``auroc_macro``. The first is left out
+        By ``always CLASS`` and ``chance``, the scores of :func:`score_estimates`, and ``auc_macro``. The first is left out
         where it is not known which class is the most frequent.
     """
     true = np.nan_to_num(counts.correct + counts.missed)
@@ -167,11 +216,11 @@ def reference_scores(counts: ClassCounts, classes: Sequence[str]) -> dict[str, d
         made = {f"always {classes[largest]}": majority_confusion(true), **made}
     found = {}
     for name, confusion in made.items():
-        scores = {key: float(value) for key, value in confusion_scores(confusion, counts.counted).items()}
+        scores = {key: float(value) for key, value in confusion_scores(confusion).items()}
         accuracy = 1 / len(true) if name == "chance" else float(true[largest] / counts.images)
-        means = {key: scores[key] for key in MEANS if counts.counted.sum() > 1}
+        means = {key: scores[key] for key in MEANS if counts.occurs.any()}
         one_vs_rest = 1 - 2 * (1 - accuracy) / len(true)
-        found[name] = {"accuracy": accuracy, "accuracy_one_vs_rest": one_vs_rest, **means, "auroc_macro": 0.5}
+        found[name] = {"accuracy": accuracy, "accuracy_one_vs_rest": one_vs_rest, **means, "auc_macro": 0.5}
     return found
 
 
@@ -181,24 +230,70 @@ def class_correlations(cases: Cases, generator: np.random.Generator, resamples: 
     return {name: correlations(draws[name]) for name in ("sensitivity", "precision", "f1")}
 
 
-def mean_over_sites(sites: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
-    """Unweighted means over the sites that have a score; the interval covers other patients of these sites, not other sites.
+def question_correlations(
+    questions: Sequence[Cases], generator: np.random.Generator, resamples: int = AUC_RESAMPLES
+) -> dict[str, Array]:
+    """Correlations of macro AUROC, balanced accuracy and macro F1 between questions over bootstrap samples of the patients.
 
-    Without intervals of the sites the mean has none.
+    Args:
+        questions: about the same images, with probabilities; the groups of all have the same numbers.
+        generator: of the samples.
+        resamples: their number.
+
+    Returns:
+        Shape ``(questions, questions)`` by score.
     """
-    found: dict[str, list[Estimate]] = {}
-    for scores in sites:
-        for name, estimate in scores.items():
-            if estimate.enough and not math.isnan(estimate.value):
-                found.setdefault(name, []).append(estimate)
+    patients = 1 + max(int(one.groups.max(initial=-1)) for one in questions)
+    drawn = generator.multinomial(patients, np.full(patients, 1 / patients), size=resamples).astype(np.float64)
+    draws: dict[str, list[Array]] = {"auc_macro": [], "balanced_accuracy": [], "f1_macro": []}
+    for one in questions:
+        weights = drawn[:, one.groups]
+        cells = np.zeros((len(one.labels), one.classes**2))
+        cells[np.arange(len(one.labels)), one.labels * one.classes + one.predicted] = 1
+        confusions = (weights @ cells).reshape(resamples, one.classes, one.classes)
+        scores = confusion_class_scores(confusions)
+        draws["balanced_accuracy"].append(scores["sensitivity"].mean(axis=1))
+        draws["f1_macro"].append(scores["f1"][:, list(one.rows)].mean(axis=1))
+        draws["auc_macro"].append(np.mean([_areas(one, number, weights) for number in one.rows], axis=0))
+    return {score: correlations(np.stack(columns, axis=1)) for score, columns in draws.items()}
+
+
+def _areas(cases: Cases, number: int, weights: NDArray[np.floating]) -> Array:
+    if cases.probabilities is None:
+        raise ValueError("an area needs probabilities, and only the predicted classes are known")
+    return weighted_areas(cases.labels == number, cases.probabilities[:, number], weights).auroc
+
+
+def mean_over(
+    parts: Sequence[Mapping[str, Score]], what: str, related: Mapping[str, Array] | None = None
+) -> dict[str, Score]:
+    """Unweighted means of scores over sites or questions that have one; a mean of some is named by its part of all.
+
+    Of sites, the interval covers other patients of these sites, not other sites; without intervals of the parts it has none.
+
+    Args:
+        parts: scores by name.
+        what: they are, in the plural, such as ``sites``.
+        related: correlations of the parts by score; None where they are independent.
+    """
     means = {}
-    for name, known in found.items():
-        values, low, high, cases = (np.array(column) for column in zip(*(one[:4] for one in known), strict=True))
-        means[name] = Estimate(*combined(values, Interval(low, high), np.ones(len(known))), int(cases.sum()))
+    for name in dict.fromkeys(name for scores in parts for name in scores):
+        rows = [number for number, scores in enumerate(parts) if name in scores and scores[name].known]
+        if not rows:
+            means[name] = next(scores[name] for scores in parts if name in scores)
+            continue
+        values, low, high = (np.array(part) for part in zip(*(parts[row][name][:3] for row in rows), strict=True))
+        correlation = None
+        if related is not None:
+            correlation = related[name][np.ix_(rows, rows)] if name in related else np.ones((len(rows), len(rows)))
+        mean = combined(values, Interval(low, high), np.ones(len(rows)), correlation)
+        cases = [count for row in rows if (count := parts[row][name].cases) is not None]
+        part = f"{len(rows)} of {len(parts)} {what}" if len(rows) < len(parts) else ""
+        means[name] = Score(*mean, min(cases, default=None), of=part)
     return means
 
 
-def auc_estimates(cases: Cases) -> list[dict[str, Estimate]]:
+def auc_estimates(cases: Cases) -> list[dict[str, Score]]:
     """AUROC and average precision of each class against the others; both rest on the smaller side's cases.
 
     The interval of average precision, a mean over the positive images, is Wilson's for their number (Boyd, Eng and Page,
@@ -218,25 +313,26 @@ def auc_estimates(cases: Cases) -> list[dict[str, Estimate]]:
         low, high = (float(end) if behind else math.nan for end in wilson(precision, size))
         found.append(
             {
-                "auroc": Estimate(*auroc_interval(positive, scores, cases.groups), behind),
-                "average_precision": Estimate(precision, low, high, behind),
+                "auroc": Score(*auroc_interval(positive, scores, cases.groups), behind),
+                "average_precision": Score(precision, low, high, behind),
             }
         )
     return found
 
 
-def macro_auroc(cases: Cases, areas: Sequence[Mapping[str, Estimate]], generator: np.random.Generator) -> Estimate:
-    """Mean area over the classes with enough cases, from :func:`auc_estimates`; it rests on the rarest of them."""
-    known = [number for number, found in enumerate(areas) if found["auroc"].enough]
-    if not known or cases.probabilities is None:
-        return Estimate(math.nan, math.nan, math.nan, 0)
-    weights = resampled_weights(cases, generator, AUC_RESAMPLES)
-    draws = [weighted_areas(cases.labels == n, cases.probabilities[:, n], weights).auroc for n in known]
+def macro_auroc(cases: Cases, areas: Sequence[Mapping[str, Score]], generator: np.random.Generator) -> Score:
+    """Mean of :func:`auc_estimates` over the scored classes with images on both sides; it rests on the rarest of them."""
+    known = [number for number in cases.rows if areas[number]["auroc"].known]
+    if not known:
+        return no_score(NO_CLASS, 0)
     values, low, high, behind = (
         np.array(column) for column in zip(*(areas[n]["auroc"][:4] for n in known), strict=True)
     )
-    related = correlations(np.stack(draws, axis=1))
-    return Estimate(*combined(values, Interval(low, high), np.ones(len(known)), related), int(behind.min()))
+    related = None
+    if len(known) > 1:
+        weights = resampled_weights(cases, generator, AUC_RESAMPLES)
+        related = correlations(np.stack([_areas(cases, n, weights) for n in known], axis=1))
+    return Score(*combined(values, Interval(low, high), np.ones(len(known)), related), int(behind.min()))
 
 
 def _class_columns(counts: ClassCounts) -> dict[str, tuple[Array, Interval]]:

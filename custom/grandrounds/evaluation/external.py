@@ -19,10 +19,9 @@ from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.bootstrap import questions_of
 from grandrounds.evaluation.calibration import confidence_metrics
-from grandrounds.evaluation.metrics import classification_metrics
-from grandrounds.evaluation.multi_label.estimates import estimates_of_findings
-from grandrounds.evaluation.multi_label.metrics import finding_cases, multi_label_metrics
+from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.evaluation.per_class import (
     ARGMAX,
     SUMMED,
@@ -32,6 +31,7 @@ from grandrounds.evaluation.per_class import (
     per_class,
     summed_probabilities,
 )
+from grandrounds.evaluation.record import EvalRecord
 from grandrounds.files import write_csv
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
@@ -203,13 +203,13 @@ def _test_records(manifest: Path, vocabulary: Sequence[str] | None, task: Task) 
 Samples = dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]
 
 
-def scores(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> dict[str, float]:
+def scores(labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> dict[str, float]:
     """All scores of predictions (not logits), shape ``(samples, classes)``, for labels of shape ``(samples,)``.
 
-    They are those of :func:`~grandrounds.evaluation.metrics.classification_metrics`, which checks both, and of
+    They are those of :func:`~grandrounds.evaluation.metrics.site_metrics`, which checks both, and of
     :func:`~grandrounds.evaluation.calibration.confidence_metrics`.
     """
-    return classification_metrics(labels, probabilities) | confidence_metrics(labels, probabilities)
+    return site_metrics(SINGLE, labels, probabilities) | confidence_metrics(labels, probabilities)
 
 
 def report(
@@ -258,29 +258,29 @@ def report(
     return result | {"sites": of_sites, "mean": _mean(list(of_sites.values())), "pooled": scores(*_joined(samples))}
 
 
-def finding_report(sites: Mapping[str, ImagePredictions], findings: Sequence[str]) -> dict[str, Any]:
+def finding_report(task: Task, sites: Mapping[str, ImagePredictions], findings: Sequence[str]) -> dict[str, Any]:
     """Score predictions of findings for several sites.
 
     Returns:
         ``labels`` (``findings``), ``sites`` and ``pooled`` (see
-        :func:`~grandrounds.evaluation.multi_label.metrics.multi_label_metrics`), the ``mean`` of each score over the sites
+        :func:`~grandrounds.evaluation.metrics.site_metrics`), the ``mean`` of each score over the sites
         that have it, and ``classes``: by finding the scores of all samples together, NaN without any.
     """
-    of_sites = {site: multi_label_metrics(found.labels, found.probabilities) for site, found in sites.items()}
+    of_sites = {site: site_metrics(task, found.labels, found.probabilities) for site, found in sites.items()}
     labels, probabilities = _joined({site: (found.labels, found.probabilities) for site, found in sites.items()})
     names = dict.fromkeys(name for scored in of_sites.values() for name in scored)
     mean = {name: fmean(scored[name] for scored in of_sites.values() if name in scored) for name in names}
-    estimates = estimates_of_findings(finding_cases(labels, probabilities))
+    together = EvalRecord.of(task, findings, questions_of(task, labels, probabilities))
     classes = {
         name: {score: one.value for score, one in scores.items()}
-        for name, scores in zip(findings, estimates, strict=True)
+        for name, scores in zip(findings, together.classes, strict=True)
     }
     return {
         "labels": "findings",
         "classes": classes,
         "sites": of_sites,
         "mean": mean | {"n": sum(scored["n"] for scored in of_sites.values())},
-        "pooled": multi_label_metrics(labels, probabilities),
+        "pooled": site_metrics(task, labels, probabilities),
     }
 
 

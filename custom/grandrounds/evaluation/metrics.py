@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from grandrounds.evaluation.auc import macro_auc
 from grandrounds.evaluation.own_metrics import METRICS, own_scores
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
+
+if TYPE_CHECKING:
+    from grandrounds.protocol.task import Task
 
 SELECTABLE = (
     "accuracy",
@@ -40,6 +43,19 @@ FROM_CONFUSION = (
     "f1_macro",
 )
 """The metrics that a site computes from its confusion matrix after every round."""
+LINEAR = ("accuracy", "recall_weighted", "log_likelihood")
+"""Metrics whose value for several sites together is their mean weighted by the sites' numbers of images."""
+OF_CLASSES = frozenset(FROM_CONFUSION) - {*LINEAR}
+"""Metrics that the counts of single classes determine, and which determine a count that is hidden beside them."""
+MEANS = {
+    "balanced_accuracy": ("sensitivity", False),
+    "recall_weighted": ("sensitivity", True),
+    "precision_macro": ("precision", False),
+    "precision_weighted": ("precision", True),
+    "f1_macro": ("f1", False),
+    "f1_weighted": ("f1", True),
+}
+"""Means over classes: of which score, and whether weighted by the classes' images."""
 SCORES_OF_IMAGES = frozenset({*SELECTABLE, *FROM_CONFUSION, "n", "log_loss"})
 """All that a site reports of its images; no plug-in's metric has one of these names."""
 
@@ -53,46 +69,54 @@ class PrecisionRecallF1(NamedTuple):
     f1: float
 
 
-def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> dict[str, float]:
-    r"""Metrics of the most probable class, and the cross-entropy.
+def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> dict[str, float]:
+    r"""What a site reports of a model on its images.
 
     Args:
-        labels: true classes, shape ``(samples,)``, integers in [0, classes).
-        probabilities: predictions (not logits), shape ``(samples, classes)``; rows sum to one. Of equal probabilities
-            the lower class is the prediction.
+        task: of the labels.
+        labels: of ``n`` images; unknown ones do not count.
+        probabilities: predictions (not logits), shape ``(n, classes)``.
 
     Returns:
-        The metrics of ``metrics_from_confusion``, and ``log_loss``: mean of :math:`-\ln p_{i y_i}`, in nats, with
-        probabilities below the resolution of their dtype raised to it, so that no single sample makes it infinite;
-        ``log_likelihood``, its negative, which selects a model by its loss; ``auc_macro``, see
-        :func:`~grandrounds.evaluation.auc.macro_auc`; and the metrics of plug-ins.
-        Without samples only ``n``.
+        ``n``, the images of which something is known; ``log_loss``: mean of :math:`-\ln p` of the known answers, in nats,
+        with probabilities below the resolution of their dtype raised to it, so that no single sample makes it infinite, and
+        ``log_likelihood``, its negative, which selects a model by its loss. The task's other metrics are means over its
+        questions, of which each has at least ``task.min_images`` images of each of its classes: those of
+        :func:`confusion_scores`, and ``auc_macro``, see :func:`~grandrounds.evaluation.auc.macro_auc`. Where classes
+        are exclusive, also the metrics of plug-ins. Without known images only ``n``.
 
     Raises:
-        ValueError: if the shapes do not fit together, a label is no class, or a row is no distribution.
+        ValueError: if the shapes do not fit together, a label is no class, or a probability is none.
 
     Example:
+        >>> from grandrounds.protocol.tasks import task_named
         >>> labels, probabilities = np.array([0, 1]), np.array([[0.5, 0.5], [0.5, 0.5]])
-        >>> metrics = classification_metrics(labels, probabilities)
+        >>> metrics = site_metrics(task_named("single"), labels, probabilities)
         >>> metrics["n"], metrics["accuracy"], round(metrics["log_loss"], 4)  # ln 2
         (2, 0.5, 0.6931)
     """
-    if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1]:
-        raise ValueError(
-            "expected labels (samples,) and probabilities (samples, classes), "
-            f"got {labels.shape} and {probabilities.shape}"
-        )
-    import torch
+    known, questions = task.known(labels), task.questions(labels, probabilities)
+    if task.exclusive:
+        import torch
 
-    require_probabilities(torch.as_tensor(probabilities), "probabilities")
-    if not len(labels):
+        require_probabilities(torch.as_tensor(probabilities), "probabilities")
+    if not known.any():
         return {"n": 0}
-    confusion = confusion_matrix(labels, probabilities.argmax(axis=1), probabilities.shape[1])
-    of_label = probabilities[np.arange(len(labels)), labels]
+    found = []
+    for one in questions:
+        confusion = confusion_matrix(one.labels, one.predicted, one.probabilities.shape[1])
+        if confusion.sum(axis=1).min() >= task.min_images:
+            scores = confusion_scores(confusion, scored=one.scored)
+            found.append({**scores, "auc_macro": macro_auc(one.labels, one.probabilities, one.scored)})
     floor = np.finfo(probabilities.dtype).eps
-    likelihood = float(np.log(np.maximum(of_label, floor), dtype=np.float64).mean())
-    more = {"log_loss": -likelihood, "log_likelihood": likelihood, "auc_macro": macro_auc(labels, probabilities)}
-    return metrics_from_confusion(confusion) | more | own_scores(labels, probabilities)
+    answered = task.answered(labels, probabilities)
+    likelihood = float(np.log(np.maximum(answered, floor), dtype=np.float64).mean())
+    metrics = {"n": int(known.sum()), "log_loss": -likelihood, "log_likelihood": likelihood}
+    means = {
+        name: float(np.mean([one[name] for one in found])) for name in task.selectable if found and name in found[0]
+    }
+    own = own_scores(labels[known], probabilities[known]) if task.exclusive else {}
+    return metrics | means | own
 
 
 def selectable_metrics(task: Task = SINGLE) -> tuple[str, ...]:
@@ -124,46 +148,25 @@ def confusion_matrix(labels: NDArray[np.integer], predictions: NDArray[np.intege
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes).astype(np.int64)
 
 
-def metrics_from_confusion(confusion: NDArray[np.integer]) -> dict[str, float]:
-    r"""Metrics that the confusion matrix determines; matrices of several sites may be added first.
-
-    With :math:`P_c`, :math:`R_c`, :math:`F_c` precision, recall and F1 of class :math:`c`, :math:`n_c` its true
-    samples: ``*_weighted`` is :math:`\sum_c n_c (\cdot)_c / n`; ``balanced_accuracy`` and ``f1_macro`` are the plain
-    means of :math:`R_c` and :math:`F_c` over the classes with :math:`n_c > 0`. A class that is only predicted costs the
-    true class its recall but is not itself averaged: a hospital is not judged on a disease that none of its patients
-    has.
-
-    Returns:
-        ``n``, ``accuracy``, ``balanced_accuracy``, ``precision_weighted``, ``recall_weighted``, ``f1_weighted`` and
-        ``f1_macro``, all but ``n`` in [0, 1]. Without samples only ``n``.
-
-    Raises:
-        ValueError: if the matrix is not square or has a negative count.
-    """
-    if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
-        raise ValueError(f"confusion must have shape (classes, classes), got {confusion.shape}")
-    if (confusion < 0).any():
-        raise ValueError("confusion must have no negative count")
-    total = int(confusion.sum())
-    if not total:
-        return {"n": 0}
-    scores = confusion_scores(confusion)
-    return {"n": total, **{name: float(scores[name]) for name in FROM_CONFUSION}}
-
-
 def confusion_scores(
-    confusions: NDArray[np.number], counted: NDArray[np.bool_] | None = None
+    confusions: NDArray[np.number],
+    counted: NDArray[np.bool_] | None = None,
+    scored: Sequence[int] | None = None,
 ) -> dict[str, NDArray[np.float64]]:
     r"""Scores of all classes together, of one or many confusion matrices.
 
-    The definitions are those of :func:`metrics_from_confusion`; beside them is ``precision_macro``, likewise over the
-    classes that occur, and ``accuracy_one_vs_rest``, the mean over classes of how often the question "is it this class?" is
-    answered correctly: :math:`1 - 2 e / C` with error rate :math:`e`.
+    With :math:`P_c`, :math:`R_c`, :math:`F_c` precision, recall and F1 of class :math:`c`, :math:`n_c` its true
+    samples: ``*_weighted`` is :math:`\sum_c n_c (\cdot)_c / n`; ``balanced_accuracy``, ``precision_macro`` and ``f1_macro``
+    are the plain means over the classes with :math:`n_c > 0`. A class that is only predicted costs the true class its recall
+    but is not itself averaged: a hospital is not judged on a disease that none of its patients has. ``accuracy_one_vs_rest``
+    is the mean over classes of how often the question "is it this class?" is answered correctly: :math:`1 - 2 e / C` with
+    error rate :math:`e`.
 
     Args:
         confusions: counts, shape ``(..., classes, classes)``: row true class, column predicted class.
         counted: the classes over which means are taken, shape ``(classes,)``; None for all that occur. The two accuracies
             are of all images.
+        scored: the classes over which means of precision and F1 are taken; None for all.
 
     Returns:
         Arrays of shape ``(...)``; NaN for a matrix without counts.
@@ -174,22 +177,16 @@ def confusion_scores(
     """
     of_class = confusion_class_scores(confusions)
     true = confusions.sum(axis=-1)
-    among = true > 0 if counted is None else counted & (true > 0)
     accuracy = _ratio(np.trace(confusions, axis1=-2, axis2=-1), true.sum(axis=-1))
-    known = {name: np.where(among, of_class[name], 0) for name in ("precision", "sensitivity", "f1")}
-    total = (true * among).sum(axis=-1)
-    weighted = {name: _ratio(_dot(values, true), total) for name, values in known.items()}
-    macro = {name: _mean_where(values, among) for name, values in known.items()}
-    return {
-        "accuracy": accuracy,
-        "accuracy_one_vs_rest": 1 - 2 * (1 - accuracy) / confusions.shape[-1],
-        "balanced_accuracy": macro["sensitivity"],
-        "precision_weighted": weighted["precision"],
-        "recall_weighted": weighted["sensitivity"],
-        "f1_weighted": weighted["f1"],
-        "precision_macro": macro["precision"],
-        "f1_macro": macro["f1"],
-    }
+    among = true > 0 if counted is None else counted & (true > 0)
+    chosen = np.isin(np.arange(true.shape[-1]), scored) if scored is not None else np.ones(true.shape[-1], np.bool_)
+    found = {"accuracy": accuracy, "accuracy_one_vs_rest": 1 - 2 * (1 - accuracy) / confusions.shape[-1]}
+    for name, (score, weighted) in MEANS.items():
+        classes = among if score == "sensitivity" else among & chosen
+        values = np.where(classes, of_class[score], 0)
+        weights = (true * classes).sum(axis=-1)
+        found[name] = _ratio(_dot(values, true), weights) if weighted else _mean_where(values, classes)
+    return found
 
 
 def majority_confusion(true: NDArray[np.number]) -> NDArray[np.float64]:

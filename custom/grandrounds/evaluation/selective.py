@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
-from grandrounds.evaluation.bootstrap import MIN_CASES, Cases, Estimate
+from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.estimates import class_estimates, counts_of
+from grandrounds.evaluation.score import MIN_CASES, Score
 
 SENSITIVITY = 0.9
 ROUNDING = 1e-12
@@ -163,7 +164,7 @@ def choose_operating_point(validation: Cases, number: int, sensitivity: float = 
     )
 
 
-def at_threshold(test: Cases, number: int, threshold: float) -> dict[str, Estimate]:
+def at_threshold(test: Cases, number: int, threshold: float) -> dict[str, Score]:
     """Sensitivity, specificity, precision and F1 of a class on test images at a threshold chosen elsewhere.
 
     Raises:

@@ -35,7 +35,7 @@ class MultiLabel(Task):
     activation = "sigmoid"
     exclusive = False
     certain_below = 0.45
-    min_images = 10
+    min_images = 1
     selectable = ("auc_macro", "balanced_accuracy", "f1_macro", "log_likelihood")
     default_metric = "auc_macro"
     scores = ("auc_macro", "balanced_accuracy", "f1_macro")

@@ -8,17 +8,23 @@ for each site (``models``). The largest epsilon of the sites' privacy ledgers ma
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases, cases_from_confusion
 from grandrounds.evaluation.history import Event
+from grandrounds.evaluation.record import EvalRecord
 from grandrounds.ordering import natural_sorted
-from grandrounds.reporting.run import MODELS, Run, Spent
+from grandrounds.protocol.tasks import task_of
+from grandrounds.reporting.run import FINISHED, MODELS, Origin, Run, RunLog, Spent, Tests
+
+if TYPE_CHECKING:
+    from grandrounds.protocol.task import Task
 
 NEEDED = ("method", "seed")
 CONTENTS = ("predictions", "confusion", "scores", "models")
@@ -27,7 +33,7 @@ SCORES_ALONE = (
     "the result has only scores of all test images together: there are no intervals, and no scores of sites or classes"
 )
 ANY_SITE = "any site"
-OTHER_NAMES = {"auc_macro": "auroc_macro", "roc": "auroc", "precision_recall": "average_precision", "images": "n"}
+OTHER_NAMES = {"auroc_macro": "auc_macro", "roc": "auroc", "precision_recall": "average_precision", "images": "n"}
 
 
 def is_benchmark_result(content: Mapping[str, Any]) -> bool:
@@ -63,18 +69,12 @@ def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> Run:
     model, counts = _counts(content, wanted)
     site_metrics = _site_metrics(content.get("models", {}))
     sites = _sites(content)
-    return Run(
-        name=name,
+    log = RunLog(
         method=content["method"],
-        seed=int(content["seed"]),
-        classes=classes,
-        status="finished",
+        status=FINISHED,
         reason="",
-        configuration=configuration,
+        configuration={**configuration, "seed": int(content["seed"])},
         sites=sites,
-        predictions={site: _cases(counts[site], len(classes)) for site in sites if site in counts},
-        site_metrics=site_metrics,
-        model=model,
         events=_events(content, sites),
         bytes=content["bytes"] if "bytes" in content else _summed(content["models"]),
         contributions=content.get("contributions", {}),
@@ -82,22 +82,32 @@ def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> Run:
         rounds_done=int(configuration.get("rounds", 0)),
         seconds=float(content.get("seconds", 0)),
         selected=content.get("selected", {}),
+        versions=content.get("versions", {}),
+    )
+    origin = Origin(
+        provenance={"simulated": True},
         communities=dict(content.get("devices", {})),
         options=options.get("executor", {}),
-        versions=content.get("versions", {}),
-        notes=() if site_metrics else (COUNTS_ALONE if counts else SCORES_ALONE,),
-        reported_metrics={} if counts or site_metrics else _together(content["scores"]),
         spent=_spent(content),
-        provenance={"simulated": True},
+        notes=() if site_metrics else (COUNTS_ALONE if counts else SCORES_ALONE,),
     )
+    task = task_of(configuration["problem"])
+    records = {
+        site: EvalRecord.of(task, classes, [_cases(counts[site], len(classes))]) for site in sites if site in counts
+    }
+    records |= {site: _reported(task, classes, found) for site, found in site_metrics.items() if site not in records}
+    together = (
+        None if records else _reported(task, classes, _renamed(content["scores"].get("selected", content["scores"])))
+    )
+    return Run(name, classes, log, Tests(model, records, together), origin)
 
 
-def _together(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Scores of all test images: of the selected model where there are several."""
-    found = _renamed(scores.get("selected", scores))
-    if "n" not in found:
+def _reported(task: Task, classes: tuple[str, ...], scores: Mapping[str, float]) -> EvalRecord:
+    """Scores that stand in a result without what they were computed from."""
+    if "n" not in scores:
         raise ValueError("scores must have the number of images, n")
-    return found
+    exact = {name: value for name, value in scores.items() if math.isfinite(value)}
+    return EvalRecord(task, classes, int(scores["n"]), exact)
 
 
 def _sites(content: Mapping[str, Any]) -> tuple[str, ...]:

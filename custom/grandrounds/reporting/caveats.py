@@ -12,14 +12,15 @@ from statistics import NormalDist
 
 import numpy as np
 
-from grandrounds.evaluation.bootstrap import MIN_CASES
 from grandrounds.evaluation.comparisons import MIN_SEEDS
 from grandrounds.evaluation.intervals import CONFIDENCE, Z
+from grandrounds.evaluation.record import ALWAYS, EvalRecord
+from grandrounds.evaluation.score import MIN_CASES
 from grandrounds.protocol.problem import SITE_NORM
 from grandrounds.reporting.comparison import FINDING_METRIC, METRIC, Comparison
 from grandrounds.reporting.format import format_list, format_number
 from grandrounds.reporting.run import MODELS, Run
-from grandrounds.reporting.scores import ALWAYS, EvalGroup, RunScores
+from grandrounds.reporting.scores import RunScores
 
 WIDE_GAP = 0.15
 CHANCE = 0.05
@@ -30,9 +31,9 @@ MISSED = 0.5
 def caveats_of(run: Run, scores: RunScores) -> list[str]:
     """Sentences about one run, the most serious first."""
     small = [
-        site if group.hidden else f"{site} ({group.cases})"
+        f"{site} ({group.cases})"
         for site, group in scores.sites.items()
-        if group.cases < MIN_CASES
+        if group.cases is not None and group.cases < MIN_CASES
     ]
     found = [
         *_of_status(run),
@@ -40,7 +41,7 @@ def caveats_of(run: Run, scores: RunScores) -> list[str]:
         *(_of_missed(run, scores.pooled) if scores.pooled else []),
         *_of_classes(run, scores),
         *(
-            [f"Too few test cases for scores of their own (fewer than {MIN_CASES}): {format_list(small)}."]
+            [f"Scores of sites with few test cases (fewer than {MIN_CASES}) are marked: {format_list(small)}."]
             if small
             else []
         ),
@@ -49,25 +50,25 @@ def caveats_of(run: Run, scores: RunScores) -> list[str]:
         *_of_shift(run, scores),
         *_of_calibration(scores),
     ]
-    if run.predicted and run.unit == "image":
+    if run.tests.questions and run.tests.unit == "image":
         found.append(
             "Intervals treat every image as an independent case: which images are of one patient or lesion is not known "
             "here, so the true intervals may be wider."
         )
-    if run.model == "own" and run.predicted and not run.is_local:
+    if run.tests.model == "own" and run.tests.questions and not run.log.is_local:
         found.append("Scores are of each site's own choice of model; no one model has all of them.")
-    if run.problem.get("norm") == SITE_NORM:
+    if run.log.problem.get("norm") == SITE_NORM:
         found.append(
             "Each site's scores are of the model with the batch norm statistics of its own images (problem.norm=site); no "
             "one model has all of them."
         )
-    if scores.site_reported:
+    if scores.sites and not run.tests.questions:
         curves = "there are no curves"
-        if run.curve_counts:
-            silent = [site for site in run.site_metrics if site not in run.curve_counts]
+        if run.tests.curves:
+            silent = [site for site in run.tests.sites if site not in run.tests.curves]
             without = f" and without {format_list(silent)}" if silent else ""
             curves = f"curves are of counts of several patients each{without}"
-        if scores.pooled:
+        if scores.pooled and scores.pooled.tallies:
             found.append(
                 f"Predictions stayed at the sites: scores are of the counts that they released, classes of few patients are "
                 f"withheld, and {curves}."
@@ -77,7 +78,7 @@ def caveats_of(run: Run, scores: RunScores) -> list[str]:
                 f"Only scores of whole sites are known and no predictions: there are no intervals, {curves}, and no scores "
                 "of single classes."
             )
-    return [*found, *(f"{note[0].upper()}{note[1:]}." for note in run.notes)]
+    return [*found, *(f"{note[0].upper()}{note[1:]}." for note in run.origin.notes)]
 
 
 def caveats_of_comparison(methods: dict[str, list[Run]], comparison: Comparison | None) -> list[str]:
@@ -93,7 +94,7 @@ def caveats_of_comparison(methods: dict[str, list[Run]], comparison: Comparison 
         )
     if comparison is None:
         return found
-    models = {run.model: method for method, runs in methods.items() for run in runs if run.predicted}
+    models = {run.tests.model: method for method, runs in methods.items() for run in runs if run.tests.questions}
     if len(models) > 1:
         found.append(
             f"Scores are of {MODELS['common']} for some methods ({models['common']}) and of {MODELS['own']} for others "
@@ -123,42 +124,42 @@ def caveats_of_comparison(methods: dict[str, list[Run]], comparison: Comparison 
 
 
 def _of_status(run: Run) -> list[str]:
-    if run.complete:
+    if run.log.complete:
         return []
     words = {"running": "was stopped or is still running", "aborted": "was aborted", "failed": "failed"}
-    reason = f" ({run.reason})" if run.reason else ""
+    reason = f" ({run.log.reason})" if run.log.reason else ""
     return [
-        f"The run {words.get(run.status, f'has status {run.status}')} after {run.rounds_done} of {run.rounds} "
-        f"rounds{reason}: its model has not been tested, and validation scores flatter it."
-        if not run.predicted
-        else f"The run {words.get(run.status, run.status)} after {run.rounds_done} of {run.rounds} rounds{reason}."
+        f"The run {words.get(run.log.status, f'has status {run.log.status}')} after {run.log.rounds_done} of "
+        f"{run.log.rounds} rounds{reason}: its model has not been tested, and validation scores flatter it."
+        if not run.tests.questions
+        else f"The run {words.get(run.log.status, run.log.status)} after {run.log.rounds_done} of {run.log.rounds} rounds{reason}."
     ]
 
 
 def _of_sites(run: Run) -> list[str]:
     found = []
-    dropped = run.dropped()
+    dropped = run.log.dropped()
     if dropped:
         listed = [
             f"{site} (round {format_list([str(number) for number in rounds])})" for site, rounds in dropped.items()
         ]
         found.append(f"No usable answer in a round in which the site was asked: {format_list(listed)}.")
-    silent = [site for site in run.sites if run.contributions and not run.contributions.get(site)]
+    silent = [site for site in run.log.sites if run.log.contributions and not run.log.contributions.get(site)]
     if silent:
         found.append(f"Contributed to no round: {format_list(silent)}.")
-    untested = [site for site in run.sites if site not in run.predicted]
-    if run.predicted and untested:
+    untested = [site for site in run.log.sites if site not in run.tests.questions]
+    if run.tests.questions and untested:
         found.append(f"Without a test of the final model: {format_list(untested)}; no score includes them.")
     return found
 
 
-def _of_use(run: Run, pooled: EvalGroup) -> list[str]:
+def _of_use(run: Run, pooled: EvalRecord) -> list[str]:
     """Whether the model is better than always predicting the most frequent class, and than guessing."""
-    if run.multi:
+    if not run.task.exclusive:
         area = pooled.scores.get(FINDING_METRIC)
         return [f"No better than guessing (macro AUROC {area.value:.2f})."] if area and area.low <= 0.5 else []
-    accuracy, balanced = pooled.scores["accuracy"], pooled.scores["balanced_accuracy"]
-    if not accuracy.enough:
+    accuracy, balanced = pooled.score("accuracy"), pooled.best("balanced_accuracy")
+    if not accuracy.enough or not pooled.references:
         return []
     if accuracy.value == 1:
         return [
@@ -173,7 +174,7 @@ def _of_use(run: Run, pooled: EvalGroup) -> list[str]:
         return [f"No better than guessing ({guessing})."] if guessing else []
     always = pooled.references[f"{ALWAYS}{pooled.majority}"]["accuracy"]
     beside = f"always predicting {pooled.majority} (accuracy {accuracy.value:.2f} against {always:.2f})"
-    called = {int(number) for cases in run.predictions.values() for number in np.unique(cases.predicted)}
+    called = {int(number) for cases in run.tests.predictions.values() for number in np.unique(cases.predicted)}
     if len(called) == 1:
         (number,) = called
         return [f"The model predicts {run.classes[number]} for every image: no better than {beside}."]
@@ -184,7 +185,7 @@ def _of_use(run: Run, pooled: EvalGroup) -> list[str]:
     return [f"No better than guessing ({guessing})."] if guessing else []
 
 
-def _of_missed(run: Run, pooled: EvalGroup) -> list[str]:
+def _of_missed(run: Run, pooled: EvalRecord) -> list[str]:
     """The classes of which most images are missed, the worst first."""
     found = [
         (scores["sensitivity"], name)
@@ -194,7 +195,7 @@ def _of_missed(run: Run, pooled: EvalGroup) -> list[str]:
     if not found:
         return []
     listed = [
-        f"{1 - score.value:.0%} of {name}{'' if score.hidden else f' (n = {score.cases})'}".replace("%", " %")
+        f"{1 - score.value:.0%} of {name}{'' if score.cases is None else f' (n = {score.cases})'}".replace("%", " %")
         for score, name in sorted(found)
     ]
     return [f"Misses {format_list(listed)}."]
@@ -202,15 +203,11 @@ def _of_missed(run: Run, pooled: EvalGroup) -> list[str]:
 
 def _of_classes(run: Run, scores: RunScores) -> list[str]:
     """Classes without test images, or with too few."""
-    if scores.pooled is None:
+    if scores.pooled is None or not scores.pooled.tallies:
         return []
     estimates = {name: found["sensitivity"] for name, found in zip(run.classes, scores.pooled.classes, strict=True)}
     absent = [name for name, score in estimates.items() if score.cases == 0]
-    small = [
-        name if score.hidden else f"{name} ({score.cases})"
-        for name, score in estimates.items()
-        if 0 < score.cases < MIN_CASES
-    ]
+    small = [f"{name} ({score.cases})" for name, score in estimates.items() if score.few and score.cases]
     found = []
     if absent:
         pronoun = "it" if len(absent) == 1 else "them"
@@ -219,26 +216,28 @@ def _of_classes(run: Run, scores: RunScores) -> list[str]:
             f"includes {pronoun}."
         )
     if small:
-        found.append(f"Too few test cases (fewer than {MIN_CASES}), so in no score: {format_list(small)}.")
-    withheld = [name for name, score in estimates.items() if score.cases < 0]
+        found.append(
+            f"Few test cases (fewer than {MIN_CASES}), so scores that rest on them are marked: {format_list(small)}."
+        )
+    withheld = [name for name, score in estimates.items() if score.reason and score.cases is None]
     if withheld:
-        found.append(f"No site releases counts of {format_list(withheld)}: no score includes them.")
+        found.append(f"Counts of {format_list(withheld)} are of few cases and withheld: no score includes them.")
     return found
 
 
 def _of_selection(run: Run) -> list[str]:
     """How the model was selected, where that was not as asked."""
-    note = run.selected.get("note")
+    note = run.log.selected.get("note")
     return [f"Selection of the model: {note}."] if note else []
 
 
 def _of_shift(run: Run, scores: RunScores) -> list[str]:
     """Whether sites differ by more than their patients: in the mix of classes, or in the model's accuracy."""
     found = []
-    known = {site: group for site, group in scores.sites.items() if group.cases >= MIN_CASES}
+    known = {site: group for site, group in scores.sites.items() if (group.cases or 0) >= MIN_CASES}
     found += _of_unequal_sites(known)
-    if len(known) > 1 and run.predictions:
-        mixes = {site: np.bincount(run.predictions[site].labels, minlength=len(run.classes)) for site in known}
+    if len(known) > 1 and run.tests.predictions:
+        mixes = {site: np.bincount(run.tests.predictions[site].labels, minlength=len(run.classes)) for site in known}
         shares = np.stack([mix / mix.sum() for mix in mixes.values()])
         distances = np.abs(shares - shares.mean(axis=0)).sum(axis=1) / 2
         if distances.max() > 2 * WIDE_GAP:
@@ -249,7 +248,7 @@ def _of_shift(run: Run, scores: RunScores) -> list[str]:
     return found
 
 
-def _of_unequal_sites(sites: Mapping[str, EvalGroup]) -> list[str]:
+def _of_unequal_sites(sites: Mapping[str, EvalRecord]) -> list[str]:
     """The two sites whose balanced accuracy differs most clearly, of those with the same classes.
 
     With fewer classes guessing is right more often, so sites with other classes are not compared. The difference has the
@@ -280,7 +279,7 @@ def _of_unequal_sites(sites: Mapping[str, EvalGroup]) -> list[str]:
     ]
 
 
-def _tested_classes(group: EvalGroup) -> list[bool]:
+def _tested_classes(group: EvalRecord) -> list[bool]:
     return [found["sensitivity"].enough for found in group.classes]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.bootstrap import MIN_CASES, RESAMPLES, Cases, joined, resampled_confusions
+from grandrounds.evaluation.bootstrap import RESAMPLES, Cases, joined, resampled_confusions
 from grandrounds.evaluation.comparisons import MIN_SEEDS, Difference, difference_of_cases, holm, paired_by_seed
 from grandrounds.evaluation.metrics import confusion_scores
 from grandrounds.ordering import natural_sorted
@@ -114,7 +114,7 @@ def methods_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
         groups.setdefault(_key(run), []).append(run)
     found: dict[str, list[Run]] = {}
     for members in groups.values():
-        seeds = {run.seed for run in members}
+        seeds = {run.log.seed for run in members}
         if len(members) == 1 or len(seeds) < len(members):
             found |= {run.name: [run] for run in members}
         else:
@@ -131,7 +131,7 @@ def require_one_vocabulary(runs: Sequence[Run]) -> None:
     """
     first = runs[0]
     for run in runs[1:]:
-        if (run.classes, run.multi) != (first.classes, first.multi):
+        if (run.classes, run.task.name) != (first.classes, first.task.name):
             raise ConfigurationError(
                 f"{first.name} and {run.name} have different classes ({', '.join(first.classes)}; "
                 f"{', '.join(run.classes)}), so no score of theirs can be compared; report on them one by one"
@@ -155,26 +155,26 @@ def relative_improvement(value: float, reference: float) -> float:
 
 def _pairs(runs: Sequence[Run], reference: Sequence[Run]) -> list[tuple[Run, Run]]:
     """Runs of the same seed; of two methods with one run each these two."""
-    by_seed = {run.seed: run for run in reference}
-    found = [(run, by_seed[run.seed]) for run in runs if run.seed is not None and run.seed in by_seed]
+    by_seed = {run.log.seed: run for run in reference}
+    found = [(run, by_seed[run.log.seed]) for run in runs if run.log.seed is not None and run.log.seed in by_seed]
     return found or ([(runs[0], reference[0])] if len(runs) == len(reference) == 1 else [])
 
 
 def _values(pair: tuple[Run, Run], scores: Mapping[str, RunScores], metric: str) -> tuple[float, float] | None:
     """The score of both runs over all test images of the sites that both have; None without any."""
-    if not any(run.predictions for run in pair):
+    if not any(run.tests.predictions for run in pair):
         known = [scores[run.name].headline(metric) for run in pair]
         first, second = (one.value if one and one.enough else math.nan for one in known)
         return None if math.isnan(first) or math.isnan(second) else (first, second)
-    sites = natural_sorted(set(pair[0].predictions) & set(pair[1].predictions))
+    sites = natural_sorted(set(pair[0].tests.predictions) & set(pair[1].tests.predictions))
     if not sites:
         return None
-    first, second = (_score(joined([run.predictions[site] for site in sites]), metric) for run in pair)
+    first, second = (_score(joined([run.tests.predictions[site] for site in sites]), metric) for run in pair)
     return None if math.isnan(first) or math.isnan(second) else (first, second)
 
 
 def _score(cases: Cases, metric: str) -> float:
-    found = confusion_scores(cases.confusion(), cases.positives() >= MIN_CASES)
+    found = confusion_scores(cases.confusion())
     return float(found[metric]) if metric in found else math.nan
 
 
@@ -184,17 +184,16 @@ def _of_cases(pairs: Sequence[tuple[Run, Run]], metric: str, comparisons: int) -
     for first, second in pairs:
         sites = [
             site
-            for site in natural_sorted(set(first.predictions) & set(second.predictions))
-            if _same_images(first.predictions[site], second.predictions[site])
+            for site in natural_sorted(set(first.tests.predictions) & set(second.tests.predictions))
+            if _same_images(first.tests.predictions[site], second.tests.predictions[site])
         ]
         if not sites:
             return None
-        both = [[run.predictions[site] for site in sites] for run in (first, second)]
+        both = [[run.tests.predictions[site] for site in sites] for run in (first, second)]
         together = [joined(parts) for parts in both]
-        counted = together[0].positives() >= MIN_CASES
-        if counted.sum() < 2 or metric not in (known := confusion_scores(together[0].confusion(), counted)):
+        if metric not in (known := confusion_scores(together[0].confusion())):
             return None
-        base = float(confusion_scores(together[1].confusion(), counted)[metric])
+        base = float(confusion_scores(together[1].confusion())[metric])
         values.append((float(known[metric]), base))
         # Both models are drawn with the same cases: the stream depends on the site alone.
         resampled = [
@@ -204,7 +203,7 @@ def _of_cases(pairs: Sequence[tuple[Run, Run]], metric: str, comparisons: int) -
             )
             for parts in both
         ]
-        ours, theirs = (confusion_scores(np.asarray(one), counted)[metric] for one in resampled)
+        ours, theirs = (confusion_scores(np.asarray(one))[metric] for one in resampled)
         draws.append(ours - theirs)
         cases = together[0].count
     value = fmean(ours - theirs for ours, theirs in values)
@@ -225,5 +224,7 @@ def _plain(value: Any) -> Any:
 
 
 def _key(run: Run) -> str:
-    shared = {name: value for name, value in run.configuration.items() if name not in NOT_COMPARED}
-    return json.dumps([run.method, shared, dict(run.options), list(run.sites)], sort_keys=True, default=str)
+    shared = {name: value for name, value in run.log.configuration.items() if name not in NOT_COMPARED}
+    return json.dumps(
+        [run.log.method, shared, dict(run.origin.options), list(run.log.sites)], sort_keys=True, default=str
+    )

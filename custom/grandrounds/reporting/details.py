@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from grandrounds.evaluation.bootstrap import MIN_CASES
 from grandrounds.evaluation.clinical.suppression import count_text, shown_counts
-from grandrounds.evaluation.multi_label.estimates import CHANCE as FINDING_CHANCE
-from grandrounds.evaluation.multi_label.estimates import MEANS
-from grandrounds.evaluation.multi_label.metrics import THRESHOLD
+from grandrounds.evaluation.record import ALWAYS, CHANCE, EvalRecord
+from grandrounds.evaluation.score import MIN_CASES
+from grandrounds.protocol.task_multi import CALLED_FROM
 from grandrounds.reporting.comparison import METRIC
 from grandrounds.reporting.format import (
     CLASS_NAMES,
@@ -27,10 +26,10 @@ from grandrounds.reporting.model import MAX_DETAILED_RUNS, Report
 from grandrounds.reporting.overview import MAX_CAVEATS
 from grandrounds.reporting.population import population_tables
 from grandrounds.reporting.run import MODELS, Run
-from grandrounds.reporting.scores import ALWAYS, EvalGroup, RunScores
+from grandrounds.reporting.scores import RunScores
 
 SITE_SCORES = ("balanced_accuracy", "accuracy", "f1_weighted", "f1_macro", "precision_weighted")
-FINDING_SCORES = tuple(MEANS)
+FINDING_SCORES = ("auc_macro", "balanced_accuracy", "f1_macro")
 REPORTED_SCORES = ("auc_macro", *SITE_SCORES, "auroc", "average_precision")
 GLOSSARY: Mapping[str, str] = {
     "Case": f"A patient, or a lesion where patients are not known, or an image where neither is. A score that fewer than "
@@ -95,7 +94,8 @@ def comparison_section(report: Report, figures: Sequence[PageFigure]) -> Compari
 def run_section(report: Report, run: Run, figures: Sequence[PageFigure]) -> RunSection:
     """One run in detail."""
     scores = report.scores[run.name]
-    tables = [_site_table(run, scores), _class_table(run, scores)] if scores.pooled else [_reported_table(run, scores)]
+    whole = scores.sites and scores.pooled and scores.pooled.tallies
+    tables = [_site_table(run, scores), _class_table(run, scores)] if whole else [_reported_table(run, scores)]
     return RunSection(
         run.name,
         _note(run),
@@ -108,17 +108,15 @@ def run_section(report: Report, run: Run, figures: Sequence[PageFigure]) -> RunS
 
 
 def _note(run: Run) -> str:
-    seed = "" if run.seed is None else f", seed {run.seed}"
-    reason = f" ({run.reason})" if run.reason else ""
-    software = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    whose = f" Scores are of {MODELS[run.model]}." if run.predicted else ""
-    return (
-        f"Method {run.method}{seed}; {run.rounds_done} of {run.rounds} rounds, {run.status}{reason}.{whose} {software}"
-    )
+    seed = "" if run.log.seed is None else f", seed {run.log.seed}"
+    reason = f" ({run.log.reason})" if run.log.reason else ""
+    software = ", ".join(f"{name} {version}" for name, version in run.log.versions.items())
+    whose = f" Scores are of {MODELS[run.tests.model]}." if run.tests.questions else ""
+    return f"Method {run.log.method}{seed}; {run.log.rounds_done} of {run.log.rounds} rounds, {run.log.status}{reason}.{whose} {software}"
 
 
 def _site_table(run: Run, scores: RunScores) -> Table:
-    if run.multi:
+    if not run.task.exclusive:
         return _finding_site_table(scores)
     groups = [
         *scores.sites.items(),
@@ -128,8 +126,8 @@ def _site_table(run: Run, scores: RunScores) -> Table:
     known = [key for key in CONFIDENCE_NAMES if any(key in group.confidence for _, group in groups)]
     rows = [_group_row(name, group, known) for name, group in groups]
     images = sum(group.images for group in scores.sites.values())
-    cases = sum(group.cases for group in scores.sites.values())
-    means: list[Cell | str] = [estimate_cell(scores.mean.get(name)) for name in SITE_SCORES]
+    cases = sum(group.cases or 0 for group in scores.sites.values())
+    means: list[Cell | str] = [estimate_cell(scores.best_mean(name)) for name in SITE_SCORES]
     if scores.pooled:
         rows += _reference_rows(scores.pooled.references, "all images", len(known))
     rows.append(["mean over sites", str(images), str(cases), "", "", *means, *[MISSING] * len(known)])
@@ -157,26 +155,27 @@ def _finding_site_table(scores: RunScores) -> Table:
         **{f"community {name}": group for name, group in scores.communities.items()},
         **({"all images together": scores.pooled} if scores.pooled else {}),
     }
+    guess = scores.pooled.references.get(CHANCE, {}) if scores.pooled else {}
     rows: list[list[Cell | str]] = []
     for name, group in groups.items():
-        counts = [MISSING, MISSING] if group.hidden else [str(group.images), str(group.cases)]
-        rows.append([name, *counts, *(estimate_cell(group.scores.get(score)) for score in FINDING_SCORES)])
-    rows.append(["mean over sites", "", "", *(estimate_cell(scores.mean.get(score)) for score in FINDING_SCORES)])
-    rows.append(["chance", "", "", *(format_number(FINDING_CHANCE.get(score)) for score in FINDING_SCORES)])
+        counts = [MISSING, MISSING] if group.masked else [str(group.images), str(group.cases)]
+        rows.append([name, *counts, *(estimate_cell(group.best(score)) for score in FINDING_SCORES)])
+    rows.append(["mean over sites", "", "", *(estimate_cell(scores.best_mean(score)) for score in FINDING_SCORES)])
+    rows.append(["chance", "", "", *(format_number(guess.get(score)) for score in FINDING_SCORES)])
     caption = (
         "Test images of each site, with 95 % intervals of patients. Means are over the findings with at least "
-        f"{MIN_CASES} cases with it and {MIN_CASES} without; a finding is called from a probability of {THRESHOLD} on."
+        f"{MIN_CASES} cases with it and {MIN_CASES} without; a finding is called from a probability of {CALLED_FROM} on."
     )
     return Table(["site", "images", "cases", *(SCORE_NAMES[score] for score in FINDING_SCORES)], rows, caption)
 
 
-def _group_row(name: str, group: EvalGroup, known: Sequence[str]) -> list[Cell | str]:
-    scores = [estimate_cell(group.scores[score]) for score in SITE_SCORES]
+def _group_row(name: str, group: EvalRecord, known: Sequence[str]) -> list[Cell | str]:
+    scores = [estimate_cell(group.best(score)) for score in SITE_SCORES]
     confidence = [format_number(group.confidence.get(key)) for key in known]
     always = (
         f"{group.references[f'{ALWAYS}{group.majority}']['accuracy']:.2f} ({group.majority})" if group.majority else ""
     )
-    counts = [MISSING, MISSING] if group.hidden else [str(group.images), str(group.cases)]
+    counts = [MISSING, MISSING] if group.masked else [str(group.images), str(group.cases)]
     balanced = group.references[f"{ALWAYS}{group.majority}"].get(METRIC) if group.majority else None
     return [name, *counts, always, format_number(balanced), *scores, *confidence]
 
@@ -196,16 +195,18 @@ def _class_table(run: Run, scores: RunScores) -> Table | None:
     known = [key for key in CLASS_NAMES if any(key in found for found in scores.pooled.classes)]
     rows: list[list[Cell | str]] = []
     for name, share, found in zip(run.classes, scores.pooled.shares, scores.pooled.classes, strict=True):
-        sites = sum(group.classes[run.classes.index(name)]["sensitivity"].cases > 0 for group in scores.sites.values())
+        sites = sum(
+            bool(group.classes[run.classes.index(name)]["sensitivity"].known) for group in scores.sites.values()
+        )
         cells = [estimate_cell(found[key]) if key in found else MISSING for key in known]
         positives = found["sensitivity"]
-        counted = MISSING if positives.hidden else str(positives.cases)
+        counted = MISSING if positives.cases is None else str(positives.cases)
         rows.append([name, counted, str(sites), format_number(share), *cells])
-    header = ["finding" if run.multi else "class", "cases", "sites", "share", *(CLASS_NAMES[key] for key in known)]
-    if run.multi:
+    header = [run.task.noun, "cases", "sites", "share", *(CLASS_NAMES[key] for key in known)]
+    if not run.task.exclusive:
         caption = (
             "Findings, all test images together, of which it is known whether they show it. Guessing has balanced accuracy "
-            f"and AUROC 0.50. A finding is called from a probability of {THRESHOLD} on; “cases” is the smaller side."
+            f"and AUROC 0.50. A finding is called from a probability of {CALLED_FROM} on; “cases” is the smaller side."
         )
         return Table(header, rows, caption)
     guess = 1 / len(run.classes)
@@ -241,40 +242,40 @@ def _operating_table(report: Report, run: Run) -> Table | None:
 
 
 def _reported_table(run: Run, scores: RunScores) -> Table | None:
-    if scores.reported:
+    if scores.pooled and not scores.sites:
         together: list[list[Cell | str]] = [
             [SCORE_NAMES[name], format_number(estimate.value, 3)]
-            for name, estimate in scores.reported.items()
+            for name, estimate in scores.pooled.scores.items()
             if name in SCORE_NAMES
         ]
         return Table(["score", "value"], together, "All test images together, as the result gives them")
-    known = {site: sent for site, sent in run.site_metrics.items() if sent.get("n")}
+    known = {site: record.exact for site, record in scores.sites.items()}
     if not known:
         return None
     names = [name for name in REPORTED_SCORES if any(name in sent for sent in known.values())]
-    counts = shown_counts({site: int(sent["n"]) for site, sent in known.items()}, run.minimum)
+    counts = shown_counts({site: record.images for site, record in scores.sites.items()}, run.origin.minimum)
     rows: list[list[Cell | str]] = [
-        [site, count_text(counts[site], run.minimum), *(format_number(sent.get(name)) for name in names)]
+        [site, count_text(counts[site], run.origin.minimum), *(format_number(sent.get(name)) for name in names)]
         for site, sent in known.items()
     ]
-    without = "intervals" if run.curve_counts else "intervals and no curves"
+    without = "intervals" if run.tests.curves else "intervals and no curves"
     caption = f"Means that the sites have reported; their predictions stayed there, so there are no {without}"
     return Table(["site", "images", *(SCORE_NAMES[name] for name in names)], rows, caption)
 
 
 def _traffic_table(run: Run) -> Table:
-    dropped = run.dropped()
+    dropped = run.log.dropped()
     rows: list[list[Cell | str]] = []
-    for site in run.sites:
-        parts = run.bytes.get(site, {})
+    for site in run.log.sites:
+        parts = run.log.bytes.get(site, {})
         down = sum(size for name, size in parts.items() if name.startswith("down."))
         sent = ", ".join(sorted(name.removeprefix("up.") for name in parts if name.startswith("up.")))
         up = sum(size for name, size in parts.items() if name.startswith("up."))
-        rounds = str(run.contributions.get(site, 0)) if run.contributions else MISSING
+        rounds = str(run.log.contributions.get(site, 0)) if run.log.contributions else MISSING
         missed = ", ".join(str(number) for number in dropped.get(site, [])) or (
-            "none" if run.contributions else MISSING
+            "none" if run.log.contributions else MISSING
         )
-        community = run.communities.get(site, MISSING)
+        community = run.origin.communities.get(site, MISSING)
         rows.append([site, community, sent or "nothing", rounds, missed, format_bytes(down), format_bytes(up)])
     header = ["site", "community", "sent", "rounds", "dropped in", "received", "sent bytes"]
     caption = "Communication: parts that each site sent beside scores, rounds it contributed to, bytes of tensors"
@@ -282,7 +283,7 @@ def _traffic_table(run: Run) -> Table:
 
 
 def _privacy_table(run: Run) -> Table | None:
-    if not run.spent:
+    if not run.origin.spent:
         return None
     rows: list[list[Cell | str]] = [
         [
@@ -291,7 +292,7 @@ def _privacy_table(run: Run) -> Table | None:
             format_number(spent.epsilon) if spent.epsilon is not None else "infinite",
             f"{spent.delta:g}",
         ]
-        for spent in run.spent
+        for spent in run.origin.spent
     ]
     return Table(
         ["site", "protects", "epsilon", "delta"], rows, "Privacy ledgers: all releases together", text_columns=2

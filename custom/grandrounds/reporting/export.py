@@ -87,11 +87,11 @@ def export_model(
     Raises:
         ConfigurationError: if the run has no such model, or its file is of another network.
     """
-    if run.weights is None:
+    if run.origin.weights is None:
         raise ConfigurationError(
             f"{run.name} has no selected model: it is not finished, or every site kept its own; export another run"
         )
-    problem = Problem.from_dict(run.problem)
+    problem = Problem.from_dict(run.log.problem)
     spec = problem.model_spec(pretrained=False)
     images = None
     if site:
@@ -101,7 +101,7 @@ def export_model(
             )
         data = site_data_of(problem, *site)
         images = data.images, data.rows("train")
-    network = load_trained(spec, run.weights, run.seed, images)
+    network = load_trained(spec, run.origin.weights, run.log.seed, images)
     state = network.state_dict()
     # The state has all weights; their path would name a folder of the server.
     spec = replace(spec.as_whole(), weights=None, load_weights=False, intensities=chosen_intensities(spec))
@@ -121,8 +121,8 @@ def model_card(
     report: Report, run: Run, spec: ModelSpec, state: Mapping[str, Tensor], licence: str | None, digest: str
 ) -> dict[str, Any]:
     """The model card as plain values, with the licence of the training data and the SHA-256 of the weights' file."""
-    problem = Problem.from_dict(run.problem)
-    scores = report.scores[run.name].to_json(run.classes)
+    problem = Problem.from_dict(run.log.problem)
+    scores = report.scores[run.name].to_json()
     return {
         "name": run.name,
         "intended_use": INTENDED,
@@ -141,32 +141,32 @@ def model_card(
         "classes": list(run.classes),
         "preprocessing": preprocessing(problem, spec),
         "training": {
-            "method": run.method,
-            "seed": run.seed,
-            "rounds": run.rounds_done,
-            "selected": dict(run.selected),
+            "method": run.log.method,
+            "seed": run.log.seed,
+            "rounds": run.log.rounds_done,
+            "selected": dict(run.log.selected),
             "trained": {"layers": problem.trainable, "norm": problem.norm},
-            "frozen_sha256": run.configuration.get("frozen"),
+            "frozen_sha256": run.log.configuration.get("frozen"),
             "initial_weights": {None: "random", "imagenet": "imagenet"}.get(problem.weights or None, "file"),
-            "started": run.started,
+            "started": run.log.started,
             "settings": dict(settings_of(run)),
         },
         "data": {
             "data_set": problem.dataset,
             "licence": licence or NOT_STATED,
-            "sites": len(run.sites),
-            "communities": sorted(set(run.communities.values())),
-            "rounds_by_site": dict(run.contributions),
+            "sites": len(run.log.sites),
+            "communities": sorted(set(run.origin.communities.values())),
+            "rounds_by_site": dict(run.log.contributions),
             **population_json(run),
         },
-        "metrics": {"case": run.unit, "mean_over_sites": scores["mean"], "pooled": scores["pooled"]},
+        "metrics": {"case": run.tests.unit, "mean_over_sites": scores["mean"], "pooled": scores["pooled"]},
         "external_validation": [_external(place) for place in report.places],
         "privacy": [
             {"site": spent.site, "protects": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
-            for spent in run.spent
+            for spent in run.origin.spent
         ],
         "caveats": list(report.caveats[run.name]),
-        "versions": {**run.versions, "exported_by": __version__},
+        "versions": {**run.log.versions, "exported_by": __version__},
     }
 
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate
+from grandrounds.evaluation.score import Score
 
-MISSING = "—"
+MISSING, FEW = "—", "*"
+"""In place of a value; after one that rests on fewer than ``MIN_CASES`` cases."""
 MAX_NAMES = 6
 SCORE_NAMES = {
     "log_likelihood": "log-likelihood",
@@ -16,7 +17,6 @@ SCORE_NAMES = {
     "accuracy_one_vs_rest": "accuracy, one against the rest",
     "auc_macro": "macro AUROC",
     "auroc": "AUROC",
-    "auroc_macro": "macro AUROC",
     "average_precision": "average precision",
     "balanced_accuracy": "balanced accuracy",
     "f1_macro": "macro F1",
@@ -78,41 +78,39 @@ class PageFigure(NamedTuple):
         return self.width > COLUMN_PIXELS
 
 
-def format_estimate(estimate: Estimate | None) -> str:
+def format_estimate(estimate: Score | None) -> str:
     """A score with its interval.
 
     Example:
-        >>> format_estimate(Estimate(0.5, 0.4, 0.6, 50)), format_estimate(Estimate(1.0, 1.0, 1.0, 3))
-        ('0.50 [0.40, 0.60]', 'too few (3)')
-        >>> format_estimate(Estimate(float("nan"), float("nan"), float("nan"), 0))
-        'no case'
-        >>> format_estimate(Estimate(1.0, 0.9982, 1.0, 2600))
+        >>> format_estimate(Score(0.5, 0.4, 0.6, 50)), format_estimate(Score(1.0, 0.4, 1.0, 3))
+        ('0.50 [0.40, 0.60]', '1.00* [0.40, 1.00]')
+        >>> format_estimate(Score(0.5, 0.4, 0.6, 50, of="3 of 5 classes"))
+        '0.50 (3 of 5 classes) [0.40, 0.60]'
+        >>> format_estimate(no_score("no image of a class"))
+        'no image of a class'
+        >>> format_estimate(Score(1.0, 0.9982, 1.0, 2600))
         '1.000 [0.998, 1.000]'
     """
     cell = estimate_cell(estimate)
     return f"{cell.text} {cell.interval}" if cell.interval else cell.text
 
 
-def estimate_cell(estimate: Estimate | None) -> Cell:
+def estimate_cell(estimate: Score | None) -> Cell:
     """A score and its interval as a cell of a table."""
     if estimate is None:
         return Cell(MISSING, missing=True)
-    if estimate.cases < 0:
-        return Cell("withheld", missing=True)
-    if not estimate.enough:
-        few = f"under {MIN_CASES}" if estimate.hidden else str(estimate.cases)
-        return Cell(f"too few ({few})" if estimate.cases else "no case", missing=True)
-    if math.isnan(estimate.value):
-        return Cell(MISSING)
+    if not estimate.known:
+        return Cell(estimate.reason or MISSING, missing=True)
+    mark = f"{FEW if estimate.few else ''}{f' ({estimate.of})' if estimate.of else ''}"
     if math.isnan(estimate.low):
-        return Cell(f"{estimate.value:.2f}")
+        return Cell(f"{estimate.value:.2f}{mark}")
     # An interval must not look like a point.
     same = f"{estimate.low:.2f}" == f"{estimate.high:.2f}" and estimate.low < estimate.high
     digits = 3 if same else 2
     low, high = f"{estimate.low:.{digits}f}", f"{estimate.high:.{digits}f}"
     if same and low == high:
         low, high = f"{math.floor(estimate.low * 1000) / 1000:.3f}", f"{math.ceil(estimate.high * 1000) / 1000:.3f}"
-    return Cell(f"{estimate.value:.{digits}f}", f"[{low}, {high}]")
+    return Cell(f"{estimate.value:.{digits}f}{mark}", f"[{low}, {high}]")
 
 
 def format_number(value: float | None, digits: int = 2) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation import comparisons
-from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate, joined
-from grandrounds.evaluation.clinical.binary import POSITIVE
-from grandrounds.evaluation.multi_label.metrics import joined_findings_of
+from grandrounds.evaluation.bootstrap import joined_questions
+from grandrounds.evaluation.score import MIN_CASES, Score
 from grandrounds.evaluation.selective import OperatingPoint, at_threshold, choose_operating_point
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.caveats import caveats_of, caveats_of_comparison
@@ -23,14 +22,13 @@ from grandrounds.reporting.comparison import (
     methods_of,
     require_one_vocabulary,
 )
-from grandrounds.reporting.disclosure import disclosed
 from grandrounds.reporting.population import population_json, settings_of
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import RunScores, scores_of
 
 MAX_DETAILED_RUNS = 4
 
-Operation = tuple[OperatingPoint, Mapping[str, Estimate]]
+Operation = tuple[OperatingPoint, Mapping[str, Score]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +61,7 @@ class Report:
     @property
     def sites(self) -> list[str]:
         """The sites of all runs: their order gives each its colour."""
-        return natural_sorted({site for run in self.runs for site in run.sites})
+        return natural_sorted({site for run in self.runs for site in run.log.sites})
 
     @property
     def metric(self) -> str:
@@ -71,9 +69,9 @@ class Report:
         if self.multi:
             return FINDING_METRIC
         known = [
-            {*scores.mean, *scores.reported, *(scores.pooled.scores if scores.pooled else ())}
+            {*scores.mean, *(scores.pooled.scores if scores.pooled else ())}
             for scores in self.scores.values()
-            if scores.mean or scores.reported or scores.pooled
+            if scores.mean or scores.pooled
         ]
         shared = set.intersection(*known) if known else set()
         return AUROC if AUROC in shared and METRIC not in shared else METRIC
@@ -86,7 +84,7 @@ class Report:
     @property
     def multi(self) -> bool:
         """Whether the classes are findings."""
-        return self.runs[0].multi
+        return not self.runs[0].task.exclusive
 
     @property
     def second_metric(self) -> str:
@@ -122,32 +120,32 @@ class Report:
         operations = self.operations.get(run.name, {})
         return {
             "name": run.name,
-            "method": run.method,
-            "seed": run.seed,
-            "status": run.status,
-            "reason": run.reason,
-            "rounds": run.rounds,
-            "rounds_done": run.rounds_done,
-            "model": run.model,
-            "case": run.unit,
-            "sites": list(run.sites),
-            "communities": dict(run.communities),
-            "dropped": run.dropped(),
-            "untested": list(run.untested),
-            "selected": dict(run.selected),
-            "seconds": run.seconds,
-            "bytes": run.traffic._asdict(),
+            "method": run.log.method,
+            "seed": run.log.seed,
+            "status": run.log.status,
+            "reason": run.log.reason,
+            "rounds": run.log.rounds,
+            "rounds_done": run.log.rounds_done,
+            "model": run.tests.model,
+            "case": run.tests.unit,
+            "sites": list(run.log.sites),
+            "communities": dict(run.origin.communities),
+            "dropped": run.log.dropped(),
+            "untested": list(run.log.untested),
+            "selected": dict(run.log.selected),
+            "seconds": run.log.seconds,
+            "bytes": run.log.traffic._asdict(),
             "privacy": [
                 {"site": spent.site, "unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
-                for spent in run.spent
+                for spent in run.origin.spent
             ],
-            "scores": self.scores[run.name].to_json(run.classes),
+            "scores": self.scores[run.name].to_json(),
             "operating_points": {
                 name: {**point._asdict(), "test": {key: value.to_json() for key, value in test.items()}}
                 for name, (point, test) in operations.items()
             },
             "caveats": list(self.caveats[run.name]),
-            "versions": dict(run.versions),
+            "versions": dict(run.log.versions),
             "population": population_json(run),
             "settings": dict(settings_of(run)),
         }
@@ -168,7 +166,7 @@ def report_on(
         ConfigurationError: if the runs have different vocabularies, or there is no method of the reference's name.
     """
     require_one_vocabulary(runs)
-    scores = {run.name: disclosed(scores_of(run), run.minimum) for run in runs}
+    scores = {run.name: scores_of(run) for run in runs}
     methods = methods_of(runs)
     if reference is not None and reference not in methods:
         raise ConfigurationError(f"--reference: there is no method {reference!r}; there are {', '.join(methods)}")
@@ -184,7 +182,7 @@ def report_on(
         places=places,
     )
     if len(methods) > 1:
-        local = next((method for method, members in methods.items() if members[0].is_local), next(iter(methods)))
+        local = next((method for method, members in methods.items() if members[0].log.is_local), next(iter(methods)))
         report = replace(report, comparison=compare(methods, scores, reference or local, report.metric))
     return replace(report, shared_caveats=caveats_of_comparison(methods, report.comparison))
 
@@ -194,46 +192,32 @@ def operating_points(run: Run) -> dict[str, Operation]:
 
     By class; classes with too few validation cases are left out, without probabilities all.
     """
-    if run.multi:
-        return _finding_points(run)
-    known = run.predictions and all(cases.probabilities is not None for cases in run.predictions.values())
-    if run.model != "common" or not run.validation or not known:
+    validated, tested = list(run.tests.validation.values()), list(run.tests.questions.values())
+    if run.tests.model != "common" or not validated or not tested:
         return {}
-    chosen_on, tested_on = joined(list(run.validation.values())), joined(list(run.predictions.values()))
+    names = iter(run.classes)
     found: dict[str, Operation] = {}
-    for number, name in enumerate(run.classes):
-        point = choose_operating_point(chosen_on, number)
-        if point is not None:
-            test = at_threshold(tested_on, number, point.threshold)
-            found[name] = (point, test)
+    for chosen_on, tested_on in zip(joined_questions(validated), joined_questions(tested), strict=True):
+        for number, name in zip(chosen_on.rows, names, strict=False):
+            point = choose_operating_point(chosen_on, number)
+            if point is not None and tested_on.probabilities is not None:
+                found[name] = (point, at_threshold(tested_on, number, point.threshold))
     return found
 
 
-def _finding_points(run: Run) -> dict[str, Operation]:
-    if run.model != "common" or not run.validation_findings or not run.findings:
-        return {}
-    sides = [joined_findings_of(list(side.values())) for side in (run.validation_findings, run.findings)]
-    found: dict[str, Operation] = {}
-    for name, chosen_on, tested_on in zip(run.classes, *sides, strict=True):
-        point = choose_operating_point(chosen_on, POSITIVE)
-        if point is not None:
-            found[name] = (point, at_threshold(tested_on, POSITIVE, point.threshold))
-    return found
-
-
-def over_seeds(report: Report, method: str) -> Estimate | None:
+def over_seeds(report: Report, method: str) -> Score | None:
     """The number of the first screen for a method."""
     return mean_of_seeds([report.scores[run.name].headline(report.metric) for run in report.methods[method]])
 
 
-def site_estimates(report: Report, method: str) -> dict[str, Estimate]:
+def site_estimates(report: Report, method: str) -> dict[str, Score]:
     """The same score of a method at each site that has a test."""
     of_runs = [report.scores[run.name].by_site(report.metric) for run in report.methods[method]]
     found = {site: mean_of_seeds([scores.get(site) for scores in of_runs]) for site in report.sites}
     return {site: estimate for site, estimate in found.items() if estimate}
 
 
-def mean_of_seeds(estimates: Sequence[Estimate | None]) -> Estimate | None:
+def mean_of_seeds(estimates: Sequence[Score | None]) -> Score | None:
     """One estimate of several seeds: their mean, with Student's interval over three or more; None where no seed has it.
 
     Of one seed it is that seed's own, whose interval is of test cases. A score of too few cases counts only alone.
@@ -243,4 +227,6 @@ def mean_of_seeds(estimates: Sequence[Estimate | None]) -> Estimate | None:
     if len(known) <= 1:
         return (known or found)[0] if found else None
     mean, low, high = comparisons.mean_of_seeds([estimate.value for estimate in known])
-    return Estimate(mean, max(low, 0.0), min(high, 1.0), min(estimate.cases for estimate in known))
+    return Score(
+        mean, max(low, 0.0), min(high, 1.0), min((one.cases for one in known if one.cases is not None), default=None)
+    )

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from grandrounds.evaluation.bootstrap import Estimate
 from grandrounds.evaluation.comparisons import MIN_SEEDS, Difference
+from grandrounds.evaluation.record import ALWAYS
+from grandrounds.evaluation.score import Score
 from grandrounds.reporting.comparison import Comparison
 from grandrounds.reporting.format import (
     SCORE_NAMES,
@@ -25,7 +26,7 @@ from grandrounds.reporting.format import (
 )
 from grandrounds.reporting.model import Report, mean_of_seeds, over_seeds
 from grandrounds.reporting.run import MODELS, Run
-from grandrounds.reporting.scores import ALWAYS, ALWAYS_AT_SITES, RunScores
+from grandrounds.reporting.scores import ALWAYS_AT_SITES, RunScores
 
 MAX_CAVEATS = 5
 MAX_OF_RUNS = 3
@@ -69,9 +70,9 @@ def _lead(runs: Sequence[Run]) -> str:
     classes = runs[0].classes
     sizes = _different(runs, "image_size")
     pixels = f"{' or '.join(f'{size} by {size}' for size in sizes)} pixels, " if sizes else ""
-    task = "Detection of" if runs[0].multi else "Classification of images into"
+    task = runs[0].task
     return (
-        f"{task} {pluralize(len(classes), 'finding' if runs[0].multi else 'class')} "
+        f"{task.activity.capitalize()} {pluralize(len(classes), task.noun)} "
         f"({', '.join(classes)}); {pixels}data set “{' or '.join(_different(runs, 'dataset')) or 'unknown'}”, "
         f"network {' or '.join(_different(runs, 'backbone')) or 'unknown'}."
     )
@@ -79,40 +80,38 @@ def _lead(runs: Sequence[Run]) -> str:
 
 def _different(runs: Sequence[Run], name: str) -> list[str]:
     """What the runs have for an entry of their problem."""
-    return list(dict.fromkeys(str(run.problem[name]) for run in runs if name in run.problem))
+    return list(dict.fromkeys(str(run.log.problem[name]) for run in runs if name in run.log.problem))
 
 
 def _trained(report: Report) -> tuple[str, list[str]]:
     run = report.runs[0]
     if report.several:
-        unfinished = sum(not other.complete for other in report.runs)
+        unfinished = sum(not other.log.complete for other in report.runs)
         lines = [f"{pluralize(len(report.methods), 'method')}: {', '.join(report.methods)}"]
         return pluralize(len(report.runs), "run"), [*lines, *([f"{unfinished} not finished"] if unfinished else [])]
-    chosen = run.selected
-    lines = [f"{run.rounds_done} of {run.rounds} rounds, {run.status}"]
+    chosen = run.log.selected
+    lines = [f"{run.log.rounds_done} of {run.log.rounds} rounds, {run.log.status}"]
     if chosen.get("metric"):
         metric = SCORE_NAMES.get(chosen["metric"], chosen["metric"])
         lines.append(f"model after round {chosen['round']}, chosen by validation {metric}")
-    return run.method, lines
+    return run.log.method, lines
 
 
 def _sites(report: Report) -> tuple[str, list[str]]:
     run = report.runs[0]
     scores = report.scores[run.name]
     lines = []
-    if run.communities:
-        lines.append(f"in {pluralize(len(set(run.communities.values())), 'community')}")
-    if scores.reported:
-        lines.append(f"tested on {scores.reported[report.metric].cases} images together")
+    if run.origin.communities:
+        lines.append(f"in {pluralize(len(set(run.origin.communities.values())), 'community')}")
+    if scores.pooled and not scores.sites:
+        lines.append(f"tested on {scores.pooled.images} images together")
     elif scores.pooled:
-        cases = f", {scores.pooled.cases} cases by {run.unit}" if run.unit != "image" else ""
-        counted = "too few images to count" if scores.pooled.hidden else f"{scores.pooled.images} images{cases}"
+        cases = f", {scores.pooled.cases} cases by {run.tests.unit}" if run.tests.unit != "image" else ""
+        counted = "too few images to count" if scores.pooled.masked else f"{scores.pooled.images} images{cases}"
         lines.append(f"tested on {counted} at {pluralize(len(scores.sites), 'site')}")
-    elif scores.site_reported:
-        lines.append(f"tested at {pluralize(len(scores.site_reported), 'site')}, which kept their predictions")
     else:
         lines.append("not tested")
-    dropped = sum(bool(other.dropped()) for other in report.runs)
+    dropped = sum(bool(other.log.dropped()) for other in report.runs)
     if dropped:
         lines.append(
             "a site dropped out" if not report.several else f"sites dropped out in {pluralize(dropped, 'run')}"
@@ -134,12 +133,12 @@ def _score(report: Report) -> tuple[str, list[str]]:
         lines.append(f"highest of {len(known)} methods: {best}")
     if not report.several:
         lines += _second_view(report, scores)
-        lines.append(f"model: {MODELS[report.runs[0].model]}")
+        lines.append(f"model: {MODELS[report.runs[0].tests.model]}")
     return format_estimate(known[best]), lines
 
 
 def _whole(report: Report) -> str:
-    pooled = any(scores.pooled or scores.reported for scores in report.scores.values())
+    pooled = any(scores.pooled and scores.pooled.best(report.metric).known for scores in report.scores.values())
     return "all test images together" if pooled else "mean over sites"
 
 
@@ -149,15 +148,15 @@ def _references(report: Report, method: str) -> list[str]:
     pooled = [report.scores[run.name].pooled for run in report.methods[method]]
     if pooled[0] and (majority := pooled[0].majority):
         always = pooled[0].references[f"{ALWAYS}{majority}"]["accuracy"]
-        accuracy = format_estimate(mean_of_seeds([group.scores["accuracy"] for group in pooled if group]))
+        accuracy = format_estimate(mean_of_seeds([group.score("accuracy") for group in pooled if group]))
         lines.append(f"accuracy {accuracy}, {always:.2f} by always predicting {majority}")
     return lines
 
 
 def _second_view(report: Report, scores: RunScores) -> list[str]:
     """The mean over sites beside the score of all images."""
-    mean = scores.mean.get(report.metric)
-    if mean is None or not (scores.pooled or scores.reported):
+    mean = scores.best_mean(report.metric)
+    if mean is None or not scores.pooled:
         return []
     always = scores.mean_references.get(ALWAYS_AT_SITES, {}).get(report.metric)
     beside = "" if always is None else f", {always:.2f} by always predicting each site's most frequent class"
@@ -166,7 +165,7 @@ def _second_view(report: Report, scores: RunScores) -> list[str]:
 
 def _last_validation(report: Report) -> list[str]:
     run = report.runs[0]
-    scored = [event for event in run.events if event["event"] == "score"]
+    scored = [event for event in run.log.events if event["event"] == "score"]
     if not scored:
         return ["no model was scored"]
     last = scored[-1]
@@ -207,9 +206,9 @@ def _interval(difference: Difference) -> str:
 
 
 def _privacy(report: Report) -> tuple[str, list[str]]:
-    spent = [entry for run in report.runs for entry in run.spent]
+    spent = [entry for run in report.runs for entry in run.origin.spent]
     if not spent:
-        if all(not run.traffic.up for run in report.runs):
+        if all(not run.log.traffic.up for run in report.runs):
             return "nothing left a site", ["except the model's scores"]
         return "no guarantee", [NO_PRIVACY]
     finite = [entry for entry in spent if entry.epsilon is not None]
@@ -219,14 +218,14 @@ def _privacy(report: Report) -> tuple[str, list[str]]:
     lines = [
         f"delta {worst.delta:g}, per {worst.unit}, at {worst.site}: the largest of {pluralize(len(finite), 'ledger')}"
     ]
-    unbounded = [run.name for run in report.runs if not run.spent and run.traffic.up]
+    unbounded = [run.name for run in report.runs if not run.origin.spent and run.log.traffic.up]
     if unbounded:
         lines.append(f"no guarantee in {', '.join(unbounded)}")
     return f"epsilon {worst.epsilon:.2f}", lines
 
 
 def _communication(report: Report) -> tuple[str, list[str]]:
-    totals = [run.traffic for run in report.runs]
+    totals = [run.log.traffic for run in report.runs]
     sums = [sum(entry) for entry in totals]
     if not any(sums):
         return "none", ["no model was sent"]
@@ -238,7 +237,7 @@ def _communication(report: Report) -> tuple[str, list[str]]:
         return highest if lowest == highest else f"{lowest} to {highest}", lines
     entry, run = totals[0], report.runs[0]
     lines = [f"{format_bytes(entry.down_global + entry.down_extra)} to the sites, {format_bytes(entry.up)} from them"]
-    each = sum(run.contributions.values())
+    each = sum(run.log.contributions.values())
     if each:
         lines.append(f"{format_bytes(sums[0] / each)} for each site and round")
     return format_bytes(sums[0]), lines
@@ -248,9 +247,7 @@ def _main_caveats(report: Report) -> list[str]:
     """The most serious caveats: of one run, or of the runs and of their comparison."""
     if not report.several:
         run = report.runs[0]
-        seed = (
-            f"This is one run with one seed ({run.seed}): another seed gives other numbers, which are not known here."
-        )
+        seed = f"This is one run with one seed ({run.log.seed}): another seed gives other numbers, which are not known here."
         return [*report.caveats[run.name], seed][:MAX_CAVEATS]
     # Caveats that differ in the numbers in their parentheses alone are one.
     by_caveat: dict[str, dict[str, str]] = {}
@@ -271,7 +268,7 @@ def _methods_table(report: Report) -> Table:
     rows: list[list[Cell | str]] = []
     for method, runs in report.methods.items():
         pooled = [report.scores[run.name].pooled for run in runs]
-        accuracies = [found.scores.get(report.second_metric) if found else None for found in pooled]
+        accuracies = [found.best(report.second_metric) if found else None for found in pooled]
         rows.append(
             [
                 method,
@@ -280,8 +277,8 @@ def _methods_table(report: Report) -> Table:
                 *([_range([report.scores[run.name].headline(report.metric) for run in runs])] if repeated else []),
                 estimate_cell(mean_of_seeds(accuracies)),
                 *_difference(comparison, method),
-                format_bytes(fmean(sum(run.traffic) for run in runs)),
-                ", ".join(sorted({run.status for run in runs})),
+                format_bytes(fmean(sum(run.log.traffic) for run in runs)),
+                ", ".join(sorted({run.log.status for run in runs})),
             ]
         )
     rows += _reference_rows(report, len(rows[0]), repeated)
@@ -314,7 +311,7 @@ def _reference_rows(report: Report, columns: int, repeated: bool) -> list[list[C
     return rows
 
 
-def _range(estimates: Sequence[Estimate | None]) -> str:
+def _range(estimates: Sequence[Score | None]) -> str:
     values = [estimate.value for estimate in estimates if estimate and estimate.enough]
     return f"{min(values):.2f} to {max(values):.2f}" if len(values) > 1 else ""
 

@@ -12,7 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from grandrounds import __version__
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.bootstrap import Estimate
+from grandrounds.evaluation.record import EvalRecord
+from grandrounds.evaluation.score import Score
 from grandrounds.files import replacing, write_csv, write_json
 from grandrounds.plotting import Drawing
 from grandrounds.reporting.details import GLOSSARY, comparison_section, run_section
@@ -21,7 +22,7 @@ from grandrounds.reporting.figures.catalogue import comparison_drawings, file_na
 from grandrounds.reporting.format import PageFigure
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.overview import overview
-from grandrounds.reporting.scores import EvalGroup, RunScores
+from grandrounds.reporting.scores import RunScores
 
 PAGE, NUMBERS = "report.html", "report.json"
 ESTIMATE = ("value", "low", "high", "cases")
@@ -133,9 +134,9 @@ def _group_rows(report: Report) -> Iterator[list[Any]]:
         scores = report.scores[run.name]
         for kind, name, group in _all_groups(scores):
             for score, estimate in group.scores.items():
-                yield [run.name, name, kind, "" if group.hidden else group.images, score, *_cells(estimate)]
+                yield [run.name, name, kind, "" if group.masked else group.images, score, *_cells(estimate)]
             for score, value in group.confidence.items():
-                images, cases = ("", "") if group.hidden else (group.images, group.cases)
+                images, cases = ("", "") if group.masked else (group.images, group.cases)
                 yield [run.name, name, kind, images, score, f"{value:.6f}", "", "", cases]
         for score, estimate in scores.mean.items():
             yield [run.name, "mean", "mean over sites", "", score, *_cells(estimate)]
@@ -149,13 +150,13 @@ def _class_rows(report: Report) -> Iterator[list[Any]]:
                     yield [run.name, name, kind, class_name, score, *_cells(estimate)]
 
 
-def _all_groups(scores: RunScores) -> Iterator[tuple[str, str, EvalGroup]]:
+def _all_groups(scores: RunScores) -> Iterator[tuple[str, str, EvalRecord]]:
     yield from (("site", name, group) for name, group in scores.sites.items())
     yield from (("community", name, group) for name, group in scores.communities.items())
     if scores.pooled:
         yield "pooled", "all", scores.pooled
 
 
-def _cells(estimate: Estimate) -> list[Any]:
+def _cells(estimate: Score) -> list[Any]:
     found: Mapping[str, Any] = estimate.to_json()
     return ["" if found[name] is None else found[name] for name in ESTIMATE]

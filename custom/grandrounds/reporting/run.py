@@ -1,18 +1,22 @@
-"""A run as a report sees it: what was trained, at which sites, what happened, and the model's test predictions."""
+"""A run as a report sees it: its log, the tests of its model, and where it comes from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.suppression import MINIMUM
-from grandrounds.evaluation.counts import SiteCounts
 from grandrounds.evaluation.curves import SiteCurves
 from grandrounds.evaluation.history import Event, RunHistory
-from grandrounds.protocol.problem import MULTI
+from grandrounds.evaluation.record import EvalRecord
+from grandrounds.federation.server.record import Traffic, traffic
+from grandrounds.protocol.tasks import task_of
+
+if TYPE_CHECKING:
+    from grandrounds.protocol.task import Task
 
 FINISHED = "finished"
 LOCAL = "Local"
@@ -20,15 +24,6 @@ MODELS: Mapping[str, str] = {
     "common": "the one model that the federation selected",
     "own": "each site's own choice by its validation images",
 }
-GLOBAL = "down.global"
-
-
-class Traffic(NamedTuple):
-    """Bytes of tensors of a run, over all sites: global models received (also for scoring), all else received, and sent."""
-
-    down_global: int
-    down_extra: int
-    up: int
 
 
 @dataclass(frozen=True)
@@ -49,31 +44,15 @@ class Spent:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """One run.
+class RunLog:
+    """What the server has recorded.
 
     Attributes:
-        name: how the report calls it.
         method: the method's name.
-        seed: of the run; None if it is not recorded.
-        classes: the vocabulary, in the order of the model's outputs.
         status: ``finished``, ``failed``, ``aborted`` or ``running``.
         reason: why, where it did not finish.
         configuration: the controller's options.
         sites: all that took part or were there, in natural order.
-        predictions: test images by site, where the sites' predictions are here; of a run of findings empty.
-        findings: of such a run the test images by site, as cases of each finding.
-        site_metrics: mean scores of each site's test images and ``n``, their number, as the site reported them.
-        curve_counts: of the sites whose predictions are not here.
-        validation: the common model's predictions for validation images by site, where they are here.
-        validation_findings: of a run of findings the same as cases of each finding.
-        provenance: of a simulation the command and its sites' data, see
-            :func:`~grandrounds.data.population.describe_population`.
-        started: date and time in UTC, ISO 8601; empty where it is not recorded.
-        columns: further columns of the manifests, a value for each predicted image in the order of the sites.
-        class_counts: of correct, missed and false predictions of these sites, as far as they released them.
-        reported_metrics: scores of all test images together and ``n``, where the result has only these.
-        model: whose predictions they are: ``common`` or ``own``.
         events: of the run, in order.
         bytes: of tensors, by site and ``down.NAME`` or ``up.NAME``.
         contributions: rounds to which each site gave an update.
@@ -81,26 +60,15 @@ class Run:
         rounds_done: complete rounds.
         seconds: how long it took.
         selected: round, metric and score of the selected model.
-        spent: the budgets booked in the sites' privacy ledgers.
-        communities: the community of each site, where it is known.
-        unit: what a case is: ``patient or lesion``, or ``image``.
-        options: the executors' options, where the job's files are there.
         versions: of the software that computed the result.
-        weights: the selected model's file, if it is there.
-        notes: what is missing or damaged in the record.
+        started: date and time in UTC, ISO 8601; empty where it is not recorded.
     """
 
-    name: str
     method: str
-    seed: int | None
-    classes: tuple[str, ...]
     status: str
     reason: str
     configuration: Mapping[str, Any]
     sites: tuple[str, ...]
-    predictions: Mapping[str, Cases]
-    site_metrics: Mapping[str, Mapping[str, float]]
-    model: str
     events: Sequence[Event]
     bytes: Mapping[str, Mapping[str, int]]
     contributions: Mapping[str, int]
@@ -108,42 +76,18 @@ class Run:
     rounds_done: int
     seconds: float
     selected: Mapping[str, Any]
-    spent: tuple[Spent, ...] = ()
-    communities: Mapping[str, str] = field(default_factory=dict)
-    unit: str = "image"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    weights: Path | None = None
-    notes: tuple[str, ...] = ()
-    reported_metrics: Mapping[str, float] = field(default_factory=dict)
-    curve_counts: Mapping[str, SiteCurves] = field(default_factory=dict)
-    class_counts: Mapping[str, SiteCounts] = field(default_factory=dict)
-    validation: Mapping[str, Cases] = field(default_factory=dict)
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str]
     started: str = ""
-    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    findings: Mapping[str, Sequence[Cases]] = field(default_factory=dict)
-    validation_findings: Mapping[str, Sequence[Cases]] = field(default_factory=dict)
 
     @property
-    def minimum(self) -> int:
-        """The smallest count that a report may show: of a simulation any, else ``MINIMUM``."""
-        return 1 if self.provenance.get("simulated") else MINIMUM
+    def seed(self) -> int | None:
+        """Of the run; None if it is not recorded."""
+        return self.configuration.get("seed")
 
     @property
     def problem(self) -> Mapping[str, Any]:
         """The job's ``problem`` entry; empty where it is not recorded."""
         return dict(self.configuration.get("problem", {}))
-
-    @property
-    def multi(self) -> bool:
-        """Whether the classes are findings, of which an image may have several."""
-        return self.problem.get("task") == MULTI
-
-    @property
-    def predicted(self) -> frozenset[str]:
-        """The sites whose predictions are here."""
-        return frozenset(self.findings if self.multi else self.predictions)
 
     @property
     def rounds(self) -> int:
@@ -161,11 +105,6 @@ class Run:
         return self.status == FINISHED
 
     @property
-    def history(self) -> RunHistory:
-        """What its figures over rounds are drawn from."""
-        return RunHistory(self.events, self.sites, self.communities, self.classes)
-
-    @property
     def traffic(self) -> Traffic:
         """Bytes of its tensors, over all sites."""
         return traffic(self.bytes)
@@ -179,25 +118,87 @@ class Run:
         return found
 
 
-def traffic(sizes: Mapping[str, Mapping[str, int]]) -> Traffic:
-    """Add up the bytes of a run's record, by site and by ``down.NAME`` or ``up.NAME``.
+@dataclass(frozen=True, eq=False)
+class Tests:
+    """The tests of one model at the sites of a run.
 
-    Raises:
-        ValueError: if a name begins with neither.
-
-    Example:
-        >>> traffic({"site-1": {"down.global": 40, "down.peer-1": 10, "up.update": 20}})
-        Traffic(down_global=40, down_extra=10, up=20)
+    Attributes:
+        model: ``common`` or ``own``.
+        sites: the record of each tested site, with the predictions where they are here.
+        together: the record of all images, where a result has no other.
+        validation: predictions for validation images of the common model by site and question, where they are here.
+        curves: of the sites whose predictions are not here.
+        columns: further columns of the manifests, a value for each predicted image in the order of the sites.
     """
-    down_global = down_extra = up = 0
-    for site, parts in sizes.items():
-        for name, size in parts.items():
-            if name == GLOBAL:
-                down_global += size
-            elif name.startswith("down."):
-                down_extra += size
-            elif name.startswith("up."):
-                up += size
-            else:
-                raise ValueError(f"{site}: expected down.NAME or up.NAME, got {name!r}")
-    return Traffic(down_global, down_extra, up)
+
+    __test__ = False
+
+    model: str
+    sites: Mapping[str, EvalRecord] = field(default_factory=dict)
+    together: EvalRecord | None = None
+    validation: Mapping[str, Sequence[Cases]] = field(default_factory=dict)
+    curves: Mapping[str, SiteCurves] = field(default_factory=dict)
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def questions(self) -> dict[str, tuple[Cases, ...]]:
+        """The predictions by site, for each question of the task, where they are here."""
+        return {site: record.questions for site, record in self.sites.items() if record.questions}
+
+    @property
+    def predictions(self) -> dict[str, Cases]:
+        """The predictions by site where the task is one question; else empty."""
+        return {site: found[0] for site, found in self.questions.items() if len(found) == 1}
+
+    @property
+    def unit(self) -> str:
+        """What a case is."""
+        return " or ".join(sorted({record.unit for record in self.sites.values()})) or "image"
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Where a run comes from, and what lies beside it.
+
+    Attributes:
+        provenance: of a simulation the command and its sites' data, see
+            :func:`~grandrounds.data.population.describe_population`.
+        communities: the community of each site, where it is known.
+        options: the executors' options, where the job's files are there.
+        weights: the selected model's file, if it is there.
+        spent: the budgets booked in the sites' privacy ledgers.
+        notes: what is missing or damaged in the record.
+    """
+
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    communities: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    weights: Path | None = None
+    spent: tuple[Spent, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def minimum(self) -> int:
+        """The smallest count that a report may show: of a simulation any, else ``MINIMUM``."""
+        return 1 if self.provenance.get("simulated") else MINIMUM
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run: how the report calls it, its vocabulary in the order of the model's outputs, and the three parts above."""
+
+    name: str
+    classes: tuple[str, ...]
+    log: RunLog
+    tests: Tests
+    origin: Origin
+
+    @property
+    def task(self) -> Task:
+        """What a label is."""
+        return task_of(self.log.problem)
+
+    @property
+    def history(self) -> RunHistory:
+        """What its figures over rounds are drawn from."""
+        return RunHistory(self.log.events, self.log.sites, self.origin.communities, self.classes)

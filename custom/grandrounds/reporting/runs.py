@@ -10,35 +10,30 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from grandrounds.data.population import PROVENANCE
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.history import Event, RunHistory, sites_of
-from grandrounds.federation.server.record import EVENTS, SUMMARY, read_events
+from grandrounds.evaluation.record import EvalRecord
+from grandrounds.federation.server.record import EVENTS, FORMAT, SUMMARY, read_events
 from grandrounds.files import read_json_object
 from grandrounds.options import require_type
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 from grandrounds.protocol.names import SERVER, VALIDATION
-from grandrounds.protocol.problem import MULTI
+from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
-from grandrounds.reporting.predictions import (
-    CaseGroups,
-    predicted_model,
-    read_class_counts,
-    read_site_curves,
-    read_tests,
-    unit_of,
-)
-from grandrounds.reporting.run import Run, Spent
+from grandrounds.reporting.predictions import read_site_curves, read_tests
+from grandrounds.reporting.run import MODELS, Origin, Run, RunLog, Spent, Tests
 
 RESULTS, SELECTED = "results", "selected.pt"
 EXPECTED: Mapping[str, Any] = {
     "status": str,
     "rounds_done": int,
-    "test": dict,
+    "records": dict,
     "bytes": dict,
     "configuration": dict,
     "rounds": list[Any],
@@ -48,14 +43,13 @@ EXPECTED: Mapping[str, Any] = {
 }
 
 
-def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str | None = None) -> Run:
+def read_run(path: Path, name: str, model: str | None = None) -> Run:
     """Read a run.
 
     Args:
         path: a simulation's workspace, a folder with ``summary.json``, or a benchmark's result file.
         name: of the run in the report.
-        groups: gives the patient or lesion of an image; without it each image is a case.
-        model: whose predictions are wanted, ``common`` or ``own``; None prefers the common one. A run that has only the
+        model: whose scores are wanted, ``common`` or ``own``; None prefers the common one. A run that has only the
             other kind is reported with that.
 
     Raises:
@@ -70,27 +64,14 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
     configuration = summary["configuration"]
     classes = _classes(configuration, folder / SUMMARY)
     answers = answers_folder(path)
-    sites = tuple(natural_sorted({*sites_of(events), *summary["test"], *summary["contributions"]}))
-    model = predicted_model(answers, sites, model)
-    dataset = str(configuration["problem"]["dataset"])
-    multi = configuration["problem"].get("task") == MULTI
-    predictions, findings = read_tests(answers, sites, model, classes, dataset, groups, multi)
-    validation, validated = read_tests(answers, sites, VALIDATION, classes, dataset, groups, multi)
-    weights = folder / SELECTED
-    return Run(
-        name=name,
+    sites = tuple(natural_sorted({*sites_of(events), *summary["records"], *summary["contributions"]}))
+    log = RunLog(
         method=str(configuration.get("method", "unknown method")).removesuffix("Controller"),
-        seed=configuration.get("seed"),
-        classes=classes,
         status=summary["status"],
         # Parentheses hold the sites' messages, which may name images or patients where sites share details.
         reason=re.sub(r"\s*\(.*\)", "", str(summary.get("reason", "")), flags=re.DOTALL),
         configuration=configuration,
         sites=sites,
-        predictions=predictions,
-        findings=findings,
-        site_metrics=_site_metrics(summary["test"], model),
-        model=model,
         events=events,
         bytes=summary["bytes"],
         contributions=summary["contributions"],
@@ -98,20 +79,54 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
         rounds_done=summary["rounds_done"],
         seconds=float(summary["seconds"]),
         selected=summary["selected"],
-        spent=_ledgers(path),
-        unit=unit_of([*predictions.values(), *(one for parts in findings.values() for one in parts)]),
-        options=_executor_options(path),
         versions=summary.get("versions", {}),
-        weights=weights if weights.is_file() else None,
-        notes=notes,
-        class_counts={}
-        if predictions or findings
-        else read_class_counts(summary.get("counts", {}), model, len(classes), folder / SUMMARY, multi),
-        curve_counts={} if predictions or findings else read_site_curves(answers, sites, model, classes),
-        validation=validation,
-        validation_findings=validated,
-        provenance=_provenance(answers / PROVENANCE),
         started=str(summary.get("started", "")),
+    )
+    weights = folder / SELECTED
+    origin = Origin(
+        provenance=_provenance(answers / PROVENANCE),
+        options=_executor_options(path),
+        weights=weights if weights.is_file() else None,
+        spent=_ledgers(path),
+        notes=notes,
+    )
+    return Run(name, classes, log, _read_tests(answers, summary, sites, classes, model), origin)
+
+
+def tested_models(summary: Mapping[str, Any]) -> list[str]:
+    """The models that were tested: ``common``, the one that the federation selected, and ``own``, each site's choice."""
+    return [model for model in MODELS if any(model in found for found in summary["records"].values())]
+
+
+def read_models(path: Path) -> list[Run]:
+    """The run once for each model that it has tested; arguments and errors as :func:`read_run`."""
+    tested = tested_models(_read_summary(record_folder(path) / SUMMARY))
+    return [read_run(path, path.name, model) for model in tested]
+
+
+def _read_tests(
+    answers: Path, summary: Mapping[str, Any], sites: Sequence[str], classes: Sequence[str], wanted: str | None
+) -> Tests:
+    """The records of one model in a summary, with the predictions where they are here."""
+    tested = tested_models(summary)
+    model = wanted if wanted in tested else next(iter(tested), "common")
+    task = task_of(summary["configuration"]["problem"])
+    predictions = read_tests(answers, sites, model, task, classes)
+    try:
+        records = {
+            site: EvalRecord.from_json(task, classes, summary["records"][site][model])
+            for site in sites
+            if model in summary["records"].get(site, {})
+        }
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{answers / SUMMARY}: a record is damaged ({error}); restore the file or run the job again"
+        ) from error
+    return Tests(
+        model,
+        {site: replace(one, questions=predictions.get(site, ())) for site, one in records.items()},
+        validation=read_tests(answers, sites, VALIDATION, task, classes),
+        curves={} if predictions else read_site_curves(answers, sites, model, classes),
     )
 
 
@@ -230,6 +245,11 @@ def _read_summary(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is no summary of a run: expected an object, got {type(content).__name__}")
     if is_benchmark_result(content):
         raise ConfigurationError(f"{path.parent} is no run: {path.name} is a benchmark's result; name the file itself")
+    if content.get("format") != FORMAT:
+        raise DataError(
+            f"{path} has format {content.get('format', 1)}, this version of grandrounds reads format {FORMAT}: read the run "
+            "with the version that made it (its versions are in the file), or run the job again"
+        )
     try:
         for key, kind in EXPECTED.items():
             require_type(content.get(key), kind, key)
@@ -268,14 +288,6 @@ def _classes(configuration: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     if not isinstance(classes, list) or len(classes) < 2 or not isinstance(known.get("dataset"), str):
         raise DataError(f"{path}: configuration.problem must have a data set and classes; run the job again")
     return tuple(str(name) for name in classes)
-
-
-def _site_metrics(test: Mapping[str, Mapping[str, float]], model: str) -> dict[str, dict[str, float]]:
-    """Each site's scores of one model, without the model's name."""
-    return {
-        site: {name.removeprefix(f"{model}."): value for name, value in scores.items() if name.startswith(f"{model}.")}
-        for site, scores in test.items()
-    }
 
 
 def _provenance(path: Path) -> dict[str, Any]:

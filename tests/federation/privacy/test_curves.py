@@ -56,11 +56,11 @@ def test_a_site_without_a_rule_keeps_its_curves_and_only_its_own_log_reports_it(
     assert [line["withheld"] for line in lines if line["task"] == "test"] == [
         ["counts_common", "counts_own", "curves_common", "curves_own"]
     ]
-    assert finished.summary["test"]["site-1"]["common.n"] > 0
+    assert finished.summary["records"]["site-1"]["common"]["images"] > 0
 
 
 def test_without_a_rule_for_counts_they_stay_and_the_record_has_the_fallback_of_the_selection(finished):
-    assert list(finished.summary["counts"]) == ["site-3"]
+    assert [site for site, tested in finished.summary["records"].items() if "counts" in tested["common"]] == ["site-3"]
     selected = finished.summary["selected"]
     assert (selected["basis"], selected["metric"]) == ("mean over sites", "balanced_accuracy")
     assert selected["note"] == "no counts from site-1, site-2: mean over sites"
@@ -92,8 +92,8 @@ def test_curves_are_not_counted_as_what_training_costs(finished):
 
 def test_a_report_on_what_the_server_has_draws_the_curves_of_the_sites_that_sent_them(finished):
     found = read_run(finished.server, "run")
-    assert list(found.curve_counts) == ["site-2", "site-3"]
-    assert found.predictions == {}
+    assert list(found.tests.curves) == ["site-2", "site-3"]
+    assert found.tests.predictions == {}
     drawn = {drawing.name for drawing in run_drawings(report_on([found]), found)}
     assert {"roc", "precision_recall"} <= drawn
 

@@ -42,7 +42,7 @@ def finished(run, install, tmp_path_factory):
 def test_counts_of_each_finding_pass_and_small_ones_are_hidden(finished):
     assert finished.summary["status"] == "finished"
     for site in ("site-1", "site-2"):
-        found = finished.summary["counts"][site]["common"]
+        found = finished.summary["records"][site]["common"]["counts"]
         patients = np.array(found["patients"])
         assert patients.shape == (3, 2, 3)
         assert ((patients >= 10) | (patients <= 0)).all()
@@ -62,7 +62,7 @@ def test_a_report_without_predictions_has_curves_counts_and_the_sites_means(fini
     report = report_on([found])
     scores = report.scores["run"]
     assert scores.headline("auc_macro").value == pytest.approx(
-        np.mean([one["common.auc_macro"] for one in finished.summary["test"].values()])
+        np.mean([one["common"]["exact"]["auc_macro"] for one in finished.summary["records"].values()])
     )
     assert scores.pooled.scores["balanced_accuracy"].enough
     assert {"roc", "precision_recall"} <= {drawing.name for drawing in run_drawings(report, found)}

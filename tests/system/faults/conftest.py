@@ -165,7 +165,7 @@ class Run:
             (e["round"], e["site"]) for e in self.events() if e["event"] == "dropped" and e["round"] <= self.ROUNDS
         ]
         assert {*reported} == {(entry["round"], site) for entry in rounds for site in entry["dropped"]}
-        assert everybody - {*summary["test"]} <= {self.VICTIM}
+        assert everybody - {*summary["records"]} <= {self.VICTIM}
 
     def dropped(self):
         """Site and reason of everybody who was dropped in a round."""

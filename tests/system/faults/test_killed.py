@@ -32,7 +32,7 @@ def test_a_killed_training_costs_the_site_its_round(run):
     assert outcome.status == "FINISHED:COMPLETED"
     assert run.others_gave_all()
     assert outcome.summary["contributions"][run.VICTIM] >= run.ROUNDS - 2
-    assert run.VICTIM in outcome.summary["test"]
+    assert run.VICTIM in outcome.summary["records"]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_a_site_that_refuses_the_job_is_left_out(run):
     assert set(outcome.refused) == {run.VICTIM}
     assert "scope" in outcome.refused[run.VICTIM]
     assert summary["contributions"] == {site: run.ROUNDS for site in run.HOSPITALS if site != run.VICTIM}
-    assert sorted(summary["test"]) == [site for site in run.HOSPITALS if site != run.VICTIM]
+    assert sorted(summary["records"]) == [site for site in run.HOSPITALS if site != run.VICTIM]
 
 
 def test_a_site_with_a_damaged_policy_refuses_by_name_and_the_others_finish(federation, run):
@@ -81,7 +81,7 @@ def test_an_answer_of_nan_is_not_used(run, spoilt):
     assert {site for site, _ in run.dropped()} == {run.VICTIM}
     assert all("NaN or infinite" in reason for _, reason in run.dropped())
     assert run.others_gave_all()
-    assert run.VICTIM in summary["test"]
+    assert run.VICTIM in summary["records"]
 
 
 def test_an_absurd_update_does_not_end_the_run(run, spoilt):

@@ -27,7 +27,7 @@ def require_run_without_victim(run):
     """The others have done every round; the victim is not said to have taken part."""
     summary = run.end().summary
     assert summary["contributions"] == {site: run.ROUNDS for site in run.HOSPITALS if site != run.VICTIM}
-    assert sorted(summary["test"]) == [site for site in run.HOSPITALS if site != run.VICTIM]
+    assert sorted(summary["records"]) == [site for site in run.HOSPITALS if site != run.VICTIM]
 
 
 def test_a_clock_one_day_behind_keeps_the_site_out_and_the_doctor_names_it(

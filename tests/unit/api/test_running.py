@@ -74,14 +74,14 @@ def test_counts_of_sites_are_those_of_the_partition(sites):
 
 
 def test_scores_are_those_of_the_summary(finished):
-    tested = finished.summary["test"]
+    tested = finished.summary["records"]
     scores = finished.scores()
     assert list(scores.index[:4]) == ["site-1", "site-2", "mean", "pooled"]
     for site in ("site-1", "site-2"):
         assert scores.loc[site, "images"] == 20
-        assert scores.loc[site, "accuracy"] == pytest.approx(tested[site]["common.accuracy"])
+        assert scores.loc[site, "accuracy"] == pytest.approx(tested[site]["common"]["exact"]["accuracy"])
     assert scores.loc["pooled", "accuracy"] == pytest.approx(scores.loc[["site-1", "site-2"], "accuracy"].mean())
-    assert finished.scores("own").loc["site-1", "accuracy"] == tested["site-1"]["own.accuracy"]
+    assert finished.scores("own").loc["site-1", "accuracy"] == tested["site-1"]["own"]["exact"]["accuracy"]
     with pytest.raises(gr.ConfigurationError, match="has scores of selected, own, not of best"):
         finished.scores("best")
 

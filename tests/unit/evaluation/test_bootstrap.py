@@ -7,7 +7,6 @@ import pytest
 from sklearn import metrics
 
 from grandrounds.evaluation.bootstrap import (
-    Estimate,
     cases_from_confusion,
     cases_of,
     joined,
@@ -15,6 +14,7 @@ from grandrounds.evaluation.bootstrap import (
     resampled_weights,
 )
 from grandrounds.evaluation.metrics import confusion_class_scores, confusion_scores
+from grandrounds.evaluation.score import Score
 from grandrounds.seeding import numpy_generator
 
 PROBABILITIES = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.2, 0.8]])
@@ -119,10 +119,10 @@ def test_many_matrices_at_once_are_as_one_by_one():
             assert together[name][number] == pytest.approx(float(value))
 
 
-def test_too_few_cases_give_their_count_alone():
-    few = Estimate(1.0, 1.0, 1.0, 9)
-    assert few.to_json() == {"value": None, "low": None, "high": None, "cases": 9}
-    assert Estimate(0.5, 0.4, math.nan, 10).to_json() == {"value": 0.5, "low": 0.4, "high": None, "cases": 10}
+def test_a_score_of_few_cases_is_marked():
+    few = Score(1.0, 1.0, 1.0, 9)
+    assert few.to_json() == {"value": 1.0, "low": 1.0, "high": 1.0, "cases": 9, "few": True}
+    assert Score(0.5, 0.4, math.nan, 10).to_json() == {"value": 0.5, "low": 0.4, "high": None, "cases": 10}
 
 
 CASES = cases_of(

@@ -19,7 +19,7 @@ from grandrounds.evaluation.curves import (
     area_under,
     binned_counts,
     coarsen_curves,
-    counts_shape,
+    curves_shape,
     decode_counts,
     encode_counts,
     precision_recall_points,
@@ -119,9 +119,9 @@ def test_risk_over_all_is_the_share_of_wrong_predictions_and_at_half_that_of_the
 
 
 def test_counts_alone_give_no_curve_and_wrong_limits_are_refused():
-    assert site_curves(cases_from_confusion(np.full((2, 2), 20)), PAIR) == ({}, None)
+    assert site_curves([cases_from_confusion(np.full((2, 2), 20))], PAIR) == ({}, None)
     with pytest.raises(ValueError, match="minimum must be at least 1"):
-        site_curves(binary([0, 1], [0.1, 0.9]), PAIR, minimum=0)
+        site_curves([binary([0, 1], [0.1, 0.9])], PAIR, minimum=0)
     with pytest.raises(ValueError, match="bins must be at least 1"):
         counted([0, 1], [0.1, 0.9], bins=0)
     with pytest.raises(ValueError, match="there are no counts"):
@@ -132,7 +132,7 @@ def test_reliability_counts_correct_and_wrong_predictions_per_bin_of_confidence(
     labels, scores = [1, 1, 0, 0, 1, 1, 0], [0.93, 0.71, 0.93, 0.07, 0.45, 0.89, 0.59]
     # Predicted 1, 1, 1, 0, 0, 1, 1 with confidence 0.93, 0.71, 0.93, 0.93, 0.55, 0.89, 0.59:
     # correct, correct, wrong, correct, wrong, correct, wrong. Bins of the default width 0.02 begin at 0.54, 0.58, 0.70, ...
-    found = site_curves(binary(labels, scores), PAIR, minimum=1).reliability
+    found = site_curves([binary(labels, scores)], PAIR, minimum=1).reliability
     starts = found.edges[:-1]
     correct, wrong = (
         {round(float(start), 2): count for start, count in zip(starts, side.tolist(), strict=True) if count}
@@ -145,11 +145,11 @@ def test_reliability_counts_correct_and_wrong_predictions_per_bin_of_confidence(
 def test_reliability_bins_are_merged_until_each_count_has_enough_patients():
     labels, scores = [1, 1, 0, 0, 1, 1, 0], [0.93, 0.71, 0.93, 0.07, 0.45, 0.89, 0.59]
     # A second wrong prediction is at 0.59; a bin that begins there would leave one wrong prediction alone below it.
-    found = site_curves(binary(labels, scores), PAIR, minimum=2).reliability
+    found = site_curves([binary(labels, scores)], PAIR, minimum=2).reliability
     (filled,) = np.flatnonzero(found.positives)
     assert (found.positives[filled], found.negatives[filled], found.negatives.sum()) == (4, 3, 3)
     assert found.edges[filled : filled + 2] == pytest.approx([0.54, 0.94])
-    assert site_curves(binary(labels, scores), PAIR, minimum=4).reliability is None
+    assert site_curves([binary(labels, scores)], PAIR, minimum=4).reliability is None
 
 
 @pytest.mark.parametrize("bins", [5, 10, 50])
@@ -165,7 +165,7 @@ def test_reliability_is_scikit_learns_calibration_curve_of_correctness(bins):
 
 
 def flat(value=MERGED):
-    return np.full(counts_shape(2), value, np.int64)
+    return np.full(curves_shape(2), value, np.int64)
 
 
 def test_a_count_is_at_its_first_bin_and_a_class_that_is_left_out_has_none():
@@ -221,13 +221,13 @@ def drawn(name, counts):
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "curves_common.json"
-    write_curves(path, site_curves(drawn("a", (80, 60, 8)), CLASSES), CLASSES)
+    write_curves(path, site_curves([drawn("a", (80, 60, 8))], CLASSES), CLASSES)
     return path
 
 
 def test_a_file_is_read_as_it_was_written(file):
     found = read_curves(file, CLASSES)
-    expected = site_curves(drawn("a", (80, 60, 8)), CLASSES)
+    expected = site_curves([drawn("a", (80, 60, 8))], CLASSES)
     assert found.classes.keys() == expected.classes.keys() != set()
     for name, curve in expected.classes.items():
         assert all(np.allclose(a, b) for a, b in zip(found.classes[name], curve, strict=True))
@@ -246,11 +246,11 @@ def test_a_file_is_read_as_it_was_written(file):
 )
 def test_a_class_of_few_patients_cannot_be_had_by_subtraction(patients, reported):
     cases = drawn("rest", [2 * count for count in patients])
-    assert site_curves(cases, CLASSES).classes.keys() == reported
+    assert site_curves([cases], CLASSES).classes.keys() == reported
 
 
 def test_a_greater_minimum_merges_bins_and_leaves_classes_out():
-    once = site_curves(drawn("a", (80, 60, 60)), CLASSES)
+    once = site_curves([drawn("a", (80, 60, 60))], CLASSES)
     found = coarsen_curves(once, 35)
     assert found.classes.keys() == {"nevus"}
     assert found.classes["nevus"].positives.sum() == once.classes["nevus"].positives.sum() == 40
@@ -267,7 +267,7 @@ def test_the_file_has_no_image_and_no_count_below_ten(file):
 
 
 def test_sites_together_have_the_classes_that_any_of_them_has():
-    sites = [site_curves(drawn("a", (80, 60, 0)), CLASSES), site_curves(drawn("b", (80, 0, 60)), CLASSES)]
+    sites = [site_curves([drawn("a", (80, 60, 0))], CLASSES), site_curves([drawn("b", (80, 0, 60))], CLASSES)]
     found = sum_curves(sites, CLASSES)
     assert {name: curve.positives.sum() for name, curve in found.classes.items()} == pytest.approx(
         {"nevus": 80, "melanoma": 30, "other": 30}

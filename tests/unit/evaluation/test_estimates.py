@@ -8,17 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from grandrounds.evaluation.bootstrap import Cases, Estimate, cases_from_confusion, cases_of
+from grandrounds.evaluation.bootstrap import Cases, cases_from_confusion, cases_of
 from grandrounds.evaluation.estimates import (
     auc_estimates,
     class_correlations,
     class_estimates,
     counts_of,
     macro_auroc,
-    mean_over_sites,
+    mean_over,
     reference_scores,
     score_estimates,
 )
+from grandrounds.evaluation.score import Score, no_score
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("nv", "mel", "df")
@@ -68,22 +69,22 @@ def test_scores_are_scikit_learns():
     assert of_class[1]["sensitivity"][:3] == pytest.approx((0.6, 0.386582, 0.781193), abs=1e-5)
 
 
-def test_a_class_of_few_cases_is_in_no_mean():
-    # One right melanoma of one, nevi 92 %: the mean sensitivity of all classes would be 0.96.
+def test_a_class_of_few_cases_is_in_every_mean_and_the_score_is_marked():
     cases = cases_from_confusion(np.array([[92, 8, 0], [0, 1, 0], [10, 0, 10]]))
     found = estimates(cases)
-    assert found["balanced_accuracy"].value == pytest.approx((0.92 + 0.5) / 2)
+    assert found["balanced_accuracy"].value == pytest.approx(
+        metrics.balanced_accuracy_score(cases.labels, cases.predicted)
+    )
     assert found["f1_weighted"].value == pytest.approx(
-        (100 * metrics.f1_score(cases.labels == 0, cases.predicted == 0)
-         + 20 * metrics.f1_score(cases.labels == 2, cases.predicted == 2)) / 120
-    )  # fmt: skip
-    assert not class_estimates(counts_of(cases))[1]["sensitivity"].enough
+        metrics.f1_score(cases.labels, cases.predicted, average="weighted")
+    )
+    assert (found["balanced_accuracy"].cases, found["balanced_accuracy"].few, found["accuracy"].few) == (1, True, False)
 
 
-def test_one_class_with_enough_cases_has_no_balanced_accuracy():
-    found = estimates(cases_from_confusion(np.array([[90, 4, 0], [1, 3, 0], [0, 0, 2]])))
-    assert (found["balanced_accuracy"].cases, found["balanced_accuracy"].enough) == (4, False)
-    assert found["accuracy"].enough
+def test_a_mean_over_some_classes_says_so():
+    cases = cases_from_confusion(np.array([[90, 4, 0], [1, 3, 0], [0, 0, 12]]))
+    shown = score_estimates(counts_of(cases), among=np.array([True, False, True]))
+    assert shown["balanced_accuracy"].value == pytest.approx((90 / 94 + 1) / 2)
 
 
 def test_intervals_are_of_patients():
@@ -97,13 +98,15 @@ def test_intervals_are_of_patients():
     assert min(widths[1][1:]) > 2 * max(widths[0][1:])
 
 
-def test_a_site_of_few_cases_is_not_in_the_mean_over_sites():
-    few, many, other = (Estimate(1.0, 0.7, 1.0, 9), Estimate(0.5, 0.4, 0.6, 80), Estimate(0.7, 0.6, 0.8, 90))
-    found = mean_over_sites([{"accuracy": few}, {"accuracy": many}, {"accuracy": other}])["accuracy"]
+def test_a_mean_over_sites_has_the_interval_of_independent_parts_and_names_what_it_lacks():
+    many, other = (Score(0.5, 0.4, 0.6, 80), Score(0.7, 0.6, 0.8, 90))
+    found = mean_over([{"accuracy": many}, {"accuracy": other}], "sites")["accuracy"]
     assert found.value == pytest.approx(0.6)
     assert (found.low, found.high) == pytest.approx((0.6 - math.sqrt(0.005), 0.6 + math.sqrt(0.005)))
-    assert found.cases == 170
-    assert mean_over_sites([{"accuracy": few}]) == {}
+    assert (found.cases, found.of) == (80, "")
+    found = mean_over([{"accuracy": many}, {"accuracy": no_score("kept")}, {"accuracy": other}], "sites")["accuracy"]
+    assert (found.value, found.of) == (pytest.approx(0.6), "2 of 3 sites")
+    assert mean_over([{"accuracy": no_score("kept")}], "sites")["accuracy"].reason == "kept"
 
 
 def test_references_are_scikit_learns_of_constant_predictions():

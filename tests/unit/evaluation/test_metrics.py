@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grandrounds
-from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix, metrics_from_confusion
+from grandrounds.evaluation.metrics import FROM_CONFUSION, confusion_matrix, confusion_scores, site_metrics
+from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import numpy_generator
 
 LABELS, PREDICTIONS = np.array([0, 0, 1, 2]), np.array([0, 1, 1, 1])
@@ -24,8 +25,7 @@ def softmax_rows(purpose, samples, classes, dtype=np.float64):
 
 
 def test_hand_computed_four_samples():
-    metrics = metrics_from_confusion(confusion_matrix(LABELS, PREDICTIONS, classes=3))
-    assert metrics["n"] == 4
+    metrics = confusion_scores(confusion_matrix(LABELS, PREDICTIONS, classes=3))
     assert metrics["accuracy"] == 0.5
     assert metrics["balanced_accuracy"] == 0.5
     assert metrics["precision_weighted"] == pytest.approx(0.58333, abs=5e-6)
@@ -39,7 +39,7 @@ def test_hand_computed_four_samples():
 def test_agrees_with_scikit_learn(pairs):
     labels, predictions = np.array(pairs).T
     confusion = confusion_matrix(labels, predictions, classes=5)
-    metrics = metrics_from_confusion(confusion)
+    metrics = confusion_scores(confusion)
     weighted = sklearn.metrics.precision_recall_fscore_support(
         labels, predictions, labels=range(5), average="weighted", zero_division=0
     )
@@ -56,7 +56,7 @@ def test_agrees_with_scikit_learn(pairs):
 
 
 def test_a_class_that_is_only_predicted_is_not_averaged():
-    metrics = metrics_from_confusion(confusion_matrix(np.array([0, 0]), np.array([0, 2]), classes=3))
+    metrics = confusion_scores(confusion_matrix(np.array([0, 0]), np.array([0, 2]), classes=3))
     assert metrics["f1_macro"] == pytest.approx(2 / 3)  # with class 2 it would be 1/3
     assert metrics["balanced_accuracy"] == 0.5
 
@@ -76,10 +76,11 @@ def test_small_integer_labels_do_not_overflow():
 def test_metrics_of_probabilities_are_of_their_argmax_with_the_mean_cross_entropy(dtype):
     probabilities = softmax_rows("metrics", 50, 4, dtype)
     labels = numpy_generator("labels").integers(0, 3, size=50)
-    metrics = classification_metrics(labels, probabilities)
+    metrics = site_metrics(SINGLE, labels, probabilities)
     log_loss, auc = metrics.pop("log_loss"), metrics.pop("auc_macro")
     assert metrics.pop("log_likelihood") == -log_loss
-    assert metrics == metrics_from_confusion(confusion_matrix(labels, probabilities.argmax(axis=1), 4))
+    expected = confusion_scores(confusion_matrix(labels, probabilities.argmax(axis=1), 4))
+    assert metrics == {"n": 50, **{name: expected[name] for name in FROM_CONFUSION}}
     assert log_loss == pytest.approx(sklearn.metrics.log_loss(labels, probabilities, labels=range(4)), rel=1e-6)
     areas = [sklearn.metrics.roc_auc_score(labels == c, probabilities[:, c]) for c in range(3)]
     assert auc == pytest.approx(np.mean(areas)), "the fourth class has no sample"
@@ -87,7 +88,7 @@ def test_metrics_of_probabilities_are_of_their_argmax_with_the_mean_cross_entrop
 
 def test_one_impossible_sample_does_not_make_the_loss_infinite():
     probabilities = np.array([[0.0, 1.0]])
-    loss = classification_metrics(np.array([0]), probabilities)["log_loss"]
+    loss = site_metrics(SINGLE, np.array([0]), probabilities)["log_loss"]
     assert loss == pytest.approx(sklearn.metrics.log_loss([0], probabilities, labels=[0, 1]))
     assert loss == pytest.approx(36.04, abs=0.01)
 
@@ -95,42 +96,31 @@ def test_one_impossible_sample_does_not_make_the_loss_infinite():
 @given(order=st.permutations(range(12)))
 def test_the_order_of_samples_does_not_matter(order):
     probabilities, labels = softmax_rows("order", 12, 3), np.arange(12) % 3
-    assert classification_metrics(labels[order], probabilities[order]) == pytest.approx(
-        classification_metrics(labels, probabilities)
+    assert site_metrics(SINGLE, labels[order], probabilities[order]) == pytest.approx(
+        site_metrics(SINGLE, labels, probabilities)
     )
 
 
 def test_no_samples_give_no_metric_that_looks_like_a_result():
-    assert classification_metrics(np.zeros(0, dtype=np.int64), np.zeros((0, 3))) == {"n": 0}
-    assert metrics_from_confusion(np.zeros((3, 3), dtype=np.int64)) == {"n": 0}
+    assert site_metrics(SINGLE, np.zeros(0, dtype=np.int64), np.zeros((0, 3))) == {"n": 0}
 
 
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([0, 1, 2], r"expected labels \(samples,\) and probabilities \(samples, classes\), got \(3,\) and \(2, 2\)"),
+        ([0, 1, 2], r"expected labels \(images,\) and probabilities \(images, classes\), got \(3,\) and \(2, 2\)"),
         ([0, 2], r"entry 1 of labels must be in \[0, 2\), got 2"),
-        ([-1, 0], r"entry 0 of labels must be in \[0, 2\), got -1"),
         ([0.0, 1.0], "labels must be integers, got float64"),
     ],
 )
 def test_refuses_labels_that_are_no_classes(labels, message):
     with pytest.raises(ValueError, match=message):
-        classification_metrics(np.array(labels), np.full((2, 2), 0.5))
+        site_metrics(SINGLE, np.array(labels), np.full((2, 2), 0.5))
 
 
 def test_refuses_logits():
     with pytest.raises(ValueError, match="row 0 of probabilities sums to 3"):
-        classification_metrics(np.array([0]), np.array([[1.0, 2.0]]))
-
-
-@pytest.mark.parametrize(
-    ("confusion", "message"),
-    [(np.zeros((2, 3), dtype=int), r"got \(2, 3\)"), (np.array([[1, -1], [0, 1]]), "no negative count")],
-)
-def test_refuses_what_is_no_confusion_matrix(confusion, message):
-    with pytest.raises(ValueError, match=message):
-        metrics_from_confusion(confusion)
+        site_metrics(SINGLE, np.array([0]), np.array([[1.0, 2.0]]))
 
 
 def test_refuses_predictions_of_another_length_and_a_task_without_classes():
@@ -144,8 +134,8 @@ def test_refuses_predictions_of_another_length_and_a_task_without_classes():
 
 def test_validation_does_not_load_scikit_learn():
     code = (
-        "import sys, numpy as np; from grandrounds.evaluation.metrics import classification_metrics as metrics; "
-        "metrics(np.array([0]), np.array([[1.0, 0.0]])); sys.exit('sklearn' in sys.modules)"
+        "import sys, numpy as np; from grandrounds.evaluation.metrics import site_metrics; "
+        "from grandrounds.protocol.tasks import SINGLE; site_metrics(SINGLE, np.array([0]), np.array([[1.0, 0.0]])); sys.exit('sklearn' in sys.modules)"
     )
     root = Path(grandrounds.__file__).parents[1]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False, timeout=60).returncode == 0

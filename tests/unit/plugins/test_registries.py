@@ -11,13 +11,14 @@ from grandrounds.deployment.jobs import check_job, job_names, load_job, with_opt
 from grandrounds.deployment.kit.policy import classes_fault, component_classes, with_allowed_classes
 from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.metrics import classification_metrics, selectable_metrics
+from grandrounds.evaluation.metrics import selectable_metrics, site_metrics
 from grandrounds.evaluation.own_metrics import METRICS
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.executor import SupervisedExecutor
+from grandrounds.protocol.tasks import SINGLE
 
 LABELS, PROBABILITIES = np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
 
@@ -36,7 +37,7 @@ class Executor(SupervisedExecutor):
 
 def test_a_metric_is_reported_and_may_select_the_model():
     gr.register_metric("confidence")(lambda labels, probabilities: probabilities.max(axis=1).mean())
-    assert classification_metrics(LABELS, PROBABILITIES)["confidence"] == pytest.approx((0.9 + 0.8 + 0.6) / 3)
+    assert site_metrics(SINGLE, LABELS, PROBABILITIES)["confidence"] == pytest.approx((0.9 + 0.8 + 0.6) / 3)
     assert "confidence" in selectable_metrics()
     RunOptions(problem={}, rounds=1, selection_metric="confidence")
     selection = ModelSelection("confidence", ["a", "b"])
@@ -53,7 +54,7 @@ def test_a_metric_is_reported_and_may_select_the_model():
 def test_a_metric_that_gives_no_number_is_named(value):
     gr.register_metric("wrong")(lambda labels, probabilities: value)
     with pytest.raises(ConfigurationError, match="metric wrong"):
-        classification_metrics(LABELS, PROBABILITIES)
+        site_metrics(SINGLE, LABELS, PROBABILITIES)
 
 
 def test_a_metric_must_not_take_a_name_of_the_package():

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from grandrounds.federation.server.record import FORMAT
+from grandrounds.reporting.run import Run
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("nevus", "melanoma", "other")
@@ -20,7 +23,7 @@ def predictions(
 ) -> str:
     """A site's predictions as CSV: so many images of each class, this share of them predicted rightly."""
     generator = numpy_generator("predictions", site)
-    lines = ["image,label,predicted," + ",".join(f"probability_{name}" for name in classes)]
+    lines = ["image,label,predicted," + ",".join(f"probability_{name}" for name in classes) + ",case"]
     for label, count in (COUNTS if counts is None else counts).items():
         for number in range(count):
             true = classes.index(label)
@@ -28,18 +31,30 @@ def predictions(
             shares = 0.15 * generator.dirichlet(np.ones(len(classes)))
             shares[chosen] += 1 - shares.sum()
             cells = ",".join(f"{share:.6f}" for share in shares)
-            lines.append(f"secret/{site}-{label}-{number}.png,{label},{classes[chosen]},{cells}")
+            lines.append(f"secret/{site}-{label}-{number}.png,{label},{classes[chosen]},{cells},{len(lines)}")
     return "\n".join(lines) + "\n"
+
+
+def records(test: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """What a summary keeps of sites that released these metrics, named ``<model>.<score>``, and no counts."""
+    found: dict[str, Any] = {}
+    for site, scores in test.items():
+        for name, value in scores.items():
+            model, _, score = name.partition(".")
+            record = found.setdefault(site, {}).setdefault(model, {"images": 0, "unit": "image", "exact": {}})
+            record |= {"images": int(value)} if score == "n" else {"exact": {**record["exact"], score: value}}
+    return found
 
 
 def summary(**changes: Any) -> dict[str, Any]:
     base = {
+        "format": FORMAT,
         "status": "finished",
         "reason": "",
         "rounds_done": 3,
         "contributions": dict.fromkeys(SITES, 3),
         "selected": {"round": 2, "metric": "balanced_accuracy", "score": 0.5},
-        "test": {site: {"common.n": 40, "common.balanced_accuracy": 0.8} for site in SITES},
+        "records": records({site: {"common.n": 40, "common.auc_macro": 0.8} for site in SITES}),
         "untested": [],
         "bytes": {site: {"down.global": 3_000_000, "down.peer-1": 500_000, "up.update": 2_000_000} for site in SITES},
         "configuration": {
@@ -53,6 +68,8 @@ def summary(**changes: Any) -> dict[str, Any]:
         "seconds": 12.5,
         "rounds": [],
     }
+    if "test" in changes:
+        changes["records"] = records(changes.pop("test"))
     return {**base, **changes}
 
 
@@ -94,6 +111,8 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
             (folder / site).mkdir(parents=True, exist_ok=True)
             (folder / site / f"predictions_{model}.csv").write_text(predictions(site, share, counts))
         folder.mkdir(parents=True, exist_ok=True)
+        tested = {f"{model}.n": sum((COUNTS if counts is None else counts).values()), f"{model}.auc_macro": 0.8}
+        changes = {"test": dict.fromkeys(SITES, tested), **changes}
         (folder / "summary.json").write_text(json.dumps(summary(**changes)))
         (folder / "provenance.json").write_text('{"simulated": true}')
         lines = events() if recorded is None else recorded
@@ -101,6 +120,15 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / name
 
     return make
+
+
+def without_probabilities(run: Run) -> Run:
+    """The run with predictions of which only the class is known."""
+    sites = {
+        site: replace(one, questions=tuple(replace(cases, probabilities=None) for cases in one.questions))
+        for site, one in run.tests.sites.items()
+    }
+    return replace(run, tests=replace(run.tests, sites=sites))
 
 
 def configured(**changes: Any) -> dict[str, Any]:

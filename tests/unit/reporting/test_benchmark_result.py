@@ -60,13 +60,13 @@ def file(tmp_path):
 
 def test_counts_communities_and_events(file):
     run = read_run(file(RESULT), "x")
-    assert run.predictions["site-1"].confusion().tolist() == [[4, 1], [2, 3]]
-    assert run.predictions["site-1"].probabilities is None
-    assert (run.seed, run.rounds, run.sites) == (3, 4, ("site-1", "site-2"))
-    assert run.untested == ("site-2",)
-    assert run.communities == {"site-1": "camera", "site-2": "scanner"}
-    assert [event["event"] for event in run.events] == ["start", "similarity", "round_end"]
-    assert run.events[2]["peers"] == {"site-1": ["site-2"]}
+    assert run.tests.predictions["site-1"].confusion().tolist() == [[4, 1], [2, 3]]
+    assert run.tests.predictions["site-1"].probabilities is None
+    assert (run.log.seed, run.log.rounds, run.log.sites) == (3, 4, ("site-1", "site-2"))
+    assert run.log.untested == ("site-2",)
+    assert run.origin.communities == {"site-1": "camera", "site-2": "scanner"}
+    assert [event["event"] for event in run.log.events] == ["start", "similarity", "round_end"]
+    assert run.log.events[2]["peers"] == {"site-1": ["site-2"]}
 
 
 @pytest.mark.parametrize(
@@ -97,19 +97,20 @@ def test_a_folder_with_a_benchmark_result_is_not_a_run(tmp_path):
 
 def test_scores_of_all_images_together_have_no_sites_and_no_intervals(file):
     run = read_run(file(RELATIONS), "x")
-    assert run.predictions == {}
-    assert run.reported_metrics == {"n": 40, "balanced_accuracy": 0.75, "auroc_macro": 0.9}
+    assert run.tests.predictions == {}
     found = scores_of(run)
-    assert found.reported["auroc_macro"].value == 0.9
-    assert found.reported["auroc_macro"].cases == 40
-    assert np.isnan(found.reported["balanced_accuracy"].low)
-    assert found.pooled is None
-    assert run.problem["weights"] == "start.pt"  # where it lay names a person
+    assert (found.sites, found.pooled.images) == ({}, 40)
+    assert {name: score.value for name, score in found.pooled.scores.items()} == {
+        "balanced_accuracy": 0.75,
+        "auc_macro": 0.9,
+    }
+    assert np.isnan(found.pooled.scores["balanced_accuracy"].low)
+    assert run.log.problem["weights"] == "start.pt"  # where it lay names a person
 
 
 def test_relation_matrices_of_a_benchmark_result_are_drawn_with_unknown_rows_empty(file):
     run = read_run(file(RELATIONS), "x")
-    (entry,) = relation_rounds(run.events, 2)
+    (entry,) = relation_rounds(run.log.events, 2)
     np.testing.assert_array_equal(entry.labelled, [[0.9, 0.1], [np.nan, np.nan]])
     np.testing.assert_array_equal(entry.unlabelled, [[np.nan, np.nan], [0.5, 0.5]])
     assert [drawing.name for drawing in method_figures(run.history)] == ["relation"]
@@ -120,7 +121,7 @@ def test_confusion_matrices_of_the_sites_own_models_and_the_entropy_of_their_lab
     run = read_run(
         file({**content, "confusion": {"site-2": [[5, 0], [1, 4]]}, "soft_label_entropy": {"1": 0.5, "2": 0.25}}), "x"
     )
-    assert (run.model, list(run.predictions), run.untested) == ("own", ["site-2"], ("site-1",))
+    assert (run.tests.model, list(run.tests.predictions), run.log.untested) == ("own", ["site-2"], ("site-1",))
     (drawing,) = method_figures(run.history)
     assert drawing.name == "soft_labels"
     (line, uniform) = drawing.figure.axes[0].lines
@@ -218,7 +219,7 @@ def test_a_result_with_a_budget_shows_it_for_all_sites(budgets):
     assert (eight.sites, eight.contributions) == (("site-1", "site-2"), {"site-1": 3, "site-2": 2})
     assert [(spent.unit, spent.epsilon, spent.delta) for spent in eight.spent] == [("record", 7.99, 1e-4)]
     assert plain.spent == ()
-    assert budgets.scores["eight"].reported["auroc_macro"].value == 0.75
+    assert budgets.scores["eight"].pooled.scores["auc_macro"].value == 0.75
 
 
 def test_utility_is_drawn_against_epsilon_by_method_and_unit(budgets):

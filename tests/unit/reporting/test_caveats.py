@@ -57,13 +57,13 @@ def test_scores_of_models_with_the_statistics_of_each_site(make_run):
 
 def test_a_rare_class(make_run):
     found = caveats_of_run(make_run(counts={"nevus": 20, "melanoma": 12, "other": 2}))
-    assert one(found, "Too few test cases") == ("Too few test cases (fewer than 10), so in no score: other (6).")
+    assert one(found, "Few test cases") == (
+        "Few test cases (fewer than 10), so scores that rest on them are marked: other (6)."
+    )
 
 
 def test_small_sites(make_run):
-    assert "site-1 (9), site-2 (9), site-10 (9)" in one(
-        caveats_of_run(make_run(counts={"nevus": 9})), "scores of their own"
-    )
+    assert "site-1 (9), site-2 (9), site-10 (9)" in one(caveats_of_run(make_run(counts={"nevus": 9})), "few test cases")
 
 
 def test_a_shift_between_sites_is_seen_and_equal_sites_are_left_alone(make_run):
@@ -113,12 +113,12 @@ def first_bullet(make_run, predicted, counts=None, **changes):
     workspace = make_run(**changes)
     of_site = counts or {key: {"nevus": 40, "melanoma": 20, "other": 20} for key in SITES}
     for site, images in of_site.items():
-        lines = ["image,label,predicted," + ",".join(f"probability_{name}" for name in CLASSES)]
+        lines = ["image,label,predicted," + ",".join(f"probability_{name}" for name in CLASSES) + ",case"]
         for label, count in images.items():
             for number in range(count):
                 told = predicted(label, number)
                 shares = ",".join("0.8" if name == told else "0.1" for name in CLASSES)
-                lines.append(f"{site}-{label}-{number},{label},{told},{shares}")
+                lines.append(f"{site}-{label}-{number},{label},{told},{shares},{len(lines)}")
         (workspace / "results" / site / "predictions_common.csv").write_text("\n".join(lines) + "\n")
     report = report_on([read_run(workspace, "x")])
     bullets = overview(report).caveats
@@ -158,7 +158,7 @@ def test_first_bullet_with_a_site_of_two_images(make_run):
         "site-2": {"nevus": 1, "melanoma": 1},
     }
     assert first_bullet(make_run, mostly, counts) == (
-        "Too few test cases for scores of their own (fewer than 10): site-2 (2)."
+        "Scores of sites with few test cases (fewer than 10) are marked: site-2 (2)."
     )
 
 

@@ -34,7 +34,7 @@ def compared(runs, reference):
 def test_one_seed_is_compared_on_the_same_test_cases(pair):
     found = compared(pair, "local")
     difference = found.differences["better"]
-    together = [joined(list(run.predictions.values())) for run in pair]
+    together = [joined(list(run.tests.predictions.values())) for run in pair]
     ours, theirs = (balanced_accuracy_score(cases.labels, cases.predicted) for cases in together)
     assert (difference.unit, difference.n) == ("case", 120)
     assert difference.mean == pytest.approx(ours - theirs)
@@ -101,7 +101,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_method(make_run):
     paths["other"] = make_run("other", configuration=configured(peers=3, seed=3))
     runs = [read_run(path, name) for name, path in paths.items()]
     found = methods_of(runs)
-    assert {method: [run.seed for run in members] for method, members in found.items()} == {
+    assert {method: [run.log.seed for run in members] for method, members in found.items()} == {
         "fedperl": [1, 2],
         "other": [3],
     }

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import precision_recall_curve, roc_curve
 
-from grandrounds.evaluation.bootstrap import Estimate, cases_of, joined
+from grandrounds.evaluation.bootstrap import cases_of, joined
 from grandrounds.evaluation.history import validation_curves
+from grandrounds.evaluation.score import Score
 from grandrounds.plotting import looks, rounds_figure
 from grandrounds.reporting.figures.curves import (
     confusion_figure,
@@ -54,7 +55,7 @@ def test_no_two_of_20_look_the_same_even_in_grey():
 
 def test_a_site_has_its_colour_in_every_figure_whatever_the_other_sites(run):
     sites = ["site-0", *SITES]
-    curves = validation_curves(run.events, run.sites, "balanced_accuracy")
+    curves = validation_curves(run.log.events, run.log.sites, "balanced_accuracy")
     lines = {line.get_label(): line for line in learning_figure(curves, sites, "balanced_accuracy").axes[0].lines}
     expected = looks(sites)
     assert {site: line.get_color() for site, line in lines.items()} == {site: expected[site].colour for site in SITES}
@@ -66,7 +67,7 @@ def test_a_site_has_its_colour_in_every_figure_whatever_the_other_sites(run):
 
 
 def test_curves_are_scikit_learns(run):
-    cases = joined(list(run.predictions.values()))
+    cases = joined(list(run.tests.predictions.values()))
     for name, recalls in precision_recall_curves(cases, CLASSES).items():
         positive, scores = cases.labels == CLASSES.index(name), cases.probabilities[:, CLASSES.index(name)]
         false, true, _ = roc_curve(positive, scores, drop_intermediate=False)
@@ -79,7 +80,7 @@ def test_curves_are_scikit_learns(run):
 
 
 def test_drawn_curves_keep_their_ends(run):
-    cases = joined(list(run.predictions.values()))
+    cases = joined(list(run.tests.predictions.values()))
     axes = roc_figure(roc_curves(cases, CLASSES), CLASSES).axes[0]
     drawn = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
     assert set(drawn) == set(CLASSES)
@@ -90,7 +91,7 @@ def test_drawn_curves_keep_their_ends(run):
 
 def test_a_class_with_too_few_cases_has_no_curve(make_run):
     run = read_run(make_run(counts={"nevus": 20, "melanoma": 12, "other": 3}), "x")
-    cases = joined(list(run.predictions.values()))
+    cases = joined(list(run.tests.predictions.values()))
     assert set(roc_curves(cases, CLASSES)) == set(precision_recall_curves(cases, CLASSES)) == {"nevus", "melanoma"}
 
 
@@ -116,7 +117,7 @@ def test_bars_are_megabytes():
 
 
 def test_a_method_has_its_seeds_its_mean_and_its_interval():
-    means = {"a": Estimate(0.5, 0.4, 0.6, 20), "b": Estimate(0.7, np.nan, np.nan, 20)}
+    means = {"a": Score(0.5, 0.4, 0.6, 20), "b": Score(0.7, np.nan, np.nan, 20)}
     axes = method_figure({"a": [0.45, 0.55], "b": [0.7]}, means, "f1_macro", {"chance": 0.25}).axes[0]
     line, mark, seeds = axes.lines[:3]
     assert [text.get_text().strip() for text in axes.texts] == ["chance"]
@@ -146,6 +147,6 @@ def test_more_lines_than_colours_have_a_panel_each_and_chance_is_a_level():
 
 
 def test_a_site_has_the_score_of_its_commonest_class_beside_its_own():
-    tested = {"site-1": Estimate(0.6, 0.5, 0.7, 40)}
+    tested = {"site-1": Score(0.6, 0.5, 0.7, 40)}
     axes = site_figure({"x": tested}, ["site-1"], "accuracy", {"site-1": 0.8}).axes[0]
     assert [0.8, 0.8] in [list(line.get_xdata()) for line in axes.lines]

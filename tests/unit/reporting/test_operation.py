@@ -8,17 +8,19 @@ from grandrounds.reporting.model import operating_points, report_on
 from grandrounds.reporting.page import render_page
 from grandrounds.reporting.runs import read_run
 
+from .conftest import without_probabilities
+
 
 def test_thresholds_come_from_validation_images_and_scores_from_test_images(make_run):
     run = read_run(make_run(right=0.5), "x")
     validation = read_run(
         make_run("validation", right=1.0, counts={"nevus": 20, "melanoma": 12, "other": 2}), "v"
-    ).predictions
-    run = replace(run, validation=validation)
+    ).tests.questions
+    run = replace(run, tests=replace(run.tests, validation=validation))
     found = operating_points(run)
     assert set(found) == {"nevus", "melanoma"}  # six validation cases of the third are too few
     point, test = found["melanoma"]
-    assert point == choose_operating_point(joined(list(validation.values())), 1)
+    assert point == choose_operating_point(joined([one for (one,) in validation.values()]), 1)
     assert point.sensitivity >= 0.9
     assert test["sensitivity"].value < 0.7  # half of the test images are predicted wrongly
     assert "Operating points" in render_page(report_on([run]), [], {})
@@ -27,6 +29,7 @@ def test_thresholds_come_from_validation_images_and_scores_from_test_images(make
 def test_without_validation_images_or_probabilities_there_is_no_threshold(make_run):
     run = read_run(make_run(), "x")
     assert operating_points(run) == {}
-    counted = {site: replace(cases, probabilities=None) for site, cases in run.predictions.items()}
-    assert operating_points(replace(run, predictions=counted, validation=run.predictions)) == {}
+    assert operating_points(replace(without_probabilities(run), tests=replace(run.tests, validation={}))) == {}
+    counted = without_probabilities(run)
+    assert operating_points(replace(counted, tests=replace(counted.tests, validation=run.tests.questions))) == {}
     assert "Operating points" not in render_page(report_on([run]), [], {})

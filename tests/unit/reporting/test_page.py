@@ -17,7 +17,7 @@ from grandrounds.reporting.page import render_page, svg_of
 from grandrounds.reporting.run import Spent
 from grandrounds.reporting.runs import read_run
 
-from .conftest import SITES, configured, events
+from .conftest import SITES, configured, events, without_probabilities
 
 VOID = {"img", "meta", "br"}
 
@@ -162,16 +162,16 @@ def test_a_class_that_is_missing_everywhere_has_no_number(make_run, tmp_path, un
 
 def test_columns_without_a_number_are_left_out(make_run, tmp_path, unillustrated):
     run = read_run(make_run(), "x")
-    counted = {site: replace(cases, probabilities=None) for site, cases in run.predictions.items()}
-    for predictions, shown in ((run.predictions, True), (counted, False)):
-        _, checker = written([replace(run, predictions=predictions)], tmp_path / str(shown))
+    for one, shown in ((run, True), (without_probabilities(run), False)):
+        _, checker = written([one], tmp_path / str(shown))
         assert ("weighted precision ECE MCE AURC" in words(checker)) == shown
         assert ("F1 AUROC average precision" in words(checker)) == shown
 
 
 def test_runs_without_a_ledger_are_named_beside_those_that_have_one(make_run, tmp_path, unillustrated):
     runs = [read_run(make_run(name), name) for name in ("open", "bounded")]
-    runs[1] = replace(runs[1], spent=(Spent("site-1", "record", 3.2, 1e-5),))
+    spent = (Spent("site-1", "record", 3.2, 1e-5),)
+    runs[1] = replace(runs[1], origin=replace(runs[1].origin, spent=spent))
     _, checker = written(runs, tmp_path / "out")
     assert "no guarantee in open" in words(checker)
 
@@ -181,18 +181,18 @@ def test_a_budget_is_shown_with_its_unit_and_an_infinite_one_is_no_guarantee(run
         Spent("site-1", "patient", 3.2, 1e-5, ((1, 1.5), (2, 3.2))),
         Spent("site-2", "image", 1.0, 1e-5, ((1, 1.0),)),
     )
-    _, checker = written([replace(run, spent=spent)], tmp_path / "a")
+    _, checker = written([replace(run, origin=replace(run.origin, spent=spent))], tmp_path / "a")
     assert "epsilon 3.20" in words(checker)
     assert "per patient, at site-1: the largest of 2 ledgers" in words(checker)
     endless = (*spent, Spent("site-10", "patient", None, 1e-5))
-    _, checker = written([replace(run, spent=endless)], tmp_path / "b")
+    _, checker = written([replace(run, origin=replace(run.origin, spent=endless))], tmp_path / "b")
     assert "unbounded" in words(checker)
 
 
 def test_the_same_runs_give_the_same_bytes(run, tmp_path, unillustrated):
     pages = [written([run], tmp_path / name)[0] for name in ("a", "b")]
     assert pages[0] == pages[1]
-    curves = validation_curves(run.events, run.sites, "balanced_accuracy")
+    curves = validation_curves(run.log.events, run.log.sites, "balanced_accuracy")
     pictures = [svg_of(Drawing("x", learning_figure(curves, SITES, "balanced_accuracy"), "", "")) for _ in range(2)]
     assert pictures[0] == pictures[1]
 

@@ -2,11 +2,9 @@
 
 import pytest
 
-from grandrounds.data.manifest import Record
-from grandrounds.data.partition.files import write_partition
 from grandrounds.errors import DataError
-from grandrounds.reporting.predictions import groups_in, read_predictions
-from grandrounds.reporting.runs import read_run
+from grandrounds.protocol.tasks import SINGLE
+from grandrounds.reporting.predictions import read_predictions
 
 from .conftest import CLASSES, predictions
 
@@ -16,7 +14,7 @@ def written(tmp_path):
     def write(text):
         path = tmp_path / "predictions_common.csv"
         path.write_text(text)
-        return lambda groups=None: read_predictions(path, CLASSES, "site-1", "skin", groups)
+        return lambda: read_predictions(path, SINGLE, CLASSES)[0]
 
     return write
 
@@ -35,12 +33,15 @@ def test_images_without_a_label_are_left_out(written):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace("probability_nevus", "probability_naevus"), "of another vocabulary than its run"),
-        (lambda text: text[:-11], r"line 41: \d cells, expected 6; the file was cut"),
+        (
+            lambda text: text.replace("probability_nevus", "probability_naevus"),
+            "is of another vocabulary or version than its run",
+        ),
+        (lambda text: text[:-11], r"line 41: 4 cells after the image, expected 5; the file was cut"),
         (lambda text: text.replace("-1.png,nevus,", "-1.png,mole,"), "line 3: label 'mole' is not one of the classes"),
-        (lambda text: text.replace(",0.", ",x.", 1), "a probability is no number"),
+        (lambda text: text.replace(",0.", ",x.", 1), "could not convert string to float"),
         (lambda text: text.replace(",0.", ",9.", 1), "does not sum to one"),
-        (lambda text: "", "got no probabilities"),
+        (lambda text: "", "no table of predictions"),
     ],
 )
 def test_damage_is_named(written, change, message):
@@ -48,18 +49,7 @@ def test_damage_is_named(written, change, message):
         written(change(predictions("site-1")))()
 
 
-def test_patients_are_looked_up_in_the_manifests(make_run, tmp_path):
-    sites = {
-        site: [
-            Record(f"secret/{site}-{label}-{number}.png", label, split="test", patient=f"{site}-{number // 4}")
-            for label, count in {"nevus": 20, "melanoma": 12, "other": 8}.items()
-            for number in range(count)
-        ]
-        for site in ("site-1", "site-2", "site-10")
-    }
-    write_partition(sites, tmp_path / "sites", "skin", tmp_path, CLASSES, {"scheme": "test"})
-    run = read_run(make_run(), "x", groups_in(tmp_path / "sites"))
-    assert run.unit == "patient or lesion"
-    assert run.predictions["site-1"].count == 5  # of 20 nevi, four a patient; the other images are of the same five
-    with pytest.raises(DataError, match="1 of 1 predicted images are not in"):
-        groups_in(tmp_path / "sites")("site-1", "skin", ["unknown.png"])
+def test_the_patients_that_the_site_knew_are_cases(written):
+    lines = predictions("site-1").splitlines()
+    patients = [lines[0], *(f"{line.rpartition(',')[0]},{number // 4}" for number, line in enumerate(lines[1:]))]
+    assert written("\n".join(patients) + "\n")().count == 10

@@ -16,16 +16,22 @@ from grandrounds.reporting.runs import names_of, read_run, split_argument
 
 def test_a_finished_run(make_run):
     run = read_run(make_run(), "mine")
-    assert (run.name, run.method, run.seed, run.model, run.rounds) == ("mine", "FedPerl", 1, "common", 3)
-    assert run.sites == ("site-1", "site-2", "site-10")  # in natural order
-    assert {site: cases.count for site, cases in run.predictions.items()} == dict.fromkeys(run.sites, 40)
-    assert run.complete
-    assert run.unit == "image"
-    assert run.notes == ()
+    assert (run.name, run.log.method, run.log.seed, run.tests.model, run.log.rounds) == (
+        "mine",
+        "FedPerl",
+        1,
+        "common",
+        3,
+    )
+    assert run.log.sites == ("site-1", "site-2", "site-10")  # in natural order
+    assert {site: cases.count for site, cases in run.tests.predictions.items()} == dict.fromkeys(run.log.sites, 40)
+    assert run.log.complete
+    assert run.tests.unit == "image"
+    assert run.origin.notes == ()
 
 
 def test_the_results_folder_itself_is_a_run_too(make_run):
-    assert read_run(make_run() / "results", "x").sites == ("site-1", "site-2", "site-10")
+    assert read_run(make_run() / "results", "x").log.sites == ("site-1", "site-2", "site-10")
 
 
 def test_a_run_that_was_killed_is_found_in_the_servers_state(make_run, tmp_path):
@@ -34,7 +40,7 @@ def test_a_run_that_was_killed_is_found_in_the_servers_state(make_run, tmp_path)
     server.parent.mkdir(parents=True)
     shutil.move(workspace / "results", server)
     run = read_run(workspace, "killed")
-    assert (run.status, run.rounds_done, run.predictions) == ("running", 2, {})
+    assert (run.log.status, run.log.rounds_done, run.tests.predictions) == ("running", 2, {})
     shutil.copytree(server, workspace / "state" / "other" / "server")
     with pytest.raises(ConfigurationError, match="has several runs"):
         read_run(workspace, "killed")
@@ -43,18 +49,18 @@ def test_a_run_that_was_killed_is_found_in_the_servers_state(make_run, tmp_path)
 def test_a_truncated_event_is_left_out_and_reported(make_run):
     workspace = make_run()
     path = workspace / "results" / "events.jsonl"
-    whole = read_run(workspace, "x").events
+    whole = read_run(workspace, "x").log.events
     path.write_text(path.read_text()[:-20])
     run = read_run(workspace, "x")
-    assert run.events == whole[:-1]
-    assert run.notes == ("an event was cut off: the process ended while it wrote",)
+    assert run.log.events == whole[:-1]
+    assert run.origin.notes == ("an event was cut off: the process ended while it wrote",)
 
 
 def test_events_cut_off_before_a_run_was_resumed_are_counted(make_run):
     workspace = make_run()
     path = workspace / "results" / "events.jsonl"
     path.write_text(path.read_text().replace('"round": 2', '"round": ', 2))
-    assert read_run(workspace, "x").notes == ("2 events were cut off: the process ended while it wrote",)
+    assert read_run(workspace, "x").origin.notes == ("2 events were cut off: the process ended while it wrote",)
 
 
 def test_an_invalid_event_is_refused(make_run):
@@ -70,7 +76,8 @@ def test_an_invalid_event_is_refused(make_run):
     [
         (lambda text: text[: len(text) // 2], r"summary\.json is not valid JSON .*it was cut or altered"),
         (lambda text: "[]", "expected an object, got list"),
-        (lambda text: "{}", "status must be text, got None"),
+        (lambda text: "{}", "has format 1, this version of grandrounds reads format 2"),
+        (lambda text: text.replace('"status": "finished", ', ""), "status must be text, got None"),
         (lambda text: text.replace('"rounds_done": 3', '"rounds_done": "3"'), "rounds_done must be an integer"),
         (lambda text: text.replace('"dataset": "skin", ', ""), "must have a data set and classes"),
     ],
@@ -99,55 +106,56 @@ def test_a_run_without_a_complete_round_is_reported(tmp_path):
 def test_messages_of_sites_about_their_images_are_not_in_the_reason(make_run):
     reason = "round 2: 1 of 3 sites gave a valid result (site-1: patient-7.png (line 3) is broken); fix the sites"
     run = read_run(make_run(status="failed", reason=reason), "x")
-    assert run.reason == "round 2: 1 of 3 sites gave a valid result; fix the sites"
+    assert run.log.reason == "round 2: 1 of 3 sites gave a valid result; fix the sites"
 
 
 def test_without_a_common_model_the_sites_own_are_scored(make_run):
     workspace = make_run(model="own", test={"site-1": {"own.n": 40.0, "own.accuracy": 0.8}}, configuration={
         "method": "LocalController", "problem": {"dataset": "skin", "classes": ["nevus", "melanoma", "other"]}})  # fmt: skip
     run = read_run(workspace, "x")
-    assert run.model == "own"
-    assert run.is_local
-    assert run.site_metrics == {"site-1": {"n": 40.0, "accuracy": 0.8}}
+    assert run.tests.model == "own"
+    assert run.log.is_local
+    assert dict(run.tests.sites["site-1"].exact) == {"accuracy": 0.8}
 
 
 def test_an_empty_ledger_reports_no_spending(make_run):
     workspace = make_run()
     Ledger.create(workspace / "state" / "run" / "site-1" / "privacy", "site-1")
-    assert read_run(workspace, "x").spent == ()
+    assert read_run(workspace, "x").origin.spent == ()
 
 
 def test_options_of_the_executors_are_read_where_the_job_is_there(make_run):
     workspace = make_run()
-    assert read_run(workspace, "x").options == {}
+    assert read_run(workspace, "x").origin.options == {}
     folder = workspace / "job" / "app" / "config"
     folder.mkdir(parents=True)
     content = {"executors": [{"tasks": ["*"], "executor": {"path": "x", "args": {"steps": 7}}}]}
     (folder / "config_fed_client.json").write_text(json.dumps(content))
-    assert read_run(workspace, "x").options == {"steps": 7}
+    assert read_run(workspace, "x").origin.options == {"steps": 7}
 
 
 def test_the_wanted_model_is_scored_where_a_run_has_it(make_run):
+    test = {site: {"common.n": 40, "own.n": 40} for site in ("site-1", "site-2", "site-10")}
     make_run(model="own", right=0.5)
-    workspace = make_run(right=1.0)
+    workspace = make_run(right=1.0, test=test)
     for model, right in ((None, 120), ("common", 120), ("own", 60)):
         run = read_run(workspace, "x", model=model)
-        assert run.model == (model or "common")
-        assert sum(cases.confusion().trace() for cases in run.predictions.values()) == right
-    assert read_run(make_run("other"), "x", model="own").model == "common"
+        assert run.tests.model == (model or "common")
+        assert sum(cases.confusion().trace() for cases in run.tests.predictions.values()) == right
+    assert read_run(make_run("other"), "x", model="own").tests.model == "common"
 
 
 def test_where_predictions_stayed_curves_are_of_the_counts_that_sites_let_out(make_run):
     workspace = make_run(right=0.5)
     read = read_run(workspace, "x")
-    assert read.curve_counts == {}
+    assert read.tests.curves == {}
     for site in ("site-1", "site-2"):
-        counts = site_curves(read.predictions[site], read.classes)
+        counts = site_curves([read.tests.predictions[site]], read.classes)
         write_curves(workspace / "results" / site / "curves_common.json", counts, read.classes)
     for path in workspace.rglob("predictions_common.csv"):
         path.unlink()
     run = read_run(workspace, "x")
-    assert list(run.curve_counts) == ["site-1", "site-2"]
+    assert list(run.tests.curves) == ["site-1", "site-2"]
     report = report_on([run])
     drawn = {drawing.name: drawing for drawing in run_drawings(report, run)}
     assert {"roc", "precision_recall", "risk_coverage", "reliability"} <= set(drawn)

@@ -9,23 +9,25 @@ from grandrounds.evaluation.bootstrap import joined
 from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of
 
+from .conftest import without_probabilities
+
 RIGHT = {"site-1": 0.5, "site-2": 0.75, "site-10": 1.0}
 
 
 @pytest.fixture
 def run(make_run):
     found = read_run(make_run(right=RIGHT), "x")
-    return replace(found, communities={"site-1": "camera", "site-2": "camera", "site-10": "scanner"})
+    communities = {"site-1": "camera", "site-2": "camera", "site-10": "scanner"}
+    return replace(found, origin=replace(found.origin, communities=communities))
 
 
 def test_scores_are_scikit_learns_of_the_same_images(run):
     scores = scores_of(run)
-    for site, cases in run.predictions.items():
-        frequent = cases.labels < 2  # eight images of the third class are too few
-        expected = balanced_accuracy_score(cases.labels[frequent], cases.predicted[frequent])
+    for site, cases in run.tests.predictions.items():
+        expected = balanced_accuracy_score(cases.labels, cases.predicted)
         assert scores.sites[site].scores["balanced_accuracy"].value == pytest.approx(expected)
     assert scores.mean["accuracy"].value == pytest.approx(sum(RIGHT.values()) / 3)
-    together = joined(list(run.predictions.values()))
+    together = joined(list(run.tests.predictions.values()))
     assert scores.pooled.images == 120
     expected = roc_auc_score(together.labels == 1, together.probabilities[:, 1])
     assert scores.pooled.classes[1]["auroc"].value == pytest.approx(expected)
@@ -39,11 +41,10 @@ def test_communities_are_their_sites_together(run):
     assert scores.communities["camera"].scores["accuracy"].value == pytest.approx(0.625)
 
 
-def test_eight_cases_are_too_few_at_a_site_and_enough_together(run):
+def test_eight_cases_are_marked_as_few_at_a_site_and_are_enough_together(run):
     scores = scores_of(run)
-    assert scores.sites["site-1"].to_json(run.classes)["classes"]["other"]["sensitivity"] == {
-        "value": None, "low": None, "high": None, "cases": 8,
-    }  # fmt: skip
+    found = scores.sites["site-1"].scores_json()["classes"]["other"]["sensitivity"]
+    assert (found["value"], found["cases"], found["few"]) == (0.5, 8, True)
     assert scores.pooled.classes[2]["sensitivity"].enough
 
 
@@ -54,28 +55,27 @@ def test_a_site_with_one_class_has_its_sensitivity_and_nothing_that_needs_others
     place.write_text("\n".join([header, *(line for line in lines if line.split(",")[1] == "nevus")]) + "\n")
     scores = scores_of(read_run(workspace, "x"))
     alone = scores.sites["site-2"]
-    assert (alone.images, alone.scores["accuracy"].value) == (20, 0.75)
-    assert not alone.scores["balanced_accuracy"].enough  # of one class
+    assert (alone.cases, alone.scores["accuracy"].value) == (20, 0.75)
+    assert alone.scores["balanced_accuracy"].value == 0.75  # of the one class that occurs, as scikit-learn's
     assert alone.majority == "nevus"
     nevus, melanoma, _ = alone.classes
     assert (nevus["sensitivity"].value, nevus["sensitivity"].cases) == (0.75, 20)
     assert (nevus["specificity"].cases, melanoma["sensitivity"].cases) == (0, 0)
-    assert not nevus["specificity"].enough
-    assert scores.mean["balanced_accuracy"].value == pytest.approx((0.5 + 1) / 2)
+    assert not nevus["specificity"].known
+    assert scores.mean["balanced_accuracy"].value == pytest.approx((0.5 + 0.75 + 1) / 3)
 
 
 def test_the_same_run_gives_the_same_intervals(run):
-    assert scores_of(run).to_json(run.classes) == scores_of(run).to_json(run.classes)
+    assert scores_of(run).to_json() == scores_of(run).to_json()
 
 
 def test_a_run_without_predictions_has_no_scores(make_run):
     scores = scores_of(read_run(make_run(sites=(), test={}), "x"))
-    assert (scores.sites, scores.pooled, scores.mean, scores.site_reported) == ({}, None, {}, {})
+    assert (scores.sites, scores.pooled, scores.mean) == ({}, None, {})
 
 
 def test_counts_alone_have_no_areas_and_no_calibration(run):
-    counted = {site: replace(cases, probabilities=None) for site, cases in run.predictions.items()}
-    scores = scores_of(replace(run, predictions=counted))
+    scores = scores_of(without_probabilities(run))
     assert "auroc" not in scores.pooled.classes[0]
     assert scores.pooled.confidence == {}
     assert scores.pooled.scores["accuracy"].value == pytest.approx(0.75)
@@ -84,11 +84,10 @@ def test_counts_alone_have_no_areas_and_no_calibration(run):
 def test_means_that_sites_have_sent_have_a_mean_and_no_interval(make_run):
     test = {
         "site-1": {"common.n": 40.0, "common.balanced_accuracy": 0.5},
-        "site-2": {"common.n": 20.0, "common.balanced_accuracy": 0.75, "common.auc_macro": float("nan")},
+        "site-2": {"common.n": 20.0, "common.balanced_accuracy": 0.75, "common.f1_macro": 0.5},
         "site-10": {"common.n": 3.0, "common.balanced_accuracy": 1.0},
     }
     scores = scores_of(read_run(make_run(sites=(), test=test), "x"))
     mean = scores.headline("balanced_accuracy")
-    assert (mean.value, mean.cases, str(mean.low)) == (0.625, 60, "nan")  # three images are too few
-    assert not scores.by_site("balanced_accuracy")["site-10"].enough
+    assert (mean.value, str(mean.low)) == (0.75, "nan")
     assert scores.by_site("auc_macro") == {}

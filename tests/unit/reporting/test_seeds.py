@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from grandrounds.evaluation.bootstrap import Estimate
+from grandrounds.evaluation.score import Score
 from grandrounds.reporting.figures.catalogue import comparison_drawings
 from grandrounds.reporting.model import mean_of_seeds, over_seeds, report_on
 from grandrounds.reporting.overview import overview
@@ -25,7 +25,7 @@ def seeds(make_run):
 
 def test_the_mean_of_three_seeds_has_students_interval():
     values = [0.5, 0.6, 0.75]
-    found = mean_of_seeds([Estimate(value, 0.1, 0.9, 30 + number) for number, value in enumerate(values)])
+    found = mean_of_seeds([Score(value, 0.1, 0.9, 30 + number) for number, value in enumerate(values)])
     expected = stats.t.interval(0.95, 2, loc=sum(values) / 3, scale=stats.sem(values))
     assert found.value == pytest.approx(sum(values) / 3)
     assert (found.low, found.high) == pytest.approx(expected)
@@ -33,11 +33,11 @@ def test_the_mean_of_three_seeds_has_students_interval():
 
 
 def test_two_seeds_have_a_mean_and_no_interval_one_has_its_own_and_too_few_cases_do_not_count():
-    one, small = Estimate(0.5, 0.4, 0.6, 30), Estimate(0.9, 0.8, 1.0, 3)
+    one, small = Score(0.5, 0.4, 0.6, 30), Score(0.9, 0.8, 1.0, 3)
     assert mean_of_seeds([one, small, None]) == one
     assert mean_of_seeds([small, None]) == small
     assert mean_of_seeds([None]) is None
-    two = mean_of_seeds([one, Estimate(0.7, 0.4, 0.9, 30)])
+    two = mean_of_seeds([one, Score(0.7, 0.4, 0.9, 30)])
     assert (two.value, str(two.low)) == (pytest.approx(0.6), "nan")
 
 

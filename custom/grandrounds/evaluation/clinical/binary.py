@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
-from grandrounds.evaluation.bootstrap import Cases, Estimate
+from grandrounds.evaluation.bootstrap import Cases
+from grandrounds.evaluation.score import Score
 
 Z = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
@@ -69,7 +70,7 @@ def predictive_values(sensitivity: float, specificity: float, prevalence: float)
     )
 
 
-def predictive_estimates(sensitivity: Estimate, specificity: Estimate, prevalence: float) -> tuple[Estimate, Estimate]:
+def predictive_estimates(sensitivity: Score, specificity: Score, prevalence: float) -> tuple[Score, Score]:
     """Positive and negative predictive value at a stated prevalence in (0, 1), with 95 % intervals.
 
     The intervals are the logit intervals of Mercaldo, Lau and Zhou ("Confidence intervals for predictive values with an
@@ -78,19 +79,20 @@ def predictive_estimates(sensitivity: Estimate, specificity: Estimate, prevalenc
     """
     require_fraction(prevalence, "prevalence")
     values = predictive_values(sensitivity.value, specificity.value, prevalence)
-    adjusts = any(min(one.value, 1 - one.value) * one.cases < 1 for one in (sensitivity, specificity))
-    (s, n1), (c, n0) = (_adjusted(one) if adjusts else (one.value, one.cases) for one in (sensitivity, specificity))
-    behind = min(sensitivity.cases, specificity.cases)
+    sides = [(one.value, one.cases or 0) for one in (sensitivity, specificity)]
+    adjusts = any(min(share, 1 - share) * cases < 1 for share, cases in sides)
+    (s, n1), (c, n0) = (_adjusted(*side) if adjusts else side for side in sides)
+    behind = min(cases for _, cases in sides)
     odds = prevalence / (1 - prevalence)
     ppv = _logit_interval(s / (1 - c) * odds, math.sqrt((1 - s) / s / n1 + c / (1 - c) / n0))
     npv = _logit_interval(c / (1 - s) / odds, math.sqrt((1 - c) / c / n0 + s / (1 - s) / n1))
     return _containing(values[0], ppv, behind), _containing(values[1], npv, behind)
 
 
-def _adjusted(estimate: Estimate) -> tuple[float, float]:
+def _adjusted(share: float, cases: int) -> tuple[float, float]:
     """A proportion and its number of cases with two successes and two failures added (about)."""
-    number = estimate.cases + Z**2
-    return (estimate.value * estimate.cases + Z**2 / 2) / number, number
+    number = cases + Z**2
+    return (share * cases + Z**2 / 2) / number, number
 
 
 def _logit_interval(odds: float, deviation: float) -> tuple[float, float]:
@@ -98,7 +100,7 @@ def _logit_interval(odds: float, deviation: float) -> tuple[float, float]:
     return low / (1 + low), high / (1 + high)
 
 
-def _containing(value: float, interval: tuple[float, float], cases: int) -> Estimate:
+def _containing(value: float, interval: tuple[float, float], cases: int) -> Score:
     if math.isnan(value):
-        return Estimate(math.nan, math.nan, math.nan, cases)
-    return Estimate(value, min(interval[0], value), max(interval[1], value), cases)
+        return Score(math.nan, math.nan, math.nan, cases)
+    return Score(value, min(interval[0], value), max(interval[1], value), cases)

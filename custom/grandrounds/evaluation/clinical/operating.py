@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.evaluation.bootstrap import MIN_CASES, Cases
+from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.binary import POSITIVE
 from grandrounds.evaluation.curves import CurveCounts, roc_points
+from grandrounds.evaluation.score import MIN_CASES
 from grandrounds.evaluation.selective import SENSITIVITY, choose_operating_point
 
 

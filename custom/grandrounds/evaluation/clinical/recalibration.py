@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.evaluation.bootstrap import Cases, Estimate, interval_of, resampled_weights
+from grandrounds.evaluation.bootstrap import Cases, interval_of, resampled_weights
 from grandrounds.evaluation.calibration import calibration_errors, reliability_points
 from grandrounds.evaluation.clinical.binary import Z, positive_scores
+from grandrounds.evaluation.score import Score
 
 SMALLEST = 1e-7
 """Probabilities are kept this far from 0 and 1, where their logit is infinite."""
@@ -54,7 +55,7 @@ def fit_recalibration(cases: Cases) -> Recalibration | None:
     return Recalibration(float(fitted[0]), float(1 / fitted[1]))
 
 
-def calibration_estimates(cases: Cases, generator: np.random.Generator) -> dict[str, Estimate]:
+def calibration_estimates(cases: Cases, generator: np.random.Generator) -> dict[str, Score]:
     """``slope``, ``intercept``, ``ece`` and ``brier`` of a positive group, with 95 % intervals.
 
     The calibration error is in adaptive bins; resampling adds noise to it, so its interval is shifted until the draws' mean
@@ -63,7 +64,7 @@ def calibration_estimates(cases: Cases, generator: np.random.Generator) -> dict[
     return {**calibration_line(cases), **_errors(cases, generator)}
 
 
-def calibration_line(cases: Cases) -> dict[str, Estimate]:
+def calibration_line(cases: Cases) -> dict[str, Score]:
     """``slope`` and ``intercept``, NaN where the classes are separable or all probabilities equal.
 
     The intervals are Wald's with the sandwich variance over cases (Liang and Zeger, Biometrika 73, 1986).
@@ -78,7 +79,7 @@ def calibration_line(cases: Cases) -> dict[str, Estimate]:
     }
 
 
-def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Estimate]:
+def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Score]:
     positive, scores = positive_scores(cases)
     behind = int(min(cases.positives()[1], cases.negatives()[1]))
     value = calibration_errors(reliability_points(scores, positive))[0]
@@ -92,17 +93,17 @@ def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Estimate]
     brier = (weights @ squares) / weights.sum(axis=1)
     score, (least, most) = float(squares.mean()), interval_of(brier)
     return {
-        "ece": Estimate(value, min(max(float(low), 0.0), value), max(float(high), value), behind),
-        "brier": Estimate(score, min(least, score), max(most, score), behind),
+        "ece": Score(value, min(max(float(low), 0.0), value), max(float(high), value), behind),
+        "brier": Score(score, min(least, score), max(most, score), behind),
     }
 
 
 def _wald(
     positive: NDArray[np.bool_], design: Array, offset: Array, groups: NDArray[np.int64], cases: int, column: int
-) -> Estimate:
+) -> Score:
     fitted = _fit(positive, design, offset) if 0 < positive.sum() < len(positive) else None
     if fitted is None or abs(fitted[column]) > MAX_SLOPE:
-        return Estimate(math.nan, math.nan, math.nan, cases)
+        return Score(math.nan, math.nan, math.nan, cases)
     predicted = _sigmoid(design @ fitted + offset)
     bread = np.linalg.inv(design.T @ (design * (predicted * (1 - predicted))[:, None]))
     _, index = np.unique(groups, return_inverse=True)
@@ -111,7 +112,7 @@ def _wald(
     correction = len(sums) / max(len(sums) - 1, 1)
     variance = correction * bread @ (sums.T @ sums) @ bread
     value, deviation = float(fitted[column]), math.sqrt(max(float(variance[column, column]), 0.0))
-    return Estimate(value, value - Z * deviation, value + Z * deviation, cases)
+    return Score(value, value - Z * deviation, value + Z * deviation, cases)
 
 
 def _fit(positive: NDArray[np.bool_], design: Array, offset: Array) -> Array | None:

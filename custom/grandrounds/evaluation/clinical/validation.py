@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.checks import require_fraction
-from grandrounds.evaluation.bootstrap import Cases, Estimate
+from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.binary import POSITIVE, positive_scores, predictive_estimates
 from grandrounds.evaluation.clinical.decision import decision_curve
 from grandrounds.evaluation.clinical.operating import FixedPoint
@@ -21,6 +21,7 @@ from grandrounds.evaluation.clinical.subgroups import Subgroup
 from grandrounds.evaluation.clinical.suppression import shown_counts
 from grandrounds.evaluation.curves import binned_counts
 from grandrounds.evaluation.estimates import auc_estimates
+from grandrounds.evaluation.score import Score
 from grandrounds.evaluation.selective import at_threshold
 from grandrounds.seeding import numpy_generator
 
@@ -187,5 +188,5 @@ def _recalibrated(cases: Cases, share: float) -> dict[str, Any] | None:
     }
 
 
-def _plain(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+def _plain(estimates: Mapping[str, Score]) -> dict[str, Any]:
     return {name: estimate.to_json() for name, estimate in estimates.items()}

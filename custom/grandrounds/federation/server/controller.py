@@ -31,7 +31,6 @@ from grandrounds.files import exclusive
 from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import with_intensities
 from grandrounds.options import Configurable
-from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, Payload, State
 from grandrounds.protocol.names import SERVER, VALIDATION, VALIDATION_PREFIX
 from grandrounds.protocol.paths import claimed_folder, require_confined, result_folder
@@ -74,7 +73,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.frozen_digest: str | None = None
         self.checkpointed: list[int] = []
         self.sites = SiteRegistry()
-        self._selection = ModelSelection(self.run.metric, self.problem.classes, self.problem.multi)
+        self._selection = ModelSelection(self.run.metric, self.problem)
         self._under_way = False
 
     @property
@@ -287,9 +286,8 @@ class RoundController(Configurable, RoundHooks, Controller):
             self._selection.keep(done, None, self.model())
         payload = self.payload(_shared(self._selection.model))
         self.dispatcher.exchange({site: Assignment(TEST, payload) for site in sites}, None)
-        self.record.test = {site: self.dispatcher.metrics[site] for site in natural_sorted(self.dispatcher.metrics)}
-        self.record.note_counts(self.dispatcher.counts)
-        self.record.untested = [site for site in self.dispatcher.connected_sites() if site not in self.record.test]
+        self.record.note_tests(self.problem, self.dispatcher.metrics, self.dispatcher.counts)
+        self.record.untested = [site for site in self.dispatcher.connected_sites() if site not in self.record.tests]
         self.round_number -= 1
         self._note_state()
         models = {"selected": self._selection.model, "last": self.model()}

@@ -10,7 +10,7 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import GrandRoundsError, MessageError
-from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, counts_shape
 from grandrounds.evaluation.curves import COUNTS, MINIMUM, SiteCurves, decode_counts, write_curves
 from grandrounds.evaluation.metrics import SELECTABLE
 from grandrounds.federation.server.exchange import Assignment, Exchange, Outcome
@@ -234,6 +234,7 @@ def received_counts(result: Result, problem: Problem) -> dict[str, SiteCounts]:
     """
     found = {}
     models = {name: model for model, name in COUNT_RELEASES.items()}
+    shape = counts_shape(problem.kind.answers(len(problem.classes)))
     for name, release in result.releases.items():
         if release.kind is not ReleaseKind.COUNTS:
             continue
@@ -242,7 +243,7 @@ def received_counts(result: Result, problem: Problem) -> dict[str, SiteCounts]:
             raise MessageError(f"counts must be one of {known} with {IMAGES} and {PATIENTS}, got {name!r}")
         try:
             images, patients = (release.tensors[part].numpy() for part in (IMAGES, PATIENTS))
-            found[models[name]] = check_counts(images, patients, len(problem.classes), problem.multi)
+            found[models[name]] = check_counts(images, patients, shape)
         except ValueError as error:
             raise MessageError(f"{name}: {error}") from error
     return found

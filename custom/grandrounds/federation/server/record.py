@@ -22,15 +22,20 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from grandrounds import __version__
 from grandrounds.errors import CheckpointError
-from grandrounds.evaluation.counts import SiteCounts, counts_to_json
+from grandrounds.evaluation.counts import SiteCounts
+from grandrounds.evaluation.record import EvalRecord, received
 from grandrounds.files import append_line, replacing
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.names import SPENT
+from grandrounds.protocol.names import OWN_ROUND, SPENT
+from grandrounds.protocol.problem import Problem
 
+FORMAT = 2
+"""Of ``summary.json``: a number that changes when readers must."""
+DOWN_GLOBAL = "down.global"
 EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
 RUNNING = "running"
@@ -44,6 +49,19 @@ POOLED, MEAN, AT_SERVER = "pooled", "mean over sites", "server's images"
 """Of which images a score is."""
 OF_SCORE = ("metric", "by", "score", "low", "high", "basis", "mean")
 """What a person who watches a run needs to know of a model's score."""
+
+
+class Traffic(NamedTuple):
+    """Bytes of tensors of a run, over all sites: global models received (also for scoring), all else received, and sent."""
+
+    down_global: int
+    down_extra: int
+    up: int
+
+    @property
+    def moved(self) -> dict[str, int]:
+        """Bytes to the sites and from them."""
+        return {"down": self.down_global + self.down_extra, "up": self.up}
 
 
 class RunRecord:
@@ -64,8 +82,8 @@ class RunRecord:
         self._silent: set[str] = set()
         self.bytes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.selected: dict[str, Any] = {}
-        self.test: dict[str, dict[str, float]] = {}
-        self.counts: dict[str, dict[str, Any]] = {}
+        self.tests: dict[str, dict[str, EvalRecord]] = {}
+        self.own_rounds: dict[str, int] = {}
         self.untested: list[str] = []
         self.registered: dict[str, dict[str, Any]] = {}
         self.refused: dict[str, str] = {}
@@ -90,10 +108,22 @@ class RunRecord:
         self.scores[number] = {name: found[name] for name in OF_SCORE if name in found}
         self.event(SCORE, round=number, **found)
 
-    def note_counts(self, counts: Mapping[str, Mapping[str, SiteCounts]]) -> None:
-        """Note the counts of the sites' test predictions, by site and model, of sites that have released them."""
-        found = {site: {model: counts_to_json(one) for model, one in counts[site].items()} for site in counts}
-        self.counts = {site: found[site] for site in natural_sorted(found) if found[site]}
+    def note_tests(
+        self,
+        problem: Problem,
+        metrics: Mapping[str, Mapping[str, float]],
+        counts: Mapping[str, Mapping[str, SiteCounts]],
+    ) -> None:
+        """Note the evaluation records of the models that sites have tested, and which round's model each site has chosen."""
+        for site in natural_sorted(metrics):
+            found = dict(metrics[site])
+            if OWN_ROUND in found:
+                self.own_rounds[site] = int(found.pop(OWN_ROUND))
+            models = [name.removesuffix(".n") for name in found if name.endswith(".n")]
+            self.tests[site] = {
+                model: received(problem.kind, problem.classes, model, found, counts.get(site, {}).get(model))
+                for model in models
+            }
 
     def progress(self) -> dict[str, Any]:
         """The state of the run in plain values, for a person who watches it."""
@@ -108,8 +138,7 @@ class RunRecord:
         }
 
     def _moved(self) -> dict[str, int]:
-        sizes = [item for parts in list(self.bytes.values()) for item in list(parts.items())]
-        return {way: sum(size for name, size in sizes if name.startswith(f"{way}.")) for way in ("down", "up")}
+        return traffic({site: dict(parts) for site, parts in list(self.bytes.items())}).moved
 
     def count_bytes(self, site: str, direction: str, parts: Mapping[str, int]) -> None:
         """Add the bytes of a message's named parts; ``direction`` is ``down`` (to the site) or ``up``."""
@@ -151,6 +180,7 @@ class RunRecord:
             reason: why, when it did not finish or ended before its last round.
         """
         content = {
+            "format": FORMAT,
             "status": status,
             "reason": reason,
             "rounds_done": len(self.rounds),
@@ -159,8 +189,10 @@ class RunRecord:
             "refused": self.refused,
             "selected": self.selected,
             "models": self.models,
-            "test": self.test,
-            "counts": self.counts,
+            "records": {
+                site: {name: one.to_json() for name, one in found.items()} for site, found in self.tests.items()
+            },
+            "own_rounds": self.own_rounds,
             "untested": self.untested,
             "lost": self.lost(),
             "checkpoints": self._kept_checkpoints(),
@@ -182,7 +214,7 @@ class RunRecord:
     def lost(self) -> dict[str, int]:
         """Sites that gave updates and are gone, with the round of the last one: not connected, or silent when last asked."""
         there = set(self.connected) - self._silent
-        gone = [site for site in self._last_answered if site not in there and site not in self.test]
+        gone = [site for site in self._last_answered if site not in there and site not in self.tests]
         return {site: self._last_answered[site] for site in natural_sorted(gone)}
 
     def _kept_checkpoints(self) -> list[dict[str, Any]]:
@@ -268,3 +300,27 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
                 events = [earlier for earlier in events if earlier.get("round", 0) <= event["after_round"]]
             events.append(event)
     return events
+
+
+def traffic(sizes: Mapping[str, Mapping[str, int]]) -> Traffic:
+    """Add up the bytes of a run's record, by site and by ``down.NAME`` or ``up.NAME``.
+
+    Raises:
+        ValueError: if a name begins with neither.
+
+    Example:
+        >>> traffic({"site-1": {"down.global": 40, "down.peer-1": 10, "up.update": 20}})
+        Traffic(down_global=40, down_extra=10, up=20)
+    """
+    down_global = down_extra = up = 0
+    for site, parts in sizes.items():
+        for name, size in parts.items():
+            if name == DOWN_GLOBAL:
+                down_global += size
+            elif name.startswith("down."):
+                down_extra += size
+            elif name.startswith("up."):
+                up += size
+            else:
+                raise ValueError(f"{site}: expected down.NAME or up.NAME, got {name!r}")
+    return Traffic(down_global, down_extra, up)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,12 +16,12 @@ from torch import nn
 
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate
-from grandrounds.evaluation.counts import SiteCounts, counts_from_json, counts_to_json, pooled_counts
-from grandrounds.evaluation.estimates import MEANS, score_estimates
+from grandrounds.evaluation.counts import SiteCounts
+from grandrounds.evaluation.estimates import score_estimates
 from grandrounds.evaluation.external import predict
-from grandrounds.evaluation.metrics import SELECTABLE, classification_metrics
-from grandrounds.evaluation.multi_label.metrics import multi_label_metrics
+from grandrounds.evaluation.metrics import LINEAR, OF_CLASSES, SELECTABLE, site_metrics
+from grandrounds.evaluation.record import EvalRecord, pooled, received
+from grandrounds.evaluation.score import MIN_CASES, Score
 from grandrounds.federation.server.options import ServerComputeOptions
 from grandrounds.federation.server.record import AT_SERVER, MEAN, POOLED
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
@@ -30,7 +29,7 @@ from grandrounds.federation.site.data import load_checked_data, load_dataset
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State
-from grandrounds.protocol.names import SERVER, VALIDATION_PREFIX
+from grandrounds.protocol.names import SERVER, VALIDATION
 from grandrounds.protocol.problem import Problem
 
 _logger = logging.getLogger(__name__)
@@ -39,8 +38,6 @@ _logger = logging.getLogger(__name__)
 LIKELIHOOD = "log_likelihood"
 BASES = (POOLED, LIKELIHOOD, MEAN)
 """From the most to the least demanding; a run that has left one does not return to it."""
-LINEAR = ("accuracy", "recall_weighted", "log_likelihood")
-"""Metrics whose pooled value is their mean weighted by the sites' numbers of images."""
 
 
 class _Scores(NamedTuple):
@@ -54,7 +51,7 @@ class _Scores(NamedTuple):
     """
 
     values: dict[str, float]
-    pooled: Estimate | None = None
+    pooled: Score | None = None
     support: Mapping[str, int] = MappingProxyType({})
     note: str = ""
 
@@ -71,18 +68,16 @@ class ModelSelection:
 
     Args:
         metric: name of a validation metric; higher is better.
-        classes: the vocabulary; empty where no counts are released.
-        multi: whether the classes are findings; their areas are not known from counts.
+        problem: whose vocabulary and task the counts have.
 
     Attributes:
         choice: round, metric, score, basis and support of the best model.
         model: the best model.
     """
 
-    def __init__(self, metric: str, classes: Sequence[str] = (), multi: bool = False) -> None:
-        self._metric, self._classes, self._multi = metric, tuple(classes), multi
-        self._last: dict[str, dict[str, float]] = {}
-        self._counts: dict[str, dict[str, Any]] = {}
+    def __init__(self, metric: str, problem: Problem) -> None:
+        self._metric, self._task, self._classes = metric, problem.kind, problem.classes
+        self._last: dict[str, EvalRecord] = {}
         self._basis = POOLED
         self._kept: dict[str, float] = {}
         self.choice: dict[str, Any] = {}
@@ -112,24 +107,26 @@ class ModelSelection:
         Raises:
             ConfigurationError: if a site's metrics lack the one that selects.
         """
-        scored = {site: values for site, values in metrics.items() if values.get(VALIDATION_PREFIX + "n", 0) > 0}
-        for site, values in scored.items():
-            self._take(site, values, (counts or {}).get(site))
+        found = {
+            site: received(self._task, self._classes, VALIDATION, values, (counts or {}).get(site))
+            for site, values in metrics.items()
+        }
+        scored = {site: record for site, record in found.items() if record.images}
+        for site, record in scored.items():
+            self._take(site, record)
         if not scored:
             return None
         values, pooled, support, note = self._scores()
-        self._basis = BASES[max(BASES.index(self._basis), min(BASES.index(basis) for basis in values))]
-        if (
-            not note
-            and not self._multi
-            and self._basis not in (POOLED, *([MEAN] if list(self._last) == [SERVER] else []))
-        ):
+        left = [basis for basis in BASES[BASES.index(self._basis) :] if basis in values]
+        self._basis = left[0] if left else max(values, key=BASES.index)
+        at_server = list(self._last) == [SERVER]
+        if not note and self._basis in {LIKELIHOOD, *(() if at_server else (MEAN,))} and self._task.exclusive:
             note = "the counts of an earlier round were not enough"
         compared: dict[str, Any] = {
             "metric": LIKELIHOOD if self._basis == LIKELIHOOD else self._metric,
             "score": values[self._basis],
             **({"low": pooled.low, "high": pooled.high} if pooled and self._basis == POOLED else {}),
-            "basis": AT_SERVER if list(self._last) == [SERVER] else MEAN if self._basis == MEAN else POOLED,
+            "basis": AT_SERVER if at_server else MEAN if self._basis == MEAN else POOLED,
             **({"support": dict(support)} if support else {}),
             **({"note": note} if note else {}),
         }
@@ -138,19 +135,19 @@ class ModelSelection:
             self.choice, self._kept = {**self.choice, **compared}, values
         return {**compared, "mean": values.get(MEAN, values[self._basis])}
 
-    def _take(self, site: str, values: Mapping[str, float], counts: SiteCounts | None) -> None:
-        """Remember a site's last scores and counts."""
-        if VALIDATION_PREFIX + (LIKELIHOOD if self._multi else self._metric) not in values:
-            prefixed = (key for key in values if key.startswith(VALIDATION_PREFIX))
-            offered = ", ".join(sorted(key.removeprefix(VALIDATION_PREFIX) for key in prefixed))
+    def _take(self, site: str, record: EvalRecord) -> None:
+        """Remember a site's last record."""
+        told = self._metric in record.exact or (LIKELIHOOD in record.exact and self._may_be_withheld(record))
+        if not told:
+            offered = ", ".join(sorted(record.exact))
             raise ConfigurationError(f"selection_metric {self._metric!r} is not among the metrics of {site}: {offered}")
         if site not in self._last:
             self.choice, self._kept, self._basis = {}, {}, POOLED
-        names = {name: VALIDATION_PREFIX + name for name in {self._metric, "n", *LINEAR}}
-        self._last[site] = {name: values[key] for name, key in names.items() if key in values}
-        self._counts.pop(site, None)
-        if counts is not None and not self._multi:
-            self._counts[site] = counts_to_json(counts)
+        self._last[site] = record
+
+    def _may_be_withheld(self, record: EvalRecord) -> bool:
+        """Whether a record may lack the metric: where a class is hidden, or no question has enough images."""
+        return not self._task.exclusive or (self._metric in OF_CLASSES and bool(record.hidden.any()))
 
     def keep(self, model_round: int, score: float | None, model: State | None) -> None:
         """Keep this model, whatever came before."""
@@ -160,8 +157,7 @@ class ModelSelection:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {
-            "last": self._last,
-            "counts": self._counts,
+            "last": {site: record.to_json() for site, record in self._last.items()},
             "basis": self._basis,
             "kept": self._kept,
             "choice": self.choice,
@@ -170,39 +166,50 @@ class ModelSelection:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what a checkpoint has kept."""
-        self._last, self._counts, self._kept = dict(state["last"]), dict(state["counts"]), dict(state["kept"])
+        last = state["last"].items()
+        self._last = {site: EvalRecord.from_json(self._task, self._classes, content) for site, content in last}
+        self._kept = dict(state["kept"])
         self._basis, self.choice, self.model = state["basis"], dict(state["choice"]), state["model"]
 
     def _scores(self) -> _Scores:
-        sites = natural_sorted(self._last)
-        images = sum(self._last[site]["n"] for site in sites)
-        if self._multi:
-            return self._scores_of_findings(sites, images)
-        values = {MEAN: sum(self._last[site][self._metric] for site in sites) / len(sites)}
-        pooled = {
-            name: sum(self._last[site][name] * self._last[site]["n"] for site in sites) / images
-            for name in {*LINEAR, self._metric}
-            if all(name in self._last[site] for site in sites)
-        }
+        """The scores by basis: of all images together only where every class has enough cases in the counts."""
+        records = [self._last[site] for site in natural_sorted(self._last)]
+        together = pooled(records)
+        known = [one.exact[self._metric] for one in records if self._metric in one.exact and self._enough(one)]
+        values = (
+            {MEAN: sum(known) / len(known)}
+            if known and (len(known) == len(records) or not self._task.exclusive)
+            else {}
+        )
+        if not self._task.exclusive:
+            return self._without_counts(values, together)
         if self._metric not in SELECTABLE:
             return _Scores(values, note=f"{self._metric} is not known from counts of predictions: mean over sites")
-        linear = self._metric in LINEAR and sites != [SERVER]
-        if linear:
-            values[POOLED] = pooled[self._metric]
-        silent = [site for site in sites if site not in self._counts]
-        if silent or not self._classes:
-            known = linear or sites == [SERVER]
-            return _Scores(values, note="" if known else f"no counts from {', '.join(silent)}: mean over sites")
-        parts = [counts_from_json(self._counts[site], len(self._classes)) for site in sites]
-        counts = pooled_counts(parts, images, pooled.get("accuracy", 0.0) * images)
-        if linear:
-            return _Scores(values, score_estimates(counts)["accuracy"] if self._metric == "accuracy" else None)
-        support = dict(zip(self._classes, counts.positives.tolist(), strict=True))
+        silent = [site for site in natural_sorted(self._last) if not self._last[site].counts]
+        at_server = list(self._last) == [SERVER]
+        if self._metric in LINEAR and not at_server:
+            values[POOLED] = together.exact[self._metric]
+            return _Scores(values, None if silent or self._metric != "accuracy" else together.score("accuracy"))
+        if silent:
+            return _Scores(values, note="" if at_server else f"no counts from {', '.join(silent)}: mean over sites")
+        return self._of_counts(values, together)
+
+    def _enough(self, record: EvalRecord) -> bool:
+        """Whether a site's own score is of enough cases of one question at least, as far as its counts tell."""
+        if self._task.exclusive or not record.counts:
+            return True
+        few = [bool((one.positives >= 0).all() and one.positives.min() < MIN_CASES) for one in record.tallies]
+        return not all(few)
+
+    def _of_counts(self, values: dict[str, float], together: EvalRecord) -> _Scores:
+        """The metric from the counts that sites show, if they are enough of each class."""
+        (tally,) = together.tallies
+        support = dict(zip(self._classes, tally.positives.tolist(), strict=True))
         few = [f"{name} ({'hidden' if count < 0 else count})" for name, count in support.items() if count < MIN_CASES]
-        if "log_likelihood" in pooled:
-            values[LIKELIHOOD] = pooled["log_likelihood"]
-        score = score_estimates(counts)[self._metric] if self._metric in MEANS else None
-        if not few and score and not math.isnan(score.value):
+        if LIKELIHOOD in together.exact:
+            values[LIKELIHOOD] = together.exact[LIKELIHOOD]
+        score = score_estimates(tally).get(self._metric)
+        if not few and score and score.known:
             return _Scores({**values, POOLED: score.value}, score, support)
         reason = (
             f"fewer than {MIN_CASES} validation cases of {', '.join(few)} in the sites' counts"
@@ -212,15 +219,14 @@ class ModelSelection:
         instead = "log-likelihood of all images" if LIKELIHOOD in values else "mean over sites"
         return _Scores(values, None, support, f"{reason}: {instead} instead of {self._metric}")
 
-    def _scores_of_findings(self, sites: Sequence[str], images: float) -> _Scores:
-        """The mean over the sites with enough images of a finding, or the log-likelihood of all images."""
-        likelihood = sum(self._last[site][LIKELIHOOD] * self._last[site]["n"] for site in sites) / images
+    def _without_counts(self, values: dict[str, float], together: EvalRecord) -> _Scores:
+        """The mean over the sites that have the metric, or the log-likelihood of all images."""
+        likelihood = together.exact[LIKELIHOOD]
         if self._metric == LIKELIHOOD:
             return _Scores({POOLED: likelihood, MEAN: likelihood})
-        known = [self._last[site][self._metric] for site in sites if self._metric in self._last[site]]
-        if known:
-            return _Scores({MEAN: sum(known) / len(known)})
-        reason = f"no finding has {MIN_CASES} validation images with it and {MIN_CASES} without at a site"
+        if values:
+            return _Scores(values)
+        reason = f"no {self._task.noun} has enough validation images with it and without at a site"
         return _Scores(
             {LIKELIHOOD: likelihood}, note=f"{reason}: log-likelihood of all images instead of {self._metric}"
         )
@@ -307,5 +313,4 @@ class ServerImages:
     def metrics(self, state: State) -> dict[str, float]:
         """A model's scores on the validation images."""
         labels, probabilities = self.predictions(state)
-        measure = multi_label_metrics if self._context.problem.multi else classification_metrics
-        return measure(labels, probabilities.numpy())
+        return site_metrics(self._context.problem.kind, labels, probabilities.numpy())

@@ -29,7 +29,7 @@ from grandrounds.federation.site.networks import SharedNetwork, forget_networks
 from grandrounds.federation.site.optimizers import KeptOptimizers
 from grandrounds.federation.site.options import ComputeOptions, SiteOptions
 from grandrounds.federation.site.replies import decrypt_models, prepare_update, refusal, require_readable, zero_update
-from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, class_counts, evaluate_models, score
+from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, evaluate_models, released, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.worker import declare_dp_training, hides_failures, require_gate, run_in_child
 from grandrounds.models.partial import frozen_digest
@@ -56,7 +56,7 @@ from grandrounds.protocol.messages import (
     model_update,
     require_like,
 )
-from grandrounds.protocol.names import VALIDATION, VALIDATION_PREFIX
+from grandrounds.protocol.names import OWN_ROUND, VALIDATION
 from grandrounds.protocol.paths import claimed_folder, in_kit
 from grandrounds.protocol.problem import TRAIN_ALL
 from grandrounds.protocol.tensors import difference
@@ -302,14 +302,13 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         if self.own_model and "model" not in self.kept:
             return Result()  # a site that has not trained yet has nothing to score
         state = payload.parts.get(SCORED) or self.starting_state(payload, context)
-        scores, probabilities = score(self._loaded(state, context), rows := context.data.rows("val"), context)
+        record, _ = score(self._loaded(state, context), context.data.rows("val"), context)
         metric = payload.values["selection_metric"]
-        if metric in scores:
+        if metric in record.exact:
             # A server that goes on after a round has that round's model scored again.
             needed = [number - 1 for number in payload.values.get("checkpoints", [])]
-            store.offer_best(context.round_number - 1, scores[metric], state, needed)
-        metrics = {VALIDATION_PREFIX + name: value for name, value in scores.items()}
-        return Result(class_counts(VALIDATION, context.data, rows, probabilities), metrics)
+            store.offer_best(context.round_number - 1, record.exact[metric], state, needed)
+        return released(VALIDATION, record, context.data.min_support)
 
     def _test(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         remove_features(store.folder)
@@ -319,7 +318,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         own_round = {}
         if "own" in models:
             best = store.best_round()
-            own_round["own.round"] = float(context.round_number - 1 if best is None else best)
+            own_round[OWN_ROUND] = float(context.round_number - 1 if best is None else best)
         writes = self.own_model or ENCRYPTION in payload.values  # the server has no such model
         result = evaluate_models(models, lambda state: self._loaded(state, context), context, store, writes)
         return replace(result, metrics={**own_round, **result.metrics})

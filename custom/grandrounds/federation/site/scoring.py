@@ -1,4 +1,4 @@
-"""Scores of models on a site's images, predictions as tables that stay there, and curves of several patients each."""
+"""The evaluation record of a model on a site's images, predictions as tables that stay there, and curves."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from torch import Tensor, nn
 
 from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.site import SiteData
-from grandrounds.evaluation.bootstrap import cases_of
-from grandrounds.evaluation.counts import IMAGES, PATIENTS, finding_counts, site_counts
+from grandrounds.evaluation.bootstrap import questions_of
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, site_counts
 from grandrounds.evaluation.curves import (
     COUNTS,
     MINIMUM,
     SiteCurves,
     encode_counts,
-    finding_curves,
     site_curves,
     write_curves,
 )
 from grandrounds.evaluation.external import predict
-from grandrounds.evaluation.metrics import classification_metrics
-from grandrounds.evaluation.multi_label.metrics import finding_cases, multi_label_metrics
+from grandrounds.evaluation.metrics import site_metrics
+from grandrounds.evaluation.record import NUMBER, UNIT, UNITS, EvalRecord
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.models.norm import whole_state
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import CURVES, Release, ReleaseKind, Result, State
-from grandrounds.protocol.names import VALIDATION
+from grandrounds.protocol.names import CASE, VALIDATION
 from grandrounds.protocol.problem import SITE_NORM
 
 COMMON = "common"
@@ -45,7 +44,7 @@ TEST_RELEASES = {name: ReleaseKind.CURVES for name in CURVES.values()} | {
 """What may leave with the scores of a model, and with those of its test, by name."""
 
 
-def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[dict[str, float], Tensor]:
+def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[EvalRecord, Tensor]:
     """Predict images and compare with the known labels.
 
     Args:
@@ -54,13 +53,47 @@ def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[d
         context: of the task.
 
     Returns:
-        Metrics over the rows whose label is known, and probabilities of all rows, shape ``(rows, classes)``.
+        The record of the rows whose label is known, and probabilities of all rows, shape ``(rows, classes)``.
     """
     with context.autocast():
-        probabilities = predict(network, lambda batch: context.views(batch, "none"), rows, context.problem.kind)
-    known = context.data.known[rows]
-    measure = multi_label_metrics if context.problem.multi else classification_metrics
-    return measure(context.data.labels[rows][known], probabilities.numpy()[known]), probabilities
+        found = predict(network, lambda batch: context.views(batch, "none"), rows, context.problem.kind)
+    probabilities = found.reshape(len(rows), len(context.problem.classes))
+    return site_record(context.data, rows, probabilities), probabilities
+
+
+def site_record(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> EvalRecord:
+    """What a site knows of a model on some of its images.
+
+    Args:
+        data: the site's.
+        rows: of the predicted images; those without a known label do not count.
+        probabilities: of the classes, shape ``(rows, classes)``.
+    """
+    known = data.known[rows]
+    labels, groups = data.labels[rows][known], [data.groups[row] for row in rows[known]]
+    exact = site_metrics(data.task, labels, probabilities.numpy()[known])
+    unit = UNITS[2 if any(data.patients) else int(data.groups != data.names)]
+    questions = questions_of(data.task, labels, probabilities.double().numpy()[known], groups)
+    counts = (site_counts(questions),) if known.any() else ()
+    return EvalRecord(data.task, data.classes, int(exact[NUMBER]), exact, counts, unit=unit)
+
+
+def released(name: str, record: EvalRecord, minimum: int) -> Result:
+    """What may leave of a record, of a model or of ``validation``: exact scores as ``<name>.<score>``, and its counts.
+
+    ``minimum`` is the site's own, of patients behind a count.
+    """
+    leaves = record.suppressed(minimum)
+    metrics = {f"{name}.{key}": value for key, value in leaves.exact.items()}
+    if not leaves.counts:
+        return Result({}, metrics)
+    if name != VALIDATION:
+        metrics[f"{name}.{UNIT}"] = float(UNITS.index(leaves.unit))
+    (found,) = leaves.counts
+    tensors = {IMAGES: torch.from_numpy(found.images), PATIENTS: torch.from_numpy(found.patients)}
+    return Result(
+        {COUNT_RELEASES[name]: Release(ReleaseKind.COUNTS, tensors)} if name in COUNT_RELEASES else {}, metrics
+    )
 
 
 def evaluate_models(
@@ -87,8 +120,10 @@ def evaluate_models(
     releases: dict[str, Release] = {}
     own_statistics = context.model_spec.norm == SITE_NORM
     for name, state in models.items():
-        scores, probabilities = score(network := load(state), rows, context)
-        metrics.update({f"{name}.{key}": value for key, value in scores.items()})
+        record, probabilities = score(network := load(state), rows, context)
+        leaves = released(name, record, context.data.min_support)
+        metrics |= leaves.metrics
+        releases |= leaves.releases
         store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
         if own_statistics:
             store.write_model(name, copy_to_cpu(whole_state(network)), _description(context))
@@ -98,7 +133,6 @@ def evaluate_models(
             curves = curve_counts(context.data, rows, probabilities)
             write_curves(store.folder / f"{CURVES[name]}.json", curves, context.data.classes)
             releases |= _curves(name, curves, context.data)
-            releases |= class_counts(name, context.data, rows, probabilities)
     if COMMON in models:
         releases |= _predict_validation(load(models[COMMON]), context, store)
     if models:
@@ -123,46 +157,14 @@ def _curves(name: str, curves: SiteCurves, data: SiteData) -> dict[str, Release]
     return {CURVES[name]: Release(ReleaseKind.CURVES, {COUNTS: counts})}
 
 
-def class_counts(name: str, data: SiteData, rows: np.ndarray, probabilities: Tensor) -> dict[str, Release]:
-    """Counts of correct, missed and false predictions by class, suppressed by the site's own minimum.
-
-    Args:
-        name: of the model, or ``validation``.
-        data: the site's.
-        rows: of the predicted images; those without a known label do not count.
-        probabilities: of the classes, shape ``(rows, classes)``.
-    """
-    known = data.known[rows]
-    if not known.any():
-        return {}
-    labels, groups = data.labels[rows][known], [data.groups[row] for row in rows[known]]
-    predicted = probabilities.double().numpy()[known]
-    if not data.task.exclusive:
-        found = finding_counts(finding_cases(labels, predicted, groups), data.min_support)
-    else:
-        found = site_counts(cases_of(labels, predicted, groups), data.min_support)
-    tensors = {IMAGES: torch.from_numpy(found.images), PATIENTS: torch.from_numpy(found.patients)}
-    return {COUNT_RELEASES[name]: Release(ReleaseKind.COUNTS, tensors)}
-
-
 def prediction_rows(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> tuple[list[str], list[list[str]]]:
-    """A table's header and lines: image, label, predicted class and the probability of each class.
-
-    Of findings they are image, the label of each finding (1, 0, or empty where it is not known), and its probability.
-    """
-    if not data.task.exclusive:
-        header = ["image", *(f"{kind}_{name}" for kind in ("label", "probability") for name in data.classes)]
-        return header, [
-            [data.names[row], *("" if one < 0 else str(one) for one in data.labels[row]), *(f"{p:.6f}" for p in values)]
-            for row, values in zip(rows, probabilities.tolist(), strict=True)
-        ]
-    header = ["image", "label", "predicted", *(f"probability_{name}" for name in data.classes)]
-    lines = []
-    for row, values in zip(rows, probabilities.tolist(), strict=True):
-        label = data.classes[data.labels[row]] if data.labels[row] >= 0 else ""
-        predicted = data.classes[int(np.argmax(values))]
-        lines.append([data.names[row], label, predicted, *(f"{value:.6f}" for value in values)])
-    return header, lines
+    """A table's header and lines: image, the task's columns, and the number of the image's case at the site."""
+    numbers = np.unique(np.array(data.groups, np.str_), return_inverse=True)[1]
+    header = ["image", *data.task.prediction_header(data.classes), CASE]
+    return header, [
+        [data.names[row], *data.task.prediction_cells(data.labels[row], values, data.classes), str(numbers[row])]
+        for row, values in zip(rows, probabilities.tolist(), strict=True)
+    ]
 
 
 def curve_counts(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> SiteCurves:
@@ -174,10 +176,8 @@ def curve_counts(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> Sit
         probabilities: of the classes, shape ``(rows, classes)``.
     """
     labels, groups = data.labels[rows], [data.groups[row] for row in rows]
-    predicted, minimum = probabilities.double().numpy(), max(MINIMUM, data.min_support)
-    if not data.task.exclusive:
-        return finding_curves(finding_cases(labels, predicted, groups), data.classes, minimum)
-    return site_curves(cases_of(labels, predicted, groups), data.classes, minimum)
+    questions = questions_of(data.task, labels, probabilities.double().numpy(), groups)
+    return site_curves(questions, data.classes, max(MINIMUM, data.min_support))
 
 
 def _description(context: SiteContext) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class FedIRMController(AveragingController):
         self._answered: set[str] = set()
         self._called_back: list[str] = []
         self._learned_labels = False
-        self._labelled_selection = ModelSelection(self.run.metric, multi=self.problem.multi)
+        self._labelled_selection = ModelSelection(self.run.metric, self.problem)
 
     def has_labels(self, site: str) -> bool:
         """Whether a site has registered with labels."""

@@ -81,8 +81,8 @@ class OwnModelExecutor(LocalTrainingExecutor):
         """
         if context.round_number <= rounds - self.testing.test_rounds:
             return {}
-        scores, _ = score(network.eval(), context.data.rows("test"), context)
-        return {f"{prefix}.{name}": value for name, value in scores.items()}
+        record, _ = score(network.eval(), context.data.rows("test"), context)
+        return {f"{prefix}.{name}": value for name, value in record.exact.items()}
 
 
 class DeliveredModelExecutor(OwnModelExecutor):

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import GrandRoundsError
+from grandrounds.evaluation.counts import PATIENTS
+from grandrounds.evaluation.metrics import OF_CLASSES
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.accounting import exceeds, spent_epsilon
 from grandrounds.privacy.gate.audit import Reason, Refused, write_audit
@@ -33,7 +35,7 @@ from grandrounds.privacy.gate.treatment import NOT_PRIVATE, ClipAndNoise, Record
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
-from grandrounds.protocol.messages import FACTS, JOIN, METRICS, PROTOCOL, TRAIN, TREATED, UPDATE, WITHHELD
+from grandrounds.protocol.messages import COUNTS, FACTS, JOIN, METRICS, PROTOCOL, TRAIN, TREATED, UPDATE, WITHHELD
 from grandrounds.protocol.names import SPENT
 from grandrounds.protocol.spending import Mechanism, Spending, outside_budget
 
@@ -159,6 +161,7 @@ class Gate:
         for name, cost in costs.items():
             self._book(facts, name, cost)
         treated = {name: self._treated(name, known) for name in known.releases}
+        known = _without_scores_of_hidden(known, treated)
         self._audit(facts, known, costs, failure)
         task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
         numbers = {name: value for name, value in known.scalars.items() if name != SPENT}
@@ -328,6 +331,14 @@ def described(facts: TaskFacts | None) -> dict[str, str | int]:
         "round": round_number,
         "dataset": facts.dataset.name,
     }
+
+
+def _without_scores_of_hidden(known: Inspected, treated: Mapping[str, Mapping[str, Tensor]]) -> Inspected:
+    """Without exact scores of single classes beside counts of which a class is hidden: they would give the counts away."""
+    hiding = [model for model, name in COUNTS.items() if name in treated and bool((treated[name][PATIENTS] < 0).any())]
+    told = {f"{model}.{score}" for model in hiding for score in OF_CLASSES} & known.scalars.keys()
+    scalars = {name: value for name, value in known.scalars.items() if name not in told}
+    return replace(known, scalars=scalars, withheld=tuple(sorted({*known.withheld, *told})))
 
 
 def _parts(known: Inspected, treated: Mapping[str, dict[str, Tensor]]) -> dict[str, Part]:

@@ -39,6 +39,7 @@ WORDS = frozenset(
         *FROM_CONFUSION,
         *COUNTED_PARTS,
         "n",
+        "unit",
         "round",
         "f1",
         "log_loss",

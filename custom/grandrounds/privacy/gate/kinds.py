@@ -12,8 +12,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from grandrounds.evaluation.counts import COLUMNS, IMAGES, PATIENTS
-from grandrounds.evaluation.curves import COUNTS, counts_shape
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
+from grandrounds.evaluation.curves import COUNTS, curves_shape
 from grandrounds.privacy.gate.treatment import (
     MATRIX,
     SUPPORT,
@@ -141,7 +141,7 @@ def _no_ciphertext(_: str, value: Tensor, __: Expected) -> str:
 
 
 def _no_curves(_: str, value: Tensor, expected: Expected) -> str:
-    shape = counts_shape(expected.classes)
+    shape = curves_shape(expected.classes)
     if tuple(value.shape) != shape or value.dtype != torch.int64:
         return f"expected int64 of shape {shape}"
     # Clamped, so that the sum of enormous counts cannot overflow.
@@ -150,7 +150,7 @@ def _no_curves(_: str, value: Tensor, expected: Expected) -> str:
 
 
 def _no_counts(name: str, value: Tensor, expected: Expected) -> str:
-    shape = (*expected.task.answers(expected.classes), COLUMNS)
+    shape = counts_shape(expected.task.answers(expected.classes))
     if tuple(value.shape) != shape or value.dtype != torch.int64:
         return f"expected int64 of shape {shape}"
     part = max(("val", "test"), key=lambda part: expected.patients.get(part, 0))

@@ -217,7 +217,7 @@ class CountSupport(MinimumSupport):
         if tensors.keys() != {IMAGES, PATIENTS}:
             raise ValueError(f"counts must be {IMAGES} and {PATIENTS}, got {sorted(tensors)}")
         images, patients = (tensors[name].detach().cpu().numpy() for name in (IMAGES, PATIENTS))
-        shown = suppress_counts(check_counts(images, patients, len(images), images.ndim > 2), self.minimum)
+        shown = suppress_counts(check_counts(images, patients, images.shape), self.minimum)
         return {IMAGES: torch.from_numpy(shown.images), PATIENTS: torch.from_numpy(shown.patients)}
 
 

@@ -85,7 +85,7 @@ def read_images(
         DataError: if the images are not as they must be.
     """
     folder, problem = trained.folder, trained.problem
-    named = overlap_with(folder, run.sites, locations, {})
+    named = overlap_with(folder, run.log.sites, locations, {})
     if named.sites and not allowed:
         raise ConfigurationError(
             f"{named.message}, so this is no external validation; evaluate another place, rename a site that is another "
@@ -100,7 +100,7 @@ def read_images(
             )
     step("comparing the images with those of the run")
     digests = {name: image_digests(test.images) for name, test in images.items()}
-    overlap = overlap_with(folder, run.sites, locations, digests)
+    overlap = overlap_with(folder, run.log.sites, locations, digests)
     if overlap.images and not allowed:
         raise ConfigurationError(
             f"{overlap.message}, so this is no external validation; leave these images out, or add --allow-overlap"

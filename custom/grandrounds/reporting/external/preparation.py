@@ -8,15 +8,15 @@ from pathlib import Path
 
 from grandrounds.checks import require_known_label
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.bootstrap import joined
+from grandrounds.evaluation.bootstrap import joined_questions
 from grandrounds.evaluation.clinical.binary import binary_cases
 from grandrounds.evaluation.clinical.operating import FixedPoint, point_of_cases, point_of_counts
 from grandrounds.evaluation.curves import sum_curves
-from grandrounds.evaluation.multi_label.metrics import joined_findings_of
 from grandrounds.evaluation.per_class import Grouping
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import read_json_object
 from grandrounds.protocol.names import VALIDATION
+from grandrounds.protocol.task import Task
 from grandrounds.reporting.format import format_list
 from grandrounds.reporting.predictions import read_site_curves, read_tests
 
@@ -141,7 +141,7 @@ def operating_point(
     classes: Sequence[str],
     positive: PositiveGroup,
     sensitivity: float,
-    multi: bool = False,
+    task: Task,
 ) -> FixedPoint | str:
     """Fix the threshold on the run's validation images: on their predictions, else on the counts that the sites sent.
 
@@ -151,7 +151,7 @@ def operating_point(
         classes: the model's vocabulary.
         positive: the group.
         sensitivity: to reach on these images.
-        multi: whether the classes are findings; the group is one of them.
+        task: of the run; where classes do not exclude each other, the group is one of them.
 
     Returns:
         The point, or in one line why there is none.
@@ -159,15 +159,12 @@ def operating_point(
     Raises:
         DataError: if a file of predictions or counts is damaged.
     """
-    predicted, findings = read_tests(folder, sites, VALIDATION, classes, "", None, multi)
-    if findings:
-        chosen = joined_findings_of(list(findings.values()))[positive.classes[0]]
-        source = f"{len(chosen.labels)} validation images of {len(findings)} training sites"
-        return point_of_cases(chosen, source, sensitivity) or TOO_FEW
+    predicted = read_tests(folder, sites, VALIDATION, task, classes)
     if predicted:
-        together = joined(list(predicted.values()))
-        source = f"{len(together.labels)} validation images of {len(predicted)} training sites"
-        return point_of_cases(binary_cases(together, positive.classes), source, sensitivity) or TOO_FEW
+        together = joined_questions(list(predicted.values()))
+        chosen = together[positive.classes[0]] if len(together) > 1 else binary_cases(together[0], positive.classes)
+        source = f"{len(chosen.labels)} validation images of {len(predicted)} training sites"
+        return point_of_cases(chosen, source, sensitivity) or TOO_FEW
     curves = read_site_curves(folder, sites, VALIDATION, classes)
     if not curves:
         return NO_POINT

@@ -14,18 +14,16 @@ from numpy.typing import NDArray
 
 from grandrounds import __version__
 from grandrounds.errors import DataError
-from grandrounds.evaluation.bootstrap import Cases, cases_of, joined
+from grandrounds.evaluation.bootstrap import Cases, cases_of, joined, joined_questions, questions_of
 from grandrounds.evaluation.clinical.binary import binary_cases
 from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import shown_counts, without_small_counts
 from grandrounds.evaluation.clinical.validation import Request, score_subgroups, validate_group
-from grandrounds.evaluation.multi_label.metrics import finding_cases, joined_findings_of
 from grandrounds.evaluation.per_class import Grouping, summed_probabilities
+from grandrounds.evaluation.record import EvalRecord
 from grandrounds.files import write_json
 from grandrounds.reporting.caveats import MISSED, caveats_of
-from grandrounds.reporting.disclosure import disclosed, without_classes
-from grandrounds.reporting.predictions import unit_of
-from grandrounds.reporting.run import FINISHED, Run
+from grandrounds.reporting.run import FINISHED, Run, RunLog, Tests
 from grandrounds.reporting.scores import scores_of
 
 if TYPE_CHECKING:
@@ -55,23 +53,21 @@ def external_result(
     Returns:
         Plain values; a count from 1 to the minimum less 1 is not among them, nor is the name of an image or a patient.
     """
-    classes = labels.vocabulary
     tested, findings, together, shown = _tested(run, place, labels, request.minimum)
-    scores = disclosed(scores_of(tested), request.minimum)
-    scores = without_classes(scores, [count is None for count in shown.values()])
+    scores = scores_of(tested, request.minimum, [count is None for count in shown.values()])
     overlap = place.overlap
     result: dict[str, Any] = {
         "format": FORMAT,
         "place": place.name,
         "run": run.name,
-        "method": run.method,
+        "method": run.log.method,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
         "command": command,
         "sha256": dict(place.digests),
         "minimum": request.minimum,
-        "case": tested.unit,
-        "labels": "findings" if run.multi else "groups" if labels.by_group else "classes",
+        "case": tested.tests.unit,
+        "labels": "findings" if not run.task.exclusive else "groups" if labels.by_group else "classes",
         "images": len(together.labels),
         "cases": together.count,
         "unreadable": place.unreadable,
@@ -82,7 +78,7 @@ def external_result(
             "not_compared": list(overlap.unknown),
         },
         "caveats": caveats_of(tested, scores),
-        "scores": scores.to_json(tuple(classes)),
+        "scores": scores.to_json(),
         "group": None,
         "subgroups": [],
     }
@@ -101,12 +97,12 @@ def _tested(
 ) -> tuple[Run, list[Cases], Cases, dict[str, int | None]]:
     """The run as one of this place, the cases of each finding if there are findings, all cases, and images by class."""
     classes = labels.vocabulary
-    if run.multi:
+    if not run.task.exclusive:
         by_site = {
-            site: finding_cases(found.labels, found.probabilities, found.groups or None)
+            site: questions_of(run.task, found.labels, found.probabilities, found.groups or None)
             for site, found in place.sites.items()
         }
-        tested, findings = _as_run(run, place.name, {}, classes, by_site), joined_findings_of(list(by_site.values()))
+        tested, findings = _as_run(run, place.name, by_site, classes), joined_questions(list(by_site.values()))
         shown = {name: _positive_images(one, minimum) for name, one in zip(classes, findings, strict=True)}
         return tested, findings, max(findings, key=lambda one: len(one.labels)), shown
     summed = labels.grouping if labels.by_group else None
@@ -114,7 +110,12 @@ def _tested(
     together = joined(list(cases.values()))
     counts = dict(zip(classes, np.bincount(together.labels, minlength=len(classes)).tolist(), strict=True))
     positive = labels.positive.labels if labels.positive else ()
-    return _as_run(run, place.name, cases, classes, {}), [], together, _class_counts(counts, positive, minimum)
+    return (
+        _as_run(run, place.name, {site: [one] for site, one in cases.items()}, classes),
+        [],
+        together,
+        _class_counts(counts, positive, minimum),
+    )
 
 
 def _group_and_subgroups(binary: Cases, place: Place, request: Request) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -199,34 +200,14 @@ def _binary(place: Place, positive: PositiveGroup) -> Cases:
     return binary_cases(cases, positive.classes, true)
 
 
-def _as_run(
-    run: Run,
-    place: str,
-    cases: Mapping[str, Cases],
-    classes: Sequence[str],
-    findings: Mapping[str, Sequence[Cases]],
-) -> Run:
+def _as_run(run: Run, place: str, sites: Mapping[str, Sequence[Cases]], classes: Sequence[str]) -> Run:
     """The place as the only test of the run's model, so that it is scored like the run's own sites."""
-    unit = unit_of([*cases.values(), *(one for parts in findings.values() for one in parts)])
-    return replace(
-        run,
-        name=place,
-        classes=tuple(classes),
-        status=FINISHED,
-        reason="",
-        sites=tuple(cases or findings),
-        predictions=cases,
-        findings=findings,
-        site_metrics={},
-        model="common",
-        events=(),
-        bytes={},
-        contributions={},
-        untested=(),
-        spent=(),
-        communities={},
-        unit=unit,
-        notes=(),
-        reported_metrics={},
-        curve_counts={},
+    log = RunLog(run.log.method, FINISHED, "", run.log.configuration, tuple(sites), (), {}, {}, (), 0, 0.0, {}, {})
+    grouped = any(one.count < len(one.labels) for questions in sites.values() for one in questions)
+    records = {
+        site: EvalRecord.of(run.task, classes, questions, unit="patient or lesion" if grouped else "image")
+        for site, questions in sites.items()
+    }
+    return Run(
+        place, tuple(classes), log, Tests("common", records), replace(run.origin, communities={}, spent=(), notes=())
     )

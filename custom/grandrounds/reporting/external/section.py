@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate
 from grandrounds.evaluation.clinical.suppression import count_text
 from grandrounds.evaluation.curves import CurveCounts
+from grandrounds.evaluation.score import Score, no_score
 from grandrounds.plotting import Drawing
 from grandrounds.reporting.figures.external import calibration_figure, decision_figure, roc_figure
 from grandrounds.reporting.figures.runs import drawing_of
@@ -224,20 +224,20 @@ def _unit(result: Mapping[str, Any]) -> str:
     return {"groups": "group", "findings": "finding"}.get(result["labels"], "class")
 
 
-def _estimate(entry: Mapping[str, Any] | None) -> Estimate:
+def _estimate(entry: Mapping[str, Any] | None) -> Score:
     if entry is None:
-        return Estimate(math.nan, math.nan, math.nan, 0)
+        return no_score("")
     value, low, high = (math.nan if entry[key] is None else float(entry[key]) for key in ("value", "low", "high"))
-    return Estimate(value, low, high, entry["cases"] or 0)
+    return Score(value, low, high, entry["cases"], entry.get("reason", ""), entry.get("of", ""))
 
 
 def _cell(entry: Mapping[str, Any] | None, minimum: int) -> Cell | str:
     """A score as it was written; one whose number of cases is hidden has a value if there are enough of them."""
     if entry is None:
         return MISSING
-    if entry["cases"] is None and entry["value"] is None:
+    if entry["cases"] is None and entry["value"] is None and not entry.get("reason"):
         return Cell(f"too few (under {minimum})", missing=True)
-    return estimate_cell(_estimate({**entry, "cases": MIN_CASES} if entry["cases"] is None else entry))
+    return estimate_cell(_estimate(entry))
 
 
 def _counts(entry: Mapping[str, Sequence[float]]) -> CurveCounts:
@@ -258,13 +258,13 @@ def _phrase(group: Mapping[str, Any]) -> str:
     return f"; at the operating point sensitivity {point[1]:.2f}, specificity {point[0]:.2f}" if point else ""
 
 
-def _against_chance(auroc: Estimate) -> str:
+def _against_chance(auroc: Score) -> str:
     if not auroc.low > 0.5:
         return "The interval includes 0.5: it is not shown that the model is better than chance here."
     return "The interval is above 0.5, the area of chance."
 
 
-def _calibration_finding(slope: Estimate, intercept: Estimate) -> str:
+def _calibration_finding(slope: Score, intercept: Score) -> str:
     parts = []
     if slope.high < 1:
         parts.append("Risks are too extreme (slope below 1).")

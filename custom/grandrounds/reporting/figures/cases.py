@@ -91,7 +91,7 @@ def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[
 
 def _with_model(path: Path, name: str) -> Run:
     found = read_run(path, name)
-    if found.weights is None or found.model != "common":
+    if found.origin.weights is None or found.tests.model != "common":
         raise ConfigurationError(
             f"--sites-dir: {path} has no model for all sites to show cases of: it is not finished, or every site kept its "
             "own"
@@ -101,8 +101,8 @@ def _with_model(path: Path, name: str) -> Run:
 
 def _all_mammograms(run: Run, sites_dir: Path) -> bool:
     """Whether all images are prepared mammograms, whose background is black."""
-    dataset = str(run.problem["dataset"])
-    return all(locate_dataset(site, dataset, [sites_dir]).preprocess == "mammogram" for site in run.predictions)
+    dataset = str(run.log.problem["dataset"])
+    return all(locate_dataset(site, dataset, [sites_dir]).preprocess == "mammogram" for site in run.tests.predictions)
 
 
 def _sheets(found: SitePredictions, classes: Sequence[str], model: str) -> dict[str, Figure]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from grandrounds.evaluation.bootstrap import Cases, joined
+from grandrounds.evaluation.bootstrap import Cases, joined, joined_questions
 from grandrounds.evaluation.curves import (
     area_under,
     precision_recall_points,
@@ -16,7 +16,7 @@ from grandrounds.evaluation.curves import (
     sum_curves,
 )
 from grandrounds.evaluation.history import Curves, validation_curves
-from grandrounds.evaluation.multi_label.metrics import joined_findings_of
+from grandrounds.federation.server.record import Traffic
 from grandrounds.plotting import Drawing
 from grandrounds.reporting.comparison import METRIC
 from grandrounds.reporting.figures.curves import (
@@ -45,7 +45,7 @@ from grandrounds.reporting.figures.runs import (
 )
 from grandrounds.reporting.format import SCORE_NAMES, format_bytes, format_estimate, format_items, format_number
 from grandrounds.reporting.model import MAX_DETAILED_RUNS, Report, over_seeds, site_estimates
-from grandrounds.reporting.run import Run, Traffic
+from grandrounds.reporting.run import Run
 
 
 def run_drawings(report: Report, run: Run) -> list[Drawing]:
@@ -74,15 +74,15 @@ def file_name(name: str) -> str:
 
 
 def _of_predictions(report: Report, run: Run, full: bool) -> list[Drawing]:
-    if run.findings:
+    if run.tests.questions and not run.task.exclusive:
         return _of_findings(report, run)
-    if not run.predictions:
+    if not run.tests.predictions:
         return _of_counts(run)
-    cases = joined(list(run.predictions.values()))
+    cases = joined(list(run.tests.predictions.values()))
     found = [
         *drawing_of(
             "confusion",
-            confusion_figure(cases.confusion(), run.classes, run.minimum),
+            confusion_figure(cases.confusion(), run.classes, run.origin.minimum),
             f"Confusion matrix of {len(cases.labels)} test images. Sensitivity: {_by_class(report, run, 'sensitivity')}",
             f"{called(cases, run.classes)} Rows are true classes, columns predictions; the shade is the share of a row.",
         ),
@@ -132,7 +132,7 @@ def _more_of_predictions(report: Report, run: Run, cases: Cases) -> list[Drawing
 
 def _of_findings(report: Report, run: Run) -> list[Drawing]:
     """Curves of each finding, and the sites' macro AUROC."""
-    together = dict(zip(run.classes, joined_findings_of(list(run.findings.values())), strict=True))
+    together = dict(zip(run.classes, joined_questions(list(run.tests.questions.values())), strict=True))
     roc, recall = (
         {name: found[name] for name, one in together.items() if name in (found := curves(one, ("absent", name)))}
         for curves in (roc_curves, precision_recall_curves)
@@ -162,12 +162,12 @@ def _of_findings(report: Report, run: Run) -> list[Drawing]:
 
 def _of_counts(run: Run) -> list[Drawing]:
     """Curves from the sites' binned counts."""
-    counts = sum_curves(list(run.curve_counts.values()), run.classes)
+    counts = sum_curves(list(run.tests.curves.values()), run.classes)
     roc = {name: roc_points(found) for name, found in counts.classes.items()}
     recall = {name: precision_recall_points(found) for name, found in counts.classes.items()}
     risk = risk_points(counts.reliability) if counts.reliability else None
     areas = {name: format_number(area_under(points)) for name, points in roc.items()}
-    caption = f"Counts of {', '.join(run.curve_counts)}; each stands for several patients, so the curves are coarse."
+    caption = f"Counts of {', '.join(run.tests.curves)}; each stands for several patients, so the curves are coarse."
     source = "from the sites' counts"
     return [
         *drawing_of(
@@ -195,11 +195,11 @@ def _of_counts(run: Run) -> list[Drawing]:
 
 
 def _of_training(report: Report, run: Run) -> list[Drawing]:
-    moved = run.traffic
-    budgets = format_items({spent.site: format_number(spent.epsilon) for spent in run.spent})
+    moved = run.log.traffic
+    budgets = format_items({spent.site: format_number(spent.epsilon) for spent in run.origin.spent})
     found = drawing_of(
         "budget",
-        budget_figure(run.spent, report.sites),
+        budget_figure(run.origin.spent, report.sites),
         f"Epsilon spent: {budgets}",
         "The privacy loss of all releases of a site so far.",
     )
@@ -252,12 +252,12 @@ def _utility(report: Report) -> list[Drawing]:
 def _utilities(report: Report) -> list[Utility]:
     found = []
     for name, runs in report.methods.items():
-        score, spent = over_seeds(report, name), [entry for run in runs for entry in run.spent]
+        score, spent = over_seeds(report, name), [entry for run in runs for entry in run.origin.spent]
         worst = max((math.inf if entry.epsilon is None else entry.epsilon for entry in spent), default=math.inf)
         unit = spent[0].unit if math.isfinite(worst) else ""
-        counts = spent or any(run.traffic.up for run in runs)  # where nothing leaves a site, privacy is no question
+        counts = spent or any(run.log.traffic.up for run in runs)  # where nothing leaves a site, privacy is no question
         if counts and score and score.enough:
-            found.append(Utility(runs[0].method, unit, worst, score.value))
+            found.append(Utility(runs[0].log.method, unit, worst, score.value))
     return found
 
 
@@ -268,9 +268,9 @@ def _format_utility(point: Utility) -> str:
 
 def _risk(report: Report) -> list[Drawing]:
     together = {
-        name: risk_curve(joined([cases for run in runs for cases in run.predictions.values()]))
+        name: risk_curve(joined([cases for run in runs for cases in run.tests.predictions.values()]))
         for name, runs in report.methods.items()
-        if any(run.predictions for run in runs)
+        if any(run.tests.predictions for run in runs)
     }
     return drawing_of(
         "risk_coverage",
@@ -293,7 +293,7 @@ def _learning(report: Report) -> list[Drawing]:
 
 def _communication(report: Report) -> list[Drawing]:
     traffic = {
-        name: Traffic(*(round(fmean(sizes)) for sizes in zip(*(run.traffic for run in runs), strict=True)))
+        name: Traffic(*(round(fmean(sizes)) for sizes in zip(*(run.log.traffic for run in runs), strict=True)))
         for name, runs in report.methods.items()
     }
     return drawing_of(
@@ -316,7 +316,7 @@ def _curves_of(runs: Sequence[Run], metric: str) -> Curves:
     return {
         f"{run.name} {site}": curve
         for run in runs
-        for site, curve in validation_curves(run.events, run.sites, metric).items()
+        for site, curve in validation_curves(run.log.events, run.log.sites, metric).items()
     }
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.evaluation.bootstrap import MIN_CASES, Cases
+from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.calibration import reliability_points
 from grandrounds.evaluation.clinical.suppression import suppressed
 from grandrounds.evaluation.curves import CurveCounts, Points, exact_counts, precision_recall_points, roc_points
+from grandrounds.evaluation.score import MIN_CASES
 from grandrounds.evaluation.selective import risk_coverage, top_confidence
 from grandrounds.plotting import (
     COLOURS,

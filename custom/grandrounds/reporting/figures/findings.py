@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from grandrounds.evaluation.bootstrap import Cases
+from grandrounds.evaluation.record import ALWAYS
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.run import Run
-from grandrounds.reporting.scores import ALWAYS
 
 
 def called(cases: Cases, classes: Sequence[str]) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from grandrounds.evaluation.bootstrap import Estimate
 from grandrounds.evaluation.history import Curves, RunHistory, round_curve, validation_curves
+from grandrounds.evaluation.score import Score
+from grandrounds.federation.server.record import Traffic
 from grandrounds.methods import method_figures
 from grandrounds.plotting import (
     COLOURS,
@@ -28,8 +29,7 @@ from grandrounds.plotting import (
     rounds_figure,
 )
 from grandrounds.reporting.format import SCORE_NAMES, format_items, format_number
-from grandrounds.reporting.run import Spent, Traffic
-from grandrounds.reporting.scores import Estimates
+from grandrounds.reporting.run import Spent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +127,7 @@ def drawing_of(name: str, figure: Figure | None, alt: str, caption: str) -> list
 
 
 def method_figure(
-    values: Mapping[str, Sequence[float]], means: Mapping[str, Estimate], metric: str, levels: Mapping[str, float]
+    values: Mapping[str, Sequence[float]], means: Mapping[str, Score], metric: str, levels: Mapping[str, float]
 ) -> Figure:
     """A score of each method: its seeds as small dots, their mean as a mark, its interval (if not NaN) as a line.
 
@@ -158,7 +158,7 @@ def method_figure(
 
 
 def site_figure(
-    scores: Mapping[str, Estimates],
+    scores: Mapping[str, Mapping[str, Score]],
     sites: Sequence[str],
     metric: str,
     constant: Mapping[str, float] | None = None,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from sklearn.linear_model import LogisticRegression
 
-from grandrounds.evaluation.bootstrap import Estimate, cases_of
+from grandrounds.evaluation.bootstrap import cases_of
 from grandrounds.evaluation.clinical.binary import (
     binary_cases,
     predictive_estimates,
@@ -26,6 +26,7 @@ from grandrounds.evaluation.clinical.recalibration import (
 from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import shown_counts, suppressed, without_small_counts
 from grandrounds.evaluation.curves import CurveCounts
+from grandrounds.evaluation.score import Score
 from grandrounds.seeding import numpy_generator
 
 FRACTIONS = st.floats(0, 1)
@@ -68,7 +69,7 @@ def test_predictive_values_of_a_table_of_counts():
 
 @given(FRACTIONS, FRACTIONS, st.integers(10, 400), st.integers(10, 400), st.floats(0.001, 0.999))
 def test_every_interval_of_a_predictive_value_contains_its_estimate(sensitivity, specificity, ill, healthy, prevalence):
-    estimates = Estimate(sensitivity, 0, 1, ill), Estimate(specificity, 0, 1, healthy)
+    estimates = Score(sensitivity, 0, 1, ill), Score(specificity, 0, 1, healthy)
     for found in predictive_estimates(*estimates, prevalence):
         if not math.isnan(found.value):
             assert 0 <= found.low <= found.value <= found.high <= 1
@@ -79,7 +80,7 @@ def test_nominal_intervals_of_a_predictive_value_cover_it():
     hits = np.zeros(2)
     for _ in range(1000):
         s, c = generator.binomial(40, 0.8) / 40, generator.binomial(200, 0.9) / 200
-        found = predictive_estimates(Estimate(s, 0, 1, 40), Estimate(c, 0, 1, 200), 0.05)
+        found = predictive_estimates(Score(s, 0, 1, 40), Score(c, 0, 1, 200), 0.05)
         hits += [one.low <= value <= one.high for one, value in zip(found, truth, strict=True)]
     assert (hits / 1000 > 0.92).all(), hits
     assert (hits / 1000 < 0.99).all(), hits

@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
-from grandrounds.evaluation.bootstrap import MIN_CASES
-from grandrounds.evaluation.counts import HIDDEN, check_counts, finding_counts, suppress_counts
-from grandrounds.evaluation.curves import MINIMUM, decode_counts, encode_counts, finding_curves
-from grandrounds.evaluation.multi_label.estimates import (
-    WITHHELD,
-    correlations_of_findings,
-    estimates_of_findings,
-    means_of_findings,
-    pooled_findings,
-)
-from grandrounds.evaluation.multi_label.metrics import finding_cases, multi_label_metrics
+from grandrounds.evaluation.bootstrap import questions_of
+from grandrounds.evaluation.counts import HIDDEN, check_counts, site_counts, suppress_counts
+from grandrounds.evaluation.curves import MINIMUM, decode_counts, encode_counts, site_curves
+from grandrounds.evaluation.metrics import site_metrics
+from grandrounds.evaluation.record import EvalRecord, pooled
+from grandrounds.protocol.tasks import FINDINGS
 
 GENERATOR = np.random.default_rng(3)
 LABELS = (GENERATOR.random((120, 3)) < [0.5, 0.3, 0.04]).astype(np.int64)
@@ -24,9 +19,9 @@ PROBABILITIES = np.clip(0.3 * LABELS + GENERATOR.random((120, 3)) * 0.7, 0, 1)
 UNKNOWN = np.where(GENERATOR.random((120, 3)) < 0.2, -1, LABELS)
 
 
-def test_means_are_over_the_findings_with_enough_images_on_both_sides():
-    found = multi_label_metrics(LABELS, PROBABILITIES)
-    assert LABELS[:, 2].sum() < MIN_CASES, "the third finding must not count"
+def test_means_are_over_the_findings_with_images_on_both_sides():
+    absent = LABELS * [1, 1, 0]
+    found = site_metrics(FINDINGS, absent, PROBABILITIES)
     columns = [(LABELS[:, n], PROBABILITIES[:, n]) for n in range(2)]
     assert found["auc_macro"] == pytest.approx(np.mean([roc_auc_score(y, p) for y, p in columns]))
     assert found["balanced_accuracy"] == pytest.approx(
@@ -37,41 +32,47 @@ def test_means_are_over_the_findings_with_enough_images_on_both_sides():
 
 
 def test_unknown_answers_do_not_count():
-    found = multi_label_metrics(np.array([[1, -1], [-1, 0]]), np.array([[0.8, 0.0], [0.0, 0.4]]))
+    found = site_metrics(FINDINGS, np.array([[1, -1], [-1, 0]]), np.array([[0.8, 0.0], [0.0, 0.4]]))
     assert found == {
         "n": 2,
         "log_loss": pytest.approx(-(math.log(0.8) + math.log(0.6)) / 2),
         "log_likelihood": -found["log_loss"],
     }
-    assert multi_label_metrics(np.empty((0, 2), np.int64), np.zeros((0, 0))) == {"n": 0}
+    assert site_metrics(FINDINGS, np.empty((0, 2), np.int64), np.zeros((0, 0))) == {"n": 0}
 
 
 def test_counts_are_of_each_finding_and_add_up_over_sites():
     groups = [f"p{number // 2}" for number in range(120)]
-    cases = finding_cases(UNKNOWN, PROBABILITIES, groups)
-    counts = finding_counts(cases)
+    cases = questions_of(FINDINGS, UNKNOWN, PROBABILITIES, groups)
+    counts = site_counts(cases)
     called, known = PROBABILITIES[:, 0] >= 0.5, UNKNOWN[:, 0]
     assert counts.images[0, 1].tolist() == [
         int((called & (known == 1)).sum()),
         int((~called & (known == 1)).sum()),
         int((called & (known == 0)).sum()),
     ]
-    check_counts(counts.images, counts.patients, 3, multi=True)
-    whole = pooled_findings([counts, counts])
+    check_counts(counts.images, counts.patients, (3, 2, 3))
+    record = EvalRecord(FINDINGS, ("a", "b", "c"), 120, counts=(counts,))
+    whole = pooled([record, record]).classes
     truth = known >= 0
     assert whole[0]["balanced_accuracy"].value == pytest.approx(balanced_accuracy_score(known[truth], called[truth]))
     assert whole[0]["f1"].value == pytest.approx(f1_score(known[truth], called[truth]))
 
 
 def test_a_finding_of_few_patients_is_hidden_and_the_others_are_not():
-    counts = suppress_counts(finding_counts(finding_cases(LABELS, PROBABILITIES)), 10)
+    counts = suppress_counts(site_counts(questions_of(FINDINGS, LABELS, PROBABILITIES)), 10)
     assert (counts.images[2] == HIDDEN).all()
     assert (counts.images[:2] >= 10).all()
-    assert set(pooled_findings([counts])[2].values()) == {WITHHELD}
+    record = EvalRecord(FINDINGS, ("a", "b", "c"), 120, counts=(counts,))
+    assert not any(score.known for score in record.classes[2].values())
+    assert record.score("balanced_accuracy").reason == "of few cases and hidden: c"
+    assert record.scores["balanced_accuracy_of_2_classes"].value == pytest.approx(
+        np.mean([balanced_accuracy_score(LABELS[:, n], PROBABILITIES[:, n] >= 0.5) for n in range(2)])
+    )
 
 
 def test_curves_are_of_single_findings_and_survive_a_message():
-    curves = finding_curves(finding_cases(LABELS, PROBABILITIES), ("a", "b", "c"))
+    curves = site_curves(questions_of(FINDINGS, LABELS, PROBABILITIES), ("a", "b", "c"))
     again = decode_counts(encode_counts(curves, ("a", "b", "c")), ("a", "b", "c"), MINIMUM)
     assert list(again.classes) == ["a", "b"]
     assert again.reliability is None
@@ -79,15 +80,15 @@ def test_curves_are_of_single_findings_and_survive_a_message():
 
 
 def test_intervals_contain_the_mean_and_widen_with_the_images_of_a_patient():
-    single = finding_cases(LABELS[:, :2], PROBABILITIES[:, :2])
-    repeated = finding_cases(
+    single = questions_of(FINDINGS, LABELS[:, :2], PROBABILITIES[:, :2])
+    repeated = questions_of(
+        FINDINGS,
         *(np.repeat(part[:, :2], 3, axis=0) for part in (LABELS, PROBABILITIES)),
         np.repeat(np.arange(120), 3).astype(str),
     )
     found = []
     for cases in (single, repeated):
-        related = correlations_of_findings(cases, np.random.default_rng(0))
-        found.append(means_of_findings(estimates_of_findings(cases), related)["auc_macro"])
-    assert found[0].value == pytest.approx(multi_label_metrics(LABELS, PROBABILITIES)["auc_macro"])
+        found.append(EvalRecord.of(FINDINGS, ("a", "b"), cases).score("auc_macro"))
+    assert found[0].value == pytest.approx(site_metrics(FINDINGS, LABELS[:, :2], PROBABILITIES[:, :2])["auc_macro"])
     assert found[0].low < found[0].value < found[0].high
     assert found[1].high - found[1].low == pytest.approx(found[0].high - found[0].low, rel=0.1), "patients, not images"

@@ -1,0 +1,103 @@
+"""The table of a run's scores and the lines below it, as the terminal shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from grandrounds.console.output import duration
+from grandrounds.evaluation.score import MIN_CASES, Score
+from grandrounds.federation.server.record import traffic
+from grandrounds.reporting.format import FEW, format_bytes
+from grandrounds.reporting.run import Run
+from grandrounds.reporting.table import NAMES, table_rows
+
+COLUMNS: Mapping[str, str] = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced",
+    "f1_weighted": "wtd. F1",
+    "auc_macro": "AUROC",
+    "f1_macro": "macro F1",
+}
+
+
+def score_table(runs: Sequence[Run]) -> Table:
+    """Scores on each site's test images, their mean over sites, those of all images together, and reference rows.
+
+    ``common`` is the model that the federation selected, ``own`` the one that scored best on the site's validation images. A
+    job that exchanges no models has no common model, and a site without test images has no score. A score of few cases is
+    marked; where classes or sites are withheld, it says over how many of them it is.
+
+    Args:
+        runs: the same run, once for each tested model.
+    """
+    by_model = {NAMES[run.tests.model]: {row.name: row for row in table_rows(run)} for run in runs}
+    task = runs[0].task
+    means = ", ".join(COLUMNS[name] for name in task.scores)
+    unit = runs[0].tests.unit
+    title = f"test images: {means}; a case is a {unit}; selected model, each site's own choice"
+    table = Table(
+        title=title, title_justify="left", padding=(0, 0, 0, 1), caption_justify="left"
+    )  # fits into 100 columns
+    table.add_column("site", no_wrap=True)
+    always = ["majority\naccuracy"] if "majority" in task.references else []
+    for label in ("images", *always, *(f"{model}\n{COLUMNS[name]}" for model in by_model for name in task.scores)):
+        table.add_column(label, justify="right", no_wrap=True)
+    names = list(dict.fromkeys(name for rows in by_model.values() for name in rows))
+    for name in names:
+        if name == "mean":
+            table.add_section()
+        rows = [found.get(name) for found in by_model.values()]
+        first = next(row for row in rows if row)
+        scores = [row.scores.get(key) if row else None for row in rows for key in task.scores]
+        images = "" if first.images is None else str(first.images)
+        majority = [_number(first.majority)] if always else []
+        table.add_row(name, images, *majority, *map(_score, scores))
+    table.caption = "\n".join(
+        _remarks([score for found in by_model.values() for row in found.values() for score in row.scores.values()])
+    )
+    return table
+
+
+def _score(score: Score | None) -> str:
+    """A score with its mark and part, ``.632*`` or ``.632 (3/5)``; a dash where there is none."""
+    if score is None or not score.known:
+        return "-"
+    part = f" ({score.of.split()[0]}/{score.of.split()[2]})" if score.of else ""
+    return f"{score.value:.3f}{FEW if score.few else ''}{part}"
+
+
+def _remarks(scores: Sequence[Score]) -> list[str]:
+    """What marks mean, and why there are dashes."""
+    found = [f"{FEW} rests on fewer than {MIN_CASES} cases"] if any(score.few for score in scores) else []
+    parts = dict.fromkeys(score.of for score in scores if score.of)
+    found += [
+        f"({part.split()[0]}/{part.split()[2]}) over {part}; the others are withheld or have none" for part in parts
+    ]
+    return found + [f"- {reason}" for reason in dict.fromkeys(score.reason for score in scores if score.reason)]
+
+
+def facts(summary: Mapping[str, Any]) -> list[str]:
+    """Selected round, bytes and time of a run, from its ``summary.json``, one line each."""
+    selected = summary["selected"]
+    lines = [f"selected: the model after round {selected['round']} of {summary['rounds_done']}"]
+    if selected.get("metric"):
+        over = {
+            "pooled": "validation images of all sites together",
+            "server's images": "the server's validation images",
+        }
+        basis = over.get(selected.get("basis", ""), "mean over the sites' validation images")
+        lines[0] += f" ({selected['metric']} {selected['score']:.3f}, {basis})"
+        lines += [f"selection: {selected['note']}"] if "note" in selected else []
+    lines += [str(summary["reason"])] if summary.get("reason") else []
+    moved = traffic(summary["bytes"]).moved
+    lines.append(f"moved: {format_bytes(moved['down'])} to the sites, {format_bytes(moved['up'])} from them")
+    rounds = sum(entry["round_seconds"] for entry in summary["rounds"])
+    lines.append(f"time: {duration(rounds)} in {summary['rounds_done']} rounds")
+    return lines
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

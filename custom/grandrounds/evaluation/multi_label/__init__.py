@@ -1,1 +1,0 @@
-"""Scores of findings: each finding is a question of its own, answered yes or no."""

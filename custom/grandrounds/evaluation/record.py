@@ -1,0 +1,410 @@
+"""The evaluation record: what is known of one model on one set of images, and the only definition of a score.
+
+A site makes it once, from its predictions. What leaves is ``suppressed``; the server keeps it in ``summary.json``;
+selection, tables, the API, the report, the model card and the monitor read it. Records of sites are added up by :func:`pooled`: counts
+(and predictions, where they are here) add up, exact values do not, but for those that are means over images.
+
+A score is in one of three states: *exact*, as the site computed it; *released*, computed from counts of which no class is
+hidden; or *withheld*, without a value and with the reason. A mean over the classes that are shown has another name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from operator import or_
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.evaluation.bootstrap import Cases, joined_questions
+from grandrounds.evaluation.calibration import confidence_metrics
+from grandrounds.evaluation.counts import (
+    HIDDEN,
+    SiteCounts,
+    counts_from_json,
+    counts_shape,
+    counts_to_json,
+    site_counts,
+    suppress_counts,
+)
+from grandrounds.evaluation.estimates import (
+    ClassCounts,
+    auc_estimates,
+    class_correlations,
+    class_estimates,
+    counts_of,
+    macro_auroc,
+    mean_over,
+    pooled_counts,
+    question_correlations,
+    reference_scores,
+    score_estimates,
+)
+from grandrounds.evaluation.metrics import LINEAR, OF_CLASSES
+from grandrounds.evaluation.score import MIN_CASES, Score, named, no_score
+from grandrounds.protocol.task import Task
+from grandrounds.seeding import numpy_generator
+
+UNITS = ("image", "lesion", "patient")
+"""What a case is. A site reports its position here as the metric ``unit``."""
+UNIT, NUMBER = "unit", "n"
+ALWAYS, CHANCE = "always ", "chance"
+"""Names of references; before the most frequent class in the first."""
+NO_COUNTS = "the site keeps its counts"
+NO_PREDICTIONS = "not known from counts of predictions"
+NO_IMAGES = "no test image"
+
+
+@dataclass(frozen=True, eq=False)
+class EvalRecord:
+    """One model on one set of images.
+
+    Tables read ``scores`` (by name, the names of means over some classes among them), ``classes`` (by name for each class
+    or finding of the vocabulary), ``references``, ``images``, ``cases`` and ``unit``; a cell that has a score shows its ``value``
+    with the mark of ``few``, else its ``reason``. ``best(name)`` is the score that a column called ``name`` shows. What must
+    not be shown is None here already: no reader decides it.
+
+    Attributes:
+        task: of the labels.
+        names: the vocabulary.
+        images: how many images of known label there are.
+        exact: scores as the site computed them.
+        counts: of the predictions, of each site.
+        sites: how many sites the images are of.
+        unit: what a case is.
+        questions: the predictions by case, for each question of the task, where they are here; else empty.
+        stream: purpose of the random streams of intervals.
+        minimum: smallest number of cases that may be shown; scores of fewer are withheld.
+        masked: whether the numbers of images and cases must not be shown.
+    """
+
+    task: Task
+    names: tuple[str, ...]
+    images: int
+    exact: Mapping[str, float] = field(default_factory=dict)
+    counts: tuple[SiteCounts, ...] = ()
+    sites: int = 1
+    unit: str = UNITS[0]
+    questions: tuple[Cases, ...] = ()
+    stream: tuple[str, ...] = ("pooled",)
+    minimum: int = 1
+    masked: bool = False
+
+    @classmethod
+    def of(cls, task: Task, names: Sequence[str], questions: Sequence[Cases], **known: Any) -> EvalRecord:
+        """The record of predictions that are here; ``known`` are further attributes."""
+        images = max(len(one.labels) for one in questions)
+        return cls(task, tuple(names), images, counts=(site_counts(questions),), questions=tuple(questions), **known)
+
+    def __add__(self, other: EvalRecord) -> EvalRecord:
+        return pooled([self, other])
+
+    def suppressed(self, minimum: int) -> EvalRecord:
+        """Without counts of fewer than ``minimum`` cases, and without what would give them away.
+
+        Beside a table in which a class is hidden, no exact score of single classes is left.
+        """
+        return self._hiding(tuple(suppress_counts(one, minimum) for one in self._tables))
+
+    def without(self, hidden: Sequence[bool]) -> EvalRecord:
+        """Without the counts of these names of the vocabulary."""
+        found = []
+        for one in self._tables:
+            images, patients = one.images.copy(), one.patients.copy()
+            for (question, row), hides in zip(self.places, hidden, strict=True):
+                if hides:
+                    images[question, row] = patients[question, row] = HIDDEN
+            found.append(SiteCounts(images, patients))
+        return self._hiding(tuple(found))
+
+    @property
+    def _tables(self) -> tuple[SiteCounts, ...]:
+        return self.counts or ((site_counts(self.questions),) if self.questions else ())
+
+    def _hiding(self, counts: tuple[SiteCounts, ...]) -> EvalRecord:
+        return replace(self, counts=counts, exact=beside_counts(self.exact, counts))
+
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """Question and class of each name of the vocabulary."""
+        return [(question, row) for question, rows in enumerate(self._rows) for row in rows]
+
+    @property
+    def _rows(self) -> list[tuple[int, ...]]:
+        """The classes of each question that have scores of their own."""
+        asked = self.task.questions(self.task.read_labels([], self.names), np.zeros((0, len(self.names))))
+        return [one.scored for one in asked]
+
+    @cached_property
+    def hidden(self) -> NDArray[np.bool_]:
+        """The classes of each question that a site hides, shape ``(questions, classes)``."""
+        shape = counts_shape(self.task.answers(len(self.names)))[:2]
+        return reduce(or_, (one.hidden for one in self.counts), np.zeros(shape, np.bool_))
+
+    @cached_property
+    def tallies(self) -> list[ClassCounts]:
+        """The counts by class of each question, from the predictions where they are here; empty where neither is known."""
+        if self.questions:
+            return [counts_of(one) for one in self.questions]
+        if len(self.counts) < self.sites:
+            return []
+        # Of several questions not every image has an answer to each.
+        images = self.images if len(self._rows) == 1 else math.nan
+        right = images * self.exact.get("accuracy", math.nan)
+        return [pooled_counts(self.counts, number, rows, images, right) for number, rows in enumerate(self._rows)]
+
+    @property
+    def cases(self) -> int | None:
+        """How many independent cases there are; None where it must not be shown or is not known."""
+        if self.masked or not self.tallies or (not self.questions and self.hidden.any()):
+            return None
+        if self.questions:
+            return len(np.unique(np.concatenate([one.groups for one in self.questions])))
+        return max(one.cases for one in self.tallies)
+
+    @cached_property
+    def scores(self) -> dict[str, Score]:
+        """All scores, in the order of tables: with values, or with the reason why there is none."""
+        found = {}
+        for name in dict.fromkeys([*self._computed, *(key for key in self.exact if key not in (UNIT, NUMBER))]):
+            found[name] = self.score(name)
+            if not found[name].known and name in self._shown and self._shown[name].of:
+                found[named(name, self._shown[name])] = self._shown[name]
+        return found
+
+    def score(self, name: str) -> Score:
+        """A score over all classes: its value, interval and cases, or the reason why there is none."""
+        computed = self._computed.get(name)
+        if name in self.exact:
+            return self._exact(self.exact[name], computed)
+        if not self.images:
+            return no_score(NO_IMAGES)
+        if computed is None:
+            return no_score(NO_PREDICTIONS if self.counts else NO_COUNTS)
+        if self.hidden.any() and name not in LINEAR and name != "accuracy_one_vs_rest":
+            return no_score(f"of few cases and hidden: {', '.join(self._hidden_names)}")
+        return self._masked(computed)
+
+    def best(self, name: str) -> Score:
+        """The score over all classes, else that over the classes that are shown, with its part, else the reason."""
+        found = self.score(name)
+        return found if found.known else self._shown.get(name, found)
+
+    @cached_property
+    def classes(self) -> list[dict[str, Score]]:
+        """Sensitivity, specificity, precision, F1 and areas of each class, or of each finding its balanced accuracy too."""
+        return [self._class(question, row) for question, row in self.places]
+
+    def _class(self, question: int, row: int) -> dict[str, Score]:
+        if not self.tallies:
+            return dict.fromkeys(("precision", "sensitivity", "f1", "specificity"), no_score(NO_COUNTS))
+        found = dict(self._of_classes[question][row])
+        if len(self.tallies) > 1:
+            behind = int(self.tallies[question].positives.min())
+            found = {name: one._replace(cases=min(one.cases or 0, behind)) for name, one in found.items()}
+            found["balanced_accuracy"] = self._of_questions[question]["balanced_accuracy"]
+        hiding = sum(bool(one.hidden[question, row]) for one in self.counts)
+        if hiding == len(self.counts) and hiding:
+            return {name: no_score("of few cases and hidden") for name in found}
+        if hiding:
+            part = f"{len(self.counts) - hiding} of {len(self.counts)} sites"
+            return {name: one._replace(of=part) for name, one in found.items()}
+        return {name: self._masked(one) for name, one in found.items()}
+
+    @cached_property
+    def confidence(self) -> dict[str, float]:
+        """Calibration and risk of the probabilities, without intervals; empty where they are not known."""
+        first = self.questions[0] if self.questions else None
+        if not self.task.exclusive or first is None or first.probabilities is None or first.count < MIN_CASES:
+            return {}
+        return confidence_metrics(first.labels, first.probabilities)
+
+    @cached_property
+    def references(self) -> dict[str, dict[str, float]]:
+        """The scores of always predicting the most frequent class, and of guessing, as far as the task has them."""
+        if not self.tallies:
+            return {}
+        if len(self.tallies) > 1:
+            guess = 1 / len(self.tallies[0].correct)
+            return {CHANCE: {"auc_macro": 0.5, "balanced_accuracy": guess}}
+        found = reference_scores(self.tallies[0], self.names)
+        wanted = self.task.references
+        return {name: one for name, one in found.items() if (CHANCE if name == CHANCE else "majority") in wanted}
+
+    @property
+    def majority(self) -> str | None:
+        """The most frequent class; None where it is not known."""
+        return next((name.removeprefix(ALWAYS) for name in self.references if name.startswith(ALWAYS)), None)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of each name of the vocabulary among the images whose answer is known; NaN where it is not known."""
+        if not self.tallies:
+            return tuple(math.nan for _ in self.names)
+        return tuple(
+            math.nan if self.hidden[question, row] else float((one.correct[row] + one.missed[row]) / max(one.images, 1))
+            for question, row in self.places
+            for one in [self.tallies[question]]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What is kept of it in ``summary.json``; of one site's record."""
+        counts = {"counts": counts_to_json(self.counts[0])} if self.counts else {}
+        return {"images": self.images, "unit": self.unit, "exact": dict(self.exact), **counts}
+
+    @classmethod
+    def from_json(cls, task: Task, names: Sequence[str], content: Mapping[str, Any]) -> EvalRecord:
+        """The record that :meth:`to_json` gave.
+
+        Raises:
+            ValueError: if it is damaged; also :class:`LookupError`, :class:`TypeError` and :class:`AttributeError`.
+        """
+        shape = counts_shape(task.answers(len(names)))
+        counts = (counts_from_json(content["counts"], shape),) if "counts" in content else ()
+        exact = {str(name): float(value) for name, value in content["exact"].items()}
+        return cls(task, tuple(names), int(content["images"]), exact, counts, unit=str(content["unit"]))
+
+    def scores_json(self) -> dict[str, Any]:
+        """Its scores as plain values, for a report."""
+
+        def plain(scores: Mapping[str, Score]) -> dict[str, Any]:
+            return {name: one.to_json() for name, one in scores.items()}
+
+        return {
+            "images": None if self.masked else self.images,
+            "cases": self.cases,
+            "unit": self.unit,
+            "scores": plain(self.scores),
+            "classes": {name: plain(found) for name, found in zip(self.names, self.classes, strict=True)},
+            "confidence": {name: round(value, 6) for name, value in self.confidence.items()},
+            "references": {
+                name: {key: round(value, 6) for key, value in found.items()} for name, found in self.references.items()
+            },
+        }
+
+    @cached_property
+    def _of_classes(self) -> list[list[dict[str, Score]]]:
+        """The scores of each class of each question."""
+        found = [class_estimates(one) for one in self.tallies]
+        if not all(one.probabilities is not None for one in self.questions):
+            return found
+        for rows, one in zip(found, self.questions, strict=False):
+            for row, areas in zip(rows, auc_estimates(one), strict=True):
+                row |= areas
+        return found
+
+    @cached_property
+    def _of_questions(self) -> list[dict[str, Score]]:
+        """The scores of each question over its classes."""
+        single = len(self.tallies) == 1
+        found = []
+        for number, tally in enumerate(self.tallies):
+            cases = self.questions[number] if self.questions else None
+            related = class_correlations(cases, numpy_generator("report", *self.stream)) if cases and single else None
+            scores = score_estimates(tally, related)
+            if cases is not None and cases.probabilities is not None:
+                scores["auc_macro"] = macro_auroc(cases, self._of_classes[number], numpy_generator("report", "areas"))
+            if not tally.occurs.all() and self.task.min_images:
+                scores = {name: no_score("no image of a class", 0) for name in scores}
+            found.append(scores)
+        return found
+
+    @cached_property
+    def _computed(self) -> dict[str, Score]:
+        """The scores over all questions, hidden classes included as far as they are known."""
+        return self._means(self._of_questions)
+
+    @cached_property
+    def _shown(self) -> dict[str, Score]:
+        """Means over the names of the vocabulary that no site hides, where some are hidden and two are shown."""
+        shown = [not self.hidden[question].any() if len(self.hidden) > 1 else not self.hidden[question, row]
+                 for question, row in self.places]  # fmt: skip
+        if all(shown) or sum(shown) < 2 or not self.tallies:
+            return {}
+        part = f"{sum(shown)} of {len(shown)} classes"
+        if len(self.tallies) == 1:
+            found = score_estimates(self.tallies[0], among=~self.hidden[0])
+        else:
+            found = self._means(
+                [scores if kept else {} for scores, kept in zip(self._of_questions, shown, strict=True)]
+            )
+        return {name: one._replace(of=part) for name, one in found.items() if one.known and name in OF_CLASSES}
+
+    def _means(self, questions: Sequence[Mapping[str, Score]]) -> dict[str, Score]:
+        wanted = {*self.task.selectable}
+        if len(questions) == 1:
+            return dict(questions[0])
+        if not questions:
+            return {}
+        several = len(self.questions) > 1 and all(one.probabilities is not None for one in self.questions)
+        generator = numpy_generator("report", "findings", *self.stream)
+        related = question_correlations(self.questions, generator) if several else {}
+        found = mean_over(questions, "classes", related)
+        return {name: one._replace(of="") for name, one in found.items() if name in wanted}
+
+    @property
+    def _hidden_names(self) -> list[str]:
+        return [name for name, (q, row) in zip(self.names, self.places, strict=True) if self.hidden[q, row]]
+
+    def _exact(self, value: float, computed: Score | None) -> Score:
+        """An exact value with the interval of the counts or predictions, where these give one."""
+        if computed is None or not computed.known:
+            return self._masked(Score(value, math.nan, math.nan, self.cases))
+        return self._masked(
+            computed._replace(value=value, low=min(computed.low, value), high=max(computed.high, value))
+        )
+
+    def _masked(self, score: Score) -> Score:
+        if score.cases is not None and 0 < score.cases < self.minimum:
+            return no_score(f"fewer than {self.minimum} cases")
+        return score._replace(cases=None) if self.masked else score
+
+
+def pooled(records: Sequence[EvalRecord], stream: Sequence[str] = ("pooled",)) -> EvalRecord:
+    """The record of several sites together; ``stream`` as in :class:`EvalRecord`.
+
+    Raises:
+        ValueError: if there is no record.
+    """
+    if not records:
+        raise ValueError("there are no sites")
+    images = sum(one.images for one in records)
+    exact = {
+        name: sum(one.exact[name] * one.images for one in records) / images
+        for name in LINEAR
+        if images and all(name in one.exact for one in records)
+    }
+    known = all(one.questions for one in records)
+    return replace(
+        records[0],
+        images=images,
+        exact=exact,
+        counts=tuple(counts for one in records for counts in one.counts),
+        sites=sum(one.sites for one in records),
+        unit=" or ".join(sorted({part for one in records for part in one.unit.split(" or ")})),
+        questions=tuple(joined_questions([one.questions for one in records])) if known else (),
+        stream=tuple(stream),
+        masked=False,
+    )
+
+
+def received(
+    task: Task, names: Sequence[str], model: str, metrics: Mapping[str, float], counts: SiteCounts | None
+) -> EvalRecord:
+    """The record of a model from what a site has released: metrics ``<model>.<score>``, and counts where it sends them."""
+    exact = {name.removeprefix(f"{model}."): value for name, value in metrics.items() if name.startswith(f"{model}.")}
+    images, unit = int(exact.pop(NUMBER, 0)), int(exact.pop(UNIT, 0))
+    return EvalRecord(task, tuple(names), images, exact, () if counts is None else (counts,), unit=UNITS[unit])
+
+
+def beside_counts(exact: Mapping[str, float], counts: Sequence[SiteCounts]) -> dict[str, float]:
+    """The exact scores that may leave beside counts: those of single classes only where no class is hidden.
+
+    The number of images, the accuracy and scores that counts do not determine stay: suppression takes them to be known.
+    """
+    hides = any(one.hidden.any() for one in counts)
+    return {name: value for name, value in exact.items() if not (hides and name in OF_CLASSES)}
