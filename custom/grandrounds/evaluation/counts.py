@@ -3,8 +3,8 @@
 For each class of each question there are three counts of images: correct (of the class and predicted as it), missed, and
 false (of another class and predicted as it), and the number of patients behind each. What leaves a site is suppressed: a
 count of 1 to ``minimum - 1`` patients is hidden, and so are the smallest others that would give it away by subtraction
-(complementary suppression). The sums of rows and columns count as known, because the numbers of images and the accuracy leave beside the
-counts.
+(complementary suppression). The sums of rows and columns count as known, because the numbers of images and the accuracy
+leave beside the counts.
 
 The server adds the counts of a class over the sites that show it. The patients of two counts are added as well, so a patient
 with images in both is counted twice.

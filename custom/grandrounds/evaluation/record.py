@@ -1,8 +1,9 @@
 """The evaluation record: what is known of one model on one set of images, and the only definition of a score.
 
 A site makes it once, from its predictions. What leaves is ``suppressed``; the server keeps it in ``summary.json``;
-selection, tables, the API, the report, the model card and the monitor read it. Records of sites are added up by :func:`pooled`: counts
-(and predictions, where they are here) add up, exact values do not, but for those that are means over images.
+selection, tables, the API, the report, the model card and the monitor read it. Records of sites are added up by
+:func:`pooled`: counts (and predictions, where they are here) add up, exact values do not, but for those that are means over
+images.
 
 A score is in one of three states: *exact*, as the site computed it; *released*, computed from counts of which no class is
 hidden; or *withheld*, without a value and with the reason. A mean over the classes that are shown has another name.
@@ -64,9 +65,9 @@ class EvalRecord:
     """One model on one set of images.
 
     Tables read ``scores`` (by name, the names of means over some classes among them), ``classes`` (by name for each class
-    or finding of the vocabulary), ``references``, ``images``, ``cases`` and ``unit``; a cell that has a score shows its ``value``
-    with the mark of ``few``, else its ``reason``. ``best(name)`` is the score that a column called ``name`` shows. What must
-    not be shown is None here already: no reader decides it.
+    or finding of the vocabulary), ``references``, ``images``, ``cases`` and ``unit``; a cell that has a score shows its
+    ``value`` with the mark of ``few``, else its ``reason``. ``best(name)`` is the score that a column called ``name`` shows.
+    What must not be shown is None here already: no reader decides it.
 
     Attributes:
         task: of the labels.

@@ -132,7 +132,8 @@ def _of_status(run: Run) -> list[str]:
         f"The run {words.get(run.log.status, f'has status {run.log.status}')} after {run.log.rounds_done} of "
         f"{run.log.rounds} rounds{reason}: its model has not been tested, and validation scores flatter it."
         if not run.tests.questions
-        else f"The run {words.get(run.log.status, run.log.status)} after {run.log.rounds_done} of {run.log.rounds} rounds{reason}."
+        else f"The run {words.get(run.log.status, run.log.status)} after {run.log.rounds_done} of "
+        f"{run.log.rounds} rounds{reason}."
     ]
 
 

@@ -112,7 +112,8 @@ def _note(run: Run) -> str:
     reason = f" ({run.log.reason})" if run.log.reason else ""
     software = ", ".join(f"{name} {version}" for name, version in run.log.versions.items())
     whose = f" Scores are of {MODELS[run.tests.model]}." if run.tests.questions else ""
-    return f"Method {run.log.method}{seed}; {run.log.rounds_done} of {run.log.rounds} rounds, {run.log.status}{reason}.{whose} {software}"
+    done = f"{run.log.rounds_done} of {run.log.rounds} rounds, {run.log.status}{reason}"
+    return f"Method {run.log.method}{seed}; {done}.{whose} {software}"
 
 
 def _site_table(run: Run, scores: RunScores) -> Table:

@@ -145,6 +145,7 @@ def model_card(
             "seed": run.log.seed,
             "rounds": run.log.rounds_done,
             "selected": dict(run.log.selected),
+            "bytes": run.log.traffic._asdict(),
             "trained": {"layers": problem.trainable, "norm": problem.norm},
             "frozen_sha256": run.log.configuration.get("frozen"),
             "initial_weights": {None: "random", "imagenet": "imagenet"}.get(problem.weights or None, "file"),

@@ -3,53 +3,82 @@ import io
 import numpy as np
 from rich.console import Console
 
-from grandrounds.console.output import COLUMNS, facts, score_table
+from grandrounds.console.scores import COLUMNS, facts, score_table
 from grandrounds.evaluation.bootstrap import cases_from_confusion
-from grandrounds.evaluation.counts import counts_to_json, site_counts
+from grandrounds.evaluation.counts import site_counts
+from grandrounds.evaluation.record import EvalRecord
+from grandrounds.protocol.tasks import SINGLE
+from grandrounds.reporting.run import Origin, Run, RunLog, Tests
+
+
+def run_of(records, model="common"):
+    log = RunLog(
+        "fedavg", "finished", "", {"problem": {"classes": ["a", "b"]}}, tuple(records), (), {}, {}, (), 2, 1.0, {}, {}
+    )
+    return Run("x", ("a", "b"), log, Tests(model, records), Origin({"simulated": True}))
+
+
+def reported(images, *scores):
+    exact = dict(zip(("accuracy", "balanced_accuracy", "f1_weighted"), scores, strict=False))
+    return EvalRecord(SINGLE, ("a", "b"), images, exact)
+
+
+def counted(matrix, minimum=0):
+    matrix = np.array(matrix)
+    counts = site_counts([cases_from_confusion(matrix)], minimum)
+    accuracy = float(np.trace(matrix) / matrix.sum())
+    return EvalRecord(SINGLE, ("a", "b"), int(matrix.sum()), {"accuracy": accuracy}, (counts,))
+
+
+def text(table, width=120):
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(table)
+    return stream.getvalue()
 
 
 def rows(table):
-    stream = io.StringIO()
-    Console(file=stream, width=120).print(table)
-    lines = [line for line in stream.getvalue().splitlines() if line.startswith("│")]
+    lines = [line for line in text(table).splitlines() if line.startswith("│")]
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
 
 
-def test_without_counts_the_table_has_what_sites_report_and_the_pooled_accuracy(make_summary):
-    scores = {"common.n": 3, "common.accuracy": 0.5, "common.balanced_accuracy": 0.25, "common.f1_weighted": 0.5}
-    other = {"common.n": 1, "common.accuracy": 1.0, "common.balanced_accuracy": 0.75, "common.f1_weighted": 1.0}
-    assert rows(score_table(make_summary(test={"site-1": scores, "site-2": other, "site-3": {"common.n": 0}}))) == [
-        ["site-1", "3", "-", "0.500", "0.250", "0.500"],
-        ["site-2", "1", "-", "1.000", "0.750", "1.000"],
-        ["site-3", "0", "-", "-", "-", "-"],
+def test_without_counts_the_table_has_what_sites_report_and_the_pooled_accuracy():
+    found = score_table(
+        [run_of({"site-1": reported(3, 0.5, 0.25, 0.5), "site-2": reported(1, 1.0, 0.75, 1.0), "site-3": reported(0)})]
+    )
+    assert rows(found) == [
+        ["site-1", "3", "", "0.500", "0.250", "0.500"],
+        ["site-2", "1", "", "1.000", "0.750", "1.000"],
+        ["site-3", "0", "", "-", "-", "-"],
         ["mean", "", "", "0.750", "0.500", "0.750"],
         ["pooled", "4", "", "0.625", "-", "-"],
     ]
+    assert "- the site keeps its counts" in text(found)
 
 
-def test_with_counts_the_table_has_pooled_scores_and_references_and_leaves_out_rare_classes(make_summary):
-    # Class b has two cases at the second site, so that site has no balanced accuracy.
-    matrices = {"site-1": np.array([[30, 10], [5, 15]]), "site-2": np.array([[18, 0], [2, 0]])}
-    counts, test = {}, {}
-    for site, matrix in matrices.items():
-        counts[site] = {"common": counts_to_json(site_counts(cases_from_confusion(matrix)))}
-        test[site] = {"common.n": int(matrix.sum()), "common.accuracy": float(np.trace(matrix) / matrix.sum())}
-    configuration = {"problem": {"classes": ["a", "b"]}}
-    found = rows(score_table(make_summary(test=test, counts=counts, configuration=configuration)))
-    assert found[0][:5] == ["site-1", "60", "0.667", "0.750", "0.750"]
-    assert found[1][:5] == ["site-2", "20", "0.900", "0.900", "-"]
-    assert found[2][:4] == ["mean", "", "0.783", "0.825"]
-    assert found[3][:5] == ["pooled", "80", "0.725", "0.787", "0.755"]  # (48/58 + 15/22) / 2
-    assert found[4][:5] == ["always a", "", "", "0.725", "0.500"]
-    assert found[5][:5] == ["chance", "", "", "0.500", "0.500"]
+def test_with_counts_every_class_counts_and_scores_of_few_cases_are_marked():
+    found = score_table([run_of({"site-1": counted([[30, 10], [5, 15]]), "site-2": counted([[18, 0], [2, 0]])})])
+    cells = rows(found)
+    assert cells[0][:5] == ["site-1", "60", "0.667", "0.750", "0.750"]
+    assert cells[1][:5] == ["site-2", "20", "0.900", "0.900", "0.500*"]  # two cases of class b, both missed
+    assert cells[2][:5] == ["mean", "", "0.783", "0.825", "0.625*"]
+    assert cells[3][:5] == ["pooled", "80", "0.725", "0.787", "0.755"]  # (48/58 + 15/22) / 2
+    assert cells[4][:5] == ["always a", "", "", "0.725", "0.500"]
+    assert cells[5][:5] == ["chance", "", "", "0.500", "0.500"]
+    assert "* rests on fewer than 10 cases" in text(found)
 
 
-def test_the_table_fits_into_100_columns(make_summary):
-    scores = dict.fromkeys((f"{m}.{k}" for m in ("common", "own") for k in COLUMNS), 0.5)
-    test = {"site-10": {**scores, "common.n": 117, "own.n": 117}}
-    stream = io.StringIO()
-    Console(file=stream, width=100).print(score_table(make_summary(test=test)))
-    assert "…" not in stream.getvalue()
+def test_a_withheld_score_is_a_dash_with_its_reason():
+    found = score_table(
+        [run_of({"site-1": counted([[30, 10], [5, 15]], 10), "site-2": counted([[30, 10], [12, 15]], 10)})]
+    )
+    assert [row[4] for row in rows(found)[:4]] == ["-", "0.653", "0.653 (1/2)", "-"]
+    assert "- of few cases and hidden: a, b" in text(found)
+
+
+def test_the_table_fits_into_100_columns():
+    runs = [run_of({"site-10": reported(117, 0.5, 0.5, 0.5)}, model) for model in ("common", "own")]
+    assert "…" not in text(score_table(runs), 100)
+    assert set(SINGLE.scores) <= set(COLUMNS)
 
 
 def test_a_fallback_of_the_selection_is_named_with_its_reason(make_summary):
@@ -60,9 +89,9 @@ def test_a_fallback_of_the_selection_is_named_with_its_reason(make_summary):
     ]
 
 
-def test_a_job_without_a_common_model_shows_the_sites_own_ones(make_summary):
-    own = {"own.round": 2.0, "own.n": 4, "own.accuracy": 0.75, "own.balanced_accuracy": 0.5, "own.f1_weighted": 0.25}
-    assert rows(score_table(make_summary(test={"site-1": own})))[0] == ["site-1", "4", "-", "0.750", "0.500", "0.250"]
+def test_a_job_without_a_common_model_shows_the_sites_own_ones():
+    found = score_table([run_of({"site-1": reported(4, 0.75, 0.5, 0.25)}, "own")])
+    assert rows(found)[0] == ["site-1", "4", "", "0.750", "0.500", "0.250"]
 
 
 def test_facts_are_selection_bytes_and_time(make_summary):

@@ -135,7 +135,8 @@ def test_refuses_predictions_of_another_length_and_a_task_without_classes():
 def test_validation_does_not_load_scikit_learn():
     code = (
         "import sys, numpy as np; from grandrounds.evaluation.metrics import site_metrics; "
-        "from grandrounds.protocol.tasks import SINGLE; site_metrics(SINGLE, np.array([0]), np.array([[1.0, 0.0]])); sys.exit('sklearn' in sys.modules)"
+        "from grandrounds.protocol.tasks import SINGLE; site_metrics(SINGLE, np.array([0]), np.array([[1.0, 0.0]])); "
+        "sys.exit('sklearn' in sys.modules)"
     )
     root = Path(grandrounds.__file__).parents[1]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False, timeout=60).returncode == 0

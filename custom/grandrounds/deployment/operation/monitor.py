@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from grandrounds.deployment.operation.status import Status, comparable_scores, describe_score
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import AT_SERVER, MEAN
+from grandrounds.reporting.format import format_bytes
 
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")
@@ -54,6 +55,7 @@ class Monitor:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        environment.filters["bytes"] = format_bytes
         self._template = environment.get_template("monitor.html")
 
     def application(self) -> web.Application:

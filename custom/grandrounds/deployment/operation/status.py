@@ -22,7 +22,7 @@ from grandrounds.deployment.kit.machine import GIB, GOOD_DISK, MIN_DISK, listens
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, PRIVACY
 from grandrounds.deployment.kit.read import Kit, running_processes
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.server.record import AT_SERVER, EVENTS, MEAN, OF_SCORE, SUMMARY, read_events
+from grandrounds.federation.server.record import AT_SERVER, EVENTS, MEAN, OF_SCORE, SUMMARY, read_events, traffic
 from grandrounds.files import read_json_object
 from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
@@ -233,7 +233,6 @@ def _add_run(status: Status, folder: Path) -> None:
     seconds = [entry["round_seconds"] for entry in summary["rounds"][-5:]]
     pace = sum(seconds) / len(seconds) if seconds else None
     done, running = summary["rounds_done"], summary["status"] == "running"
-    moved: dict[str, int] = next((e["moved"] for e in reversed(events) if e["event"] == "round_end"), {})
     _finish_run(
         status,
         {
@@ -246,7 +245,7 @@ def _add_run(status: Status, folder: Path) -> None:
             "scores": scores,
             "contributions": summary["contributions"],
             "lost": summary["lost"],
-            "moved": moved,
+            "moved": traffic(summary["bytes"]).moved,
             "checkpoints": summary["checkpoints"],
         },
     )

@@ -7,7 +7,8 @@ import pytest
 
 from grandrounds import __version__
 from grandrounds.errors import CheckpointError
-from grandrounds.federation.server.record import RunRecord, read_events, versions
+from grandrounds.federation.server.record import FORMAT, RunRecord, read_events, versions
+from grandrounds.protocol.problem import Problem
 
 
 def entry(number, answered, dropped=None):
@@ -25,7 +26,8 @@ def test_the_summary_counts_rounds_contributions_and_bytes(tmp_path):
     record.count_bytes("a", "down", {"global": 10, "peer-1": 4})
     record.count_bytes("a", "down", {"global": 10})
     record.count_bytes("a", "up", {"update": 7})
-    record.test = {"a": {"accuracy": 0.5}}
+    metrics = {"a": {"own.round": 2.0, "own.n": 4, "own.accuracy": 0.5, "own.unit": 2.0}}
+    record.note_tests(Problem(dataset="x", classes=("p", "q")), metrics, {})
     record.write("failed", "too few sites")
     found = summary(tmp_path)
     assert found["rounds_done"] == 2
@@ -34,7 +36,8 @@ def test_the_summary_counts_rounds_contributions_and_bytes(tmp_path):
     assert (found["status"], found["reason"]) == ("failed", "too few sites")
     assert found["rounds"][1]["dropped"] == {"a": "no answer"}
     assert found["configuration"] == {"rounds": 3, "seed": 1}
-    assert found["test"] == {"a": {"accuracy": 0.5}}
+    assert found["records"] == {"a": {"own": {"images": 4, "unit": "patient", "exact": {"accuracy": 0.5}}}}
+    assert (found["own_rounds"], found["format"]) == ({"a": 2}, FORMAT)
     assert found["versions"]["grandrounds"] == __version__
 
 
@@ -51,7 +54,7 @@ def test_sites_that_gave_updates_and_are_gone_are_lost_with_their_last_round(tmp
     record = RunRecord(tmp_path, {})
     record.close_round(entry(1, ["a", "b"]))
     record.close_round(entry(2, ["b"], {"a": "no answer", "c": "no answer"}))
-    record.connected, record.test = connected, test
+    record.connected, record.tests = connected, test
     record.write("finished")
     assert summary(tmp_path)["lost"] == lost
 
@@ -60,7 +63,7 @@ def test_a_site_that_is_gone_after_a_resumption_is_lost(tmp_path):
     record = RunRecord(tmp_path, {})
     record.close_round(entry(1, ["a", "b"]))
     record.close_round({"round": 2, "asked": ["a"], "answered": ["a"], "dropped": {}})
-    record.connected, record.test = ["a"], {"a": {}}
+    record.connected, record.tests = ["a"], {"a": {}}
     record.write("finished")
     assert summary(tmp_path)["lost"] == {"b": 1}
 

@@ -10,9 +10,21 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.counts import site_counts
 from grandrounds.evaluation.estimates import counts_of, score_estimates
-from grandrounds.evaluation.metrics import metrics_from_confusion
+from grandrounds.evaluation.metrics import FROM_CONFUSION, confusion_scores
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.selection import ModelSelection
+from grandrounds.protocol.problem import Problem
+
+CLASSES = ("nevus", "melanoma")
+
+
+def selecting(metric, task="single"):
+    return ModelSelection(metric, Problem(dataset="skin", classes=CLASSES, task=task))
+
+
+def metrics_of(matrix):
+    matrix = np.array(matrix)
+    return {"n": int(matrix.sum()), **{name: float(confusion_scores(matrix)[name]) for name in FROM_CONFUSION}}
 
 
 def scores(**sites):
@@ -24,7 +36,7 @@ def model(value):
 
 
 def test_the_best_mean_over_sites_is_kept():
-    selection = ModelSelection("f1")
+    selection = selecting("f1")
     assert selection.offer(1, scores(a=0.2, b=0.4), model(1.0))["mean"] == pytest.approx(0.3)
     selection.offer(2, scores(a=0.6, b=0.4), model(2.0))
     selection.offer(3, scores(a=0.1, b=0.8), model(3.0))
@@ -36,14 +48,14 @@ def test_the_best_mean_over_sites_is_kept():
 
 
 def test_a_tie_selects_the_later_model():
-    selection = ModelSelection("f1")
+    selection = selecting("f1")
     for number in (1, 2):
         selection.offer(number, scores(a=0.5), model(float(number)))
     assert selection.choice["round"] == 2
 
 
 def test_a_round_does_not_win_because_a_hard_site_missed_it():
-    selection = ModelSelection("f1")
+    selection = selecting("f1")
     selection.offer(1, scores(easy=0.8, hard=0.2), model(1.0))
     # Without the hard site the mean would be 0.7, above 0.5.
     assert selection.offer(2, scores(easy=0.7), model(2.0))["score"] == pytest.approx(0.45)
@@ -51,22 +63,22 @@ def test_a_round_does_not_win_because_a_hard_site_missed_it():
 
 
 def test_sites_without_validation_images_do_not_count():
-    selection = ModelSelection("f1")
+    selection = selecting("f1")
     assert selection.offer(1, {"a": {"validation.n": 0}, "b": {"loss": 1.0}}, model(1.0)) is None
     assert selection.choice == {}
     assert selection.offer(2, {**scores(c=0.5), "a": {"validation.n": 0}}, model(2.0))["score"] == 0.5
 
 
 def test_a_metric_that_a_site_does_not_send_is_named_with_those_it_does():
-    with pytest.raises(ConfigurationError, match=r"selection_metric 'auc' is not among the metrics of a: f1, n$"):
-        ModelSelection("auc").offer(1, scores(a=0.5), model(1.0))
+    with pytest.raises(ConfigurationError, match=r"selection_metric 'auc' is not among the metrics of a: f1$"):
+        selecting("auc").offer(1, scores(a=0.5), model(1.0))
 
 
 def test_a_selection_goes_on_from_its_state():
-    before = ModelSelection("f1")
+    before = selecting("f1")
     before.offer(1, scores(easy=0.8, hard=0.2), model(1.0))
     state = before.state_dict()
-    after = ModelSelection("f1")
+    after = selecting("f1")
     after.load_state_dict({**json.loads(json.dumps({**state, "model": None})), "model": state["model"]})
     assert after.offer(2, scores(easy=0.7), model(2.0)) == before.offer(2, scores(easy=0.7), model(2.0))
     assert after.choice == before.choice
@@ -74,7 +86,7 @@ def test_a_selection_goes_on_from_its_state():
 
 
 def test_a_site_that_scores_for_the_first_time_begins_the_comparison_anew():
-    selection = ModelSelection("f1")
+    selection = selecting("f1")
     selection.offer(1, scores(a=0.9), model(1.0))
     selection.offer(2, scores(a=0.95, b=0.5), model(2.0))
     assert selection.choice["round"] == 2
@@ -82,7 +94,6 @@ def test_a_site_that_scores_for_the_first_time_begins_the_comparison_anew():
     assert selection.choice["round"] == 2
 
 
-CLASSES = ("nevus", "melanoma")
 SMALL = [[88, 2], [0, 2]]  # one melanoma more or less is 0.25 of this site's balanced accuracy
 LARGE = [[80, 20], [10, 30]]
 
@@ -92,9 +103,9 @@ def answers(log_likelihood=-0.5, minimum=0, **matrices):
     metrics, counts = {}, {}
     for site, rows in matrices.items():
         matrix = np.array(rows)
-        found = {**metrics_from_confusion(matrix), "log_likelihood": log_likelihood}
+        found = {**metrics_of(matrix), "log_likelihood": log_likelihood}
         metrics[site] = {f"validation.{name}": value for name, value in found.items()}
-        counts[site] = site_counts(cases_from_confusion(matrix), minimum)
+        counts[site] = site_counts([cases_from_confusion(matrix)], minimum)
     return metrics, counts
 
 
@@ -104,19 +115,19 @@ def offered(selection, number, metrics, counts):
 
 @pytest.mark.parametrize("metric", ["balanced_accuracy", "f1_macro", "f1_weighted", "accuracy"])
 def test_sites_are_pooled_by_their_counts_and_not_averaged(metric):
-    found = offered(ModelSelection(metric, CLASSES), 1, *answers(a=SMALL, b=LARGE))
-    pooled = metrics_from_confusion(np.array(SMALL) + np.array(LARGE))
+    found = offered(selecting(metric), 1, *answers(a=SMALL, b=LARGE))
+    pooled = metrics_of(np.array(SMALL) + np.array(LARGE))
     assert (found["metric"], found["basis"]) == (metric, "pooled")
     assert found["score"] == pytest.approx(pooled[metric])
     together = cases_from_confusion(np.array(SMALL) + np.array(LARGE))
     expected = score_estimates(counts_of(together))[metric]
     assert (found["low"], found["high"]) == (pytest.approx(expected.low), pytest.approx(expected.high))
-    means = [metrics_from_confusion(np.array(matrix))[metric] for matrix in (SMALL, LARGE)]
+    means = [metrics_of(matrix)[metric] for matrix in (SMALL, LARGE)]
     assert found["mean"] == pytest.approx(sum(means) / 2)
 
 
 def test_two_images_of_a_small_site_do_not_select_the_model():
-    selection = ModelSelection("balanced_accuracy", CLASSES)
+    selection = selecting("balanced_accuracy")
     first = offered(selection, 1, *answers(a=[[88, 2], [1, 1]], b=[[85, 15], [8, 32]]))
     later = offered(selection, 2, *answers(a=SMALL, b=LARGE))
     assert later["mean"] > first["mean"]  # by the mean over sites the later model would win
@@ -126,7 +137,7 @@ def test_two_images_of_a_small_site_do_not_select_the_model():
 
 
 def test_with_too_few_cases_of_a_class_the_log_likelihood_selects_and_the_record_has_the_reason():
-    selection = ModelSelection("balanced_accuracy", CLASSES)
+    selection = selecting("balanced_accuracy")
     offered(selection, 1, *answers(-0.4, a=SMALL, b=[[50, 10], [3, 2]]))
     offered(selection, 2, *answers(-0.9, a=SMALL, b=[[50, 10], [0, 5]]))  # a better balanced accuracy
     assert {key: selection.choice[key] for key in ("round", "metric", "score")} == {
@@ -139,7 +150,7 @@ def test_with_too_few_cases_of_a_class_the_log_likelihood_selects_and_the_record
 
 
 def test_a_site_without_counts_makes_it_the_mean_over_sites_for_the_rest_of_the_run():
-    selection = ModelSelection("balanced_accuracy", CLASSES)
+    selection = selecting("balanced_accuracy")
     metrics, counts = answers(a=LARGE, b=LARGE)
     assert offered(selection, 1, metrics, counts)["basis"] == "pooled"
     assert offered(selection, 2, metrics, {"a": counts["a"]})["note"] == "no counts from b: mean over sites"
@@ -148,18 +159,26 @@ def test_a_site_without_counts_makes_it_the_mean_over_sites_for_the_rest_of_the_
 
 
 def test_suppressed_counts_are_no_support():
-    found = offered(ModelSelection("balanced_accuracy", CLASSES), 1, *answers(minimum=10, a=SMALL, b=LARGE))
+    found = offered(selecting("balanced_accuracy"), 1, *answers(minimum=10, a=SMALL, b=LARGE))
     assert found["support"] == {"nevus": 100, "melanoma": 40}  # the small site hides both classes
     assert found["score"] == pytest.approx((0.8 + 0.75) / 2)
 
 
 def test_the_pooled_state_survives_a_checkpoint():
-    before = ModelSelection("balanced_accuracy", CLASSES)
+    before = selecting("balanced_accuracy")
     offered(before, 1, *answers(a=SMALL, b=LARGE))
-    after = ModelSelection("balanced_accuracy", CLASSES)
+    after = selecting("balanced_accuracy")
     after.load_state_dict({**json.loads(json.dumps({**before.state_dict(), "model": None})), "model": before.model})
     only = answers(b=[[70, 30], [5, 35]])  # the other site counts with its last counts
     assert offered(after, 2, *only) == offered(before, 2, *only)
+
+
+def test_a_site_whose_policy_hides_a_class_has_no_mean_and_the_log_likelihood_selects():
+    metrics, counts = answers(minimum=10, a=SMALL)
+    told = {name: value for name, value in metrics["a"].items() if not name.endswith("balanced_accuracy")}
+    found = offered(selecting("balanced_accuracy"), 1, {"a": told}, counts)
+    assert (found["metric"], found["score"]) == ("log_likelihood", -0.5)
+    assert "hidden" in found["note"]
 
 
 def finding_scores(n=10, **metrics):
@@ -167,7 +186,7 @@ def finding_scores(n=10, **metrics):
 
 
 def test_models_of_findings_are_compared_over_the_sites_with_enough_images():
-    selection = ModelSelection("auc_macro", ("effusion", "mass"), multi=True)
+    selection = selecting("auc_macro", "multi")
     sites = {"a": finding_scores(auc_macro=0.6), "b": finding_scores(auc_macro=0.8), "few": finding_scores()}
     assert selection.offer(1, sites, model(1.0))["score"] == pytest.approx(0.7)
     selection.offer(2, {**sites, "a": finding_scores(auc_macro=0.5)}, model(2.0))
@@ -177,10 +196,10 @@ def test_models_of_findings_are_compared_over_the_sites_with_enough_images():
 
 
 def test_without_enough_images_of_a_finding_the_likelihood_of_all_images_selects():
-    selection = ModelSelection("auc_macro", ("effusion", "mass"), multi=True)
+    selection = selecting("auc_macro", "multi")
     found = selection.offer(1, {"a": finding_scores(30), "b": finding_scores(10, log_likelihood=-0.3)}, model(1.0))
     assert (found["metric"], found["score"]) == ("log_likelihood", pytest.approx(-0.6))
-    assert found["note"].startswith("no finding has 10 validation images with it and 10 without at a site")
+    assert found["note"].startswith("no finding has enough validation images with it and without at a site")
 
 
 @pytest.mark.parametrize(("task", "chosen"), [("single", "balanced_accuracy"), ("multi", "auc_macro")])
