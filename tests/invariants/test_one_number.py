@@ -17,11 +17,11 @@ from rich.console import Console
 from sklearn import metrics as sk
 
 import grandrounds as gr
-from grandrounds.deployment.operation.status import run_status
 from grandrounds.console.scores import COLUMNS, facts, score_table
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.data.site import read_site_config
 from grandrounds.deployment.operation.monitor import score_curve
+from grandrounds.deployment.operation.status import run_status
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.format import SCORE_NAMES
@@ -66,7 +66,9 @@ def in_table(done: Finished) -> Numbers:
     found = {}
     for row in rows:
         for name, cell in zip(names, row[-len(names) :], strict=True):
-            if row[0] in (*SITES, "mean", "pooled") and (match := re.fullmatch(r"(\d\.\d+)\*?(?: \((\d+)/\d+\))?", cell)):
+            if row[0] in (*SITES, "mean", "pooled") and (
+                match := re.fullmatch(r"(\d\.\d+)\*?(?: \((\d+)/\d+\))?", cell)
+            ):
                 part = "sites" if row[0] == "mean" else "classes"
                 found[row[0], f"{name}_of_{match[2]}_{part}" if match[2] else name] = Shown(float(match[1]), 5.1e-4)
     return found
@@ -196,7 +198,9 @@ def predictions(done: Finished, site: str) -> tuple[np.ndarray, np.ndarray]:
 def of_scikit_learn(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
     """Scores of one class per image, or means over findings of those of each finding, of classes that occur."""
     if labels.ndim > 1:
-        each = [_of_finding(*column) for column in zip(labels.T, probabilities.T, strict=True) if set(column[0]) == {0, 1}]
+        each = [
+            _of_finding(*column) for column in zip(labels.T, probabilities.T, strict=True) if set(column[0]) == {0, 1}
+        ]
         return {name: float(np.mean([scores[name] for scores in each])) for name in each[0]}
     called, there = probabilities.argmax(axis=1), np.unique(labels)
     averaged = {
@@ -270,7 +274,9 @@ TRAFFIC: Mapping[str, Callable[[Finished], tuple[Shown, Shown]]] = {
     "printed": lambda done: _told("\n".join(facts(done.summary))),
     "report.json": lambda done: _parts(read(done.report / "report.json")["runs"][0]["bytes"]),
     "page": lambda done: _told((done.report / "report.html").read_text()),
-    "status": lambda done: tuple(Shown(run_status(done.workspace / "results").runs[0]["moved"][way]) for way in ("down", "up")),
+    "status": lambda done: tuple(
+        Shown(run_status(done.workspace / "results").runs[0]["moved"][way]) for way in ("down", "up")
+    ),
     "model card": lambda done: _parts(read(done.card)["training"]["bytes"]),
 }
 
@@ -299,7 +305,9 @@ def test_the_score_that_selected_is_the_same_in_summary_events_monitor_and_repor
 def test_an_external_evaluation_has_one_number_in_its_json_tables_and_report(make, kind, tmp_path):
     done = make(kind)
     name = done.summary["configuration"]["problem"]["dataset"]
-    folder = phantom_site("elsewhere", tmp_path, images=240, size=32, **({} if kind == "classes" else {"dataset": name}))
+    folder = phantom_site(
+        "elsewhere", tmp_path, images=240, size=32, **({} if kind == "classes" else {"dataset": name})
+    )
     found = gr.evaluate(done.workspace, {"elsewhere": read_site_config(folder)[name]}, minimum=1, progress=False)
     predicted = found.predictions["elsewhere"]
     oracle = of_scikit_learn(predicted.labels, predicted.probabilities)
@@ -309,7 +317,9 @@ def test_an_external_evaluation_has_one_number_in_its_json_tables_and_report(mak
     assert {"balanced_accuracy", "auc_macro"} <= shared
     for score in shared:
         assert written[score]["value"] == pytest.approx(oracle[score], abs=WRITTEN)
-        assert tables["pooled"][score] == tables["sites"]["elsewhere"][score] == pytest.approx(oracle[score], abs=WRITTEN)
+        assert (
+            tables["pooled"][score] == tables["sites"]["elsewhere"][score] == pytest.approx(oracle[score], abs=WRITTEN)
+        )
         assert found.scores().loc["elsewhere", score] == pytest.approx(oracle[score], abs=WRITTEN)
 
 

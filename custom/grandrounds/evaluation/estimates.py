@@ -34,7 +34,7 @@ from grandrounds.evaluation.metrics import (
 from grandrounds.evaluation.score import Score, no_score
 
 AUC_RESAMPLES = 200
-NO_CLASS = "no image of a class"
+NO_CLASS, NO_CASE = "no image of a class", "no case"
 
 Array = NDArray[np.float64]
 
@@ -158,13 +158,15 @@ def pooled_counts(
 def class_estimates(counts: ClassCounts) -> list[dict[str, Score]]:
     """Precision (zero where the class is never predicted), sensitivity, F1 and specificity of each class."""
     columns = _class_columns(counts)
+    known = {name: np.isfinite(values) for name, (values, _) in columns.items()}
     return [
         {
             name: Score(
                 float(values[number]),
-                float(interval.low[number]),
-                float(interval.high[number]),
-                int((counts.negatives if name == "specificity" else counts.positives)[number]),
+                float(interval.low[number] if known[name][number] else math.nan),
+                float(interval.high[number] if known[name][number] else math.nan),
+                behind := int((counts.negatives if name == "specificity" else counts.positives)[number]),
+                "" if behind else NO_CASE,
             )
             for name, (values, interval) in columns.items()
         }

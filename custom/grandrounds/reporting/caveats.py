@@ -255,7 +255,7 @@ def _of_unequal_sites(sites: Mapping[str, EvalRecord]) -> list[str]:
     With fewer classes guessing is right more often, so sites with other classes are not compared. The difference has the
     interval of Zou and Donner at a level of 5 % over the number of pairs.
     """
-    scored = {site: group for site, group in sites.items() if METRIC in group.scores and group.scores[METRIC].enough}
+    scored = {site: group for site, group in sites.items() if group.score(METRIC).known}
     pairs = [
         (worse, better)
         for worse, better in permutations(scored, 2)
@@ -281,7 +281,7 @@ def _of_unequal_sites(sites: Mapping[str, EvalRecord]) -> list[str]:
 
 
 def _tested_classes(group: EvalRecord) -> list[bool]:
-    return [found["sensitivity"].enough for found in group.classes]
+    return [found["sensitivity"].known for found in group.classes]
 
 
 def _of_calibration(scores: RunScores) -> list[str]:

@@ -164,7 +164,7 @@ def _values(pair: tuple[Run, Run], scores: Mapping[str, RunScores], metric: str)
     """The score of both runs over all test images of the sites that both have; None without any."""
     if not any(run.tests.predictions for run in pair):
         known = [scores[run.name].headline(metric) for run in pair]
-        first, second = (one.value if one and one.enough else math.nan for one in known)
+        first, second = (one.value if one and one.known else math.nan for one in known)
         return None if math.isnan(first) or math.isnan(second) else (first, second)
     sites = natural_sorted(set(pair[0].tests.predictions) & set(pair[1].tests.predictions))
     if not sites:

@@ -220,10 +220,10 @@ def site_estimates(report: Report, method: str) -> dict[str, Score]:
 def mean_of_seeds(estimates: Sequence[Score | None]) -> Score | None:
     """One estimate of several seeds: their mean, with Student's interval over three or more; None where no seed has it.
 
-    Of one seed it is that seed's own, whose interval is of test cases. A score of too few cases counts only alone.
+    Of one seed it is that seed's own, whose interval is of test cases.
     """
     found = [estimate for estimate in estimates if estimate]
-    known = [estimate for estimate in found if estimate.enough]
+    known = [estimate for estimate in found if estimate.known]
     if len(known) <= 1:
         return (known or found)[0] if found else None
     mean, low, high = comparisons.mean_of_seeds([estimate.value for estimate in known])

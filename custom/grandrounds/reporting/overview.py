@@ -121,7 +121,7 @@ def _sites(report: Report) -> tuple[str, list[str]]:
 
 def _score(report: Report) -> tuple[str, list[str]]:
     found = {method: over_seeds(report, method) for method in report.methods}
-    known = {method: estimate for method, estimate in found.items() if estimate and estimate.enough}
+    known = {method: estimate for method, estimate in found.items() if estimate and estimate.known}
     if not known:
         return "not known", _last_validation(report)
     best = max(known, key=lambda method: known[method].value)
@@ -312,7 +312,7 @@ def _reference_rows(report: Report, columns: int, repeated: bool) -> list[list[C
 
 
 def _range(estimates: Sequence[Score | None]) -> str:
-    values = [estimate.value for estimate in estimates if estimate and estimate.enough]
+    values = [estimate.value for estimate in estimates if estimate and estimate.known]
     return f"{min(values):.2f} to {max(values):.2f}" if len(values) > 1 else ""
 
 

@@ -97,7 +97,7 @@ def test_a_job_without_a_common_model_shows_the_sites_own_ones():
 def test_facts_are_selection_bytes_and_time(make_summary):
     assert facts(make_summary()) == [
         "selected: the model after round 1 of 2 (balanced_accuracy 0.500, mean over the sites' validation images)",
-        "moved: 3.0 MB to the sites, 0.4 MB from them",
+        "moved: 3.0 MB to the sites, 400.0 kB from them",
         "time: 1 min 15 s in 2 rounds",
     ]
 

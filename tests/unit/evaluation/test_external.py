@@ -11,6 +11,7 @@ from PIL import Image
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.explanation.grad_cam import prediction_maps
 from grandrounds.evaluation.external import (
     ImagePredictions,
     labels_are_groups,
@@ -18,7 +19,6 @@ from grandrounds.evaluation.external import (
     predict_images,
     write_predictions,
 )
-from grandrounds.evaluation.grad_cam import prediction_maps
 from grandrounds.evaluation.per_class import grouping_of
 from grandrounds.models.registry import build_model
 from grandrounds.models.trained import load_trained

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.evaluation.grad_cam import (
+from grandrounds.evaluation.explanation.grad_cam import (
     class_activation,
     grad_cam,
     last_maps,

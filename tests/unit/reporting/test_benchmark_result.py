@@ -177,9 +177,9 @@ def test_areas_by_site_are_compared_by_area(file):
         read_run(file(content), content["method"])
         for content in (one_model(), {**one_model(), "method": "single", "models": alone})
     )
-    assert (fed.model, single.model, fed.rounds) == ("common", "own", 9)
-    assert fed.bytes == {"site-1": {"up.update": 3}}
-    assert single.site_metrics["site-2"] == {"auroc": 0.625, "average_precision": 0.25, "n": 20, "malignant": 5}
+    assert (fed.tests.model, single.tests.model, fed.log.rounds) == ("common", "own", 9)
+    assert fed.log.bytes == {"site-1": {"up.update": 3}}
+    assert single.tests.sites["site-2"].exact == {"auroc": 0.625, "average_precision": 0.25, "n": 20, "malignant": 5}
     report = report_on([fed, single], reference="single")
     assert report.metric == "auroc"
     assert report.comparison.differences["fed"].mean == pytest.approx(0.75 - 0.5625)
@@ -216,9 +216,9 @@ def budgets(tmp_path):
 
 def test_a_result_with_a_budget_shows_it_for_all_sites(budgets):
     plain, eight = budgets.runs[:2]
-    assert (eight.sites, eight.contributions) == (("site-1", "site-2"), {"site-1": 3, "site-2": 2})
-    assert [(spent.unit, spent.epsilon, spent.delta) for spent in eight.spent] == [("record", 7.99, 1e-4)]
-    assert plain.spent == ()
+    assert (eight.log.sites, eight.log.contributions) == (("site-1", "site-2"), {"site-1": 3, "site-2": 2})
+    assert [(spent.unit, spent.epsilon, spent.delta) for spent in eight.origin.spent] == [("record", 7.99, 1e-4)]
+    assert plain.origin.spent == ()
     assert budgets.scores["eight"].pooled.scores["auc_macro"].value == 0.75
 
 

@@ -35,7 +35,7 @@ def real(make_run, tmp_path):
 
 def test_nothing_that_a_report_writes_has_a_small_count(real, small_counts):
     assert small_counts(real) == []
-    assert "too few (under 10)" in (real / "report.html").read_text()
+    assert "fewer than 10 cases" in (real / "report.html").read_text()
 
 
 def test_the_search_finds_the_small_counts_of_a_simulation(make_run, tmp_path, small_counts):

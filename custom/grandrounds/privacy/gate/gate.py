@@ -161,7 +161,7 @@ class Gate:
         for name, cost in costs.items():
             self._book(facts, name, cost)
         treated = {name: self._treated(name, known) for name in known.releases}
-        known = _without_scores_of_hidden(known, treated)
+        known = without_scores_of_hidden(known, treated)
         self._audit(facts, known, costs, failure)
         task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
         numbers = {name: value for name, value in known.scalars.items() if name != SPENT}
@@ -333,7 +333,7 @@ def described(facts: TaskFacts | None) -> dict[str, str | int]:
     }
 
 
-def _without_scores_of_hidden(known: Inspected, treated: Mapping[str, Mapping[str, Tensor]]) -> Inspected:
+def without_scores_of_hidden(known: Inspected, treated: Mapping[str, Mapping[str, Tensor]]) -> Inspected:
     """Without exact scores of single classes beside counts of which a class is hidden: they would give the counts away."""
     hiding = [model for model, name in COUNTS.items() if name in treated and bool((treated[name][PATIENTS] < 0).any())]
     told = {f"{model}.{score}" for model in hiding for score in OF_CLASSES} & known.scalars.keys()

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.site import locate_dataset
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.embeddings import PERPLEXITY, plane_of, site_silhouette
-from grandrounds.evaluation.grad_cam import prediction_maps, scenarios
+from grandrounds.evaluation.explanation.embeddings import PERPLEXITY, plane_of, site_silhouette
+from grandrounds.evaluation.explanation.grad_cam import prediction_maps, scenarios
 from grandrounds.models.split import split_network
 from grandrounds.reporting.comparison import require_one_vocabulary
 from grandrounds.reporting.figures.images import (

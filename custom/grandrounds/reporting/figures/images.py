@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from grandrounds.checks import require_at_least
-from grandrounds.evaluation.grad_cam import Scenario, share_inside
+from grandrounds.evaluation.explanation.grad_cam import Scenario, share_inside
 from grandrounds.ordering import natural_sorted
 from grandrounds.plotting import COLOURS, NORMAL, SMALL, new_figure
 
@@ -163,7 +163,7 @@ def plane_figure(
 
     Args:
         planes: by the model's name, the images' positions, shape ``(images, 2)``, see
-            :func:`~grandrounds.evaluation.embeddings.plane_of`.
+            :func:`~grandrounds.evaluation.explanation.embeddings.plane_of`.
         sites: the hospital of each image; with more hospitals than colours, colours repeat.
         malignant: shape ``(images,)``; crosses, all others are circles.
         captions: by the model's name, written below its panel.
@@ -215,8 +215,8 @@ def scenario_figure(
     Args:
         images: shape ``(images, height, width, channels)``.
         maps: by model, from 0 to 1, shape ``(images, height, width)``, see
-            :func:`~grandrounds.evaluation.grad_cam.class_activation`.
-        found: indices of the images by scenario, see :func:`~grandrounds.evaluation.grad_cam.scenarios`.
+            :func:`~grandrounds.evaluation.explanation.grad_cam.class_activation`.
+        found: indices of the images by scenario, see :func:`~grandrounds.evaluation.explanation.grad_cam.scenarios`.
         ours: the model in question, one of ``maps``.
         reference: the model that it extends.
         breast: whether the images are prepared mammograms: below a map is its share inside the breast (without activation

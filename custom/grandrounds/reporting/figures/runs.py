@@ -183,7 +183,7 @@ def site_figure(
         offset = (number - (len(scores) - 1) / 2) * step
         for row, site in enumerate(sites):
             estimate = found.get(site)
-            if estimate is None or not estimate.enough:
+            if estimate is None or not estimate.known:
                 continue
             colour = looks(sites)[site].colour if len(scores) == 1 else look.colour
             axes.plot([estimate.low, estimate.high], [row + offset] * 2, color=colour, linewidth=1.3)

@@ -1,23 +1,30 @@
 """Counts leave a site when its policy names them, with the policy's minimum; else they stay, and the scores do not."""
 
+from itertools import product
+
+import numpy as np
 import pytest
 import torch
 
-from grandrounds.privacy.gate.inspection import Part
+from grandrounds.evaluation.bootstrap import cases_from_confusion
+from grandrounds.evaluation.counts import site_counts
+from grandrounds.evaluation.metrics import OF_CLASSES, confusion_scores
+from grandrounds.privacy.gate.gate import without_scores_of_hidden
+from grandrounds.privacy.gate.inspection import Inspected, Part
 from grandrounds.privacy.gate.policy import ReleaseRule
 from grandrounds.privacy.gate.treatment import CountSupport
 from grandrounds.protocol.messages import ReleaseKind
 
 
 def tensors(rows):
-    counts = torch.tensor(rows, dtype=torch.int64)
+    counts = torch.tensor([rows], dtype=torch.int64)
     return {"images": counts, "patients": counts.clone()}
 
 
 def test_counts_below_the_policys_minimum_are_hidden_with_those_that_would_give_them_away():
     sent = tensors([[90, 15, 24], [30, 20, 15], [12, 4, 0]])
     shown = CountSupport(10).apply(sent)
-    assert shown["images"].tolist() == [[90, 15, 24], [-1, -1, 15], [-1, -1, 0]]
+    assert shown["images"].tolist() == [[[90, 15, 24], [-1, -1, 15], [-1, -1, 0]]]
     assert torch.equal(shown["patients"] == -1, shown["images"] == -1)
     assert CountSupport(2).apply(sent)["images"].tolist() == sent["images"].tolist()
 
@@ -31,3 +38,68 @@ def test_the_rule_fits_counts_alone():
     rule = ReleaseRule(ReleaseKind.COUNTS, "counts_*", CountSupport(10), ("images", "patients"))
     assert rule.treatment.name == "minimum_support"
     assert Part("APP_DEFINED", {"release": "counts"}, {}).meta["release"] == rule.kind
+
+
+def tables_with_two_hidden_classes(count=40):
+    """Confusion matrices of which the policy's minimum hides two classes, with the counts that leave."""
+    generator = np.random.default_rng(7)
+    while count:
+        sizes = np.array([generator.integers(1, 10), generator.integers(12, 30), *generator.integers(30, 60, 2)])
+        matrix = np.stack(
+            [
+                generator.multinomial(size, generator.dirichlet(np.eye(4)[row] * 4 + 0.4))
+                for row, size in enumerate(sizes)
+            ]
+        )
+        shown = site_counts([cases_from_confusion(matrix)], 10)
+        if shown.hidden[0].tolist() == [True, True, False, False] and (shown.images[0, :, 2] >= 0).all():
+            count -= 1
+            yield matrix, shown.images[0]
+
+
+def candidates(matrix, shown, balanced):
+    """All correct and missed images of the first class that agree with what leaves: counts, n, accuracy, and a score."""
+    true, hidden = matrix.sum(axis=1), shown[:, 0] < 0
+    right = int(np.trace(matrix))
+    correct, missed = right - shown[~hidden, 0].sum(), matrix.sum() - right - shown[~hidden, 1].sum()
+    sensitivities = np.diag(matrix) / true
+    found = set()
+    for one, two in product(range(correct + 1), range(missed + 1)):
+        sizes = one + two, correct - one + missed - two
+        if min(sizes) == 0 or not 1 <= sizes[0] < 10:
+            continue
+        guess = (one / sizes[0] + (correct - one) / sizes[1] + sensitivities[~hidden].sum()) / 4
+        if balanced is None or abs(guess - balanced) < 1e-6:
+            found.add((one, two))
+    return found
+
+
+def test_what_leaves_beside_a_table_no_longer_determines_its_hidden_cells():
+    """With the exact balanced accuracy the cells of a class of few patients were found; the gate keeps it now."""
+    unique = []
+    for matrix, shown in tables_with_two_hidden_classes():
+        exact = {name: float(value) for name, value in confusion_scores(matrix).items()}
+        unique.append(len(candidates(matrix, shown, exact["balanced_accuracy"])) == 1)
+        released = through_the_gate(matrix, exact)
+        assert {"n", "accuracy"} <= released.keys()
+        assert not OF_CLASSES & released.keys()
+        assert len(candidates(matrix, shown, released.get("balanced_accuracy"))) > 1
+    assert np.mean(unique) > 0.5, "else there was nothing to protect"
+
+
+def test_an_exact_score_leaves_beside_a_table_that_hides_nothing():
+    matrix = np.array([[40, 20], [15, 30]])
+    exact = {name: float(value) for name, value in confusion_scores(matrix).items()}
+    assert through_the_gate(matrix, exact)["balanced_accuracy"] == exact["balanced_accuracy"]
+
+
+def through_the_gate(matrix, exact):
+    """The numbers that the gate lets out beside the counts of a model's test, by name of the score."""
+    counts = site_counts([cases_from_confusion(matrix)])
+    tensors = {"images": torch.from_numpy(counts.images), "patients": torch.from_numpy(counts.patients)}
+    scalars = {f"common.{name}": value for name, value in {**exact, "n": float(matrix.sum())}.items()}
+    rule = ReleaseRule(ReleaseKind.COUNTS, "counts_*", CountSupport(10), ("images", "patients"))
+    known = Inspected({"counts_common": (rule, tensors)}, scalars, {}, (), 1)
+    left = without_scores_of_hidden(known, {"counts_common": CountSupport(10).apply(tensors)})
+    assert left.scalars.keys() | set(left.withheld) == scalars.keys()
+    return {name.removeprefix("common."): value for name, value in left.scalars.items()}

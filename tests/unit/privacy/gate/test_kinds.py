@@ -26,7 +26,7 @@ def test_only_the_model_update_is_a_weight_difference_to_flare():
 
 
 def test_findings_have_forms_of_their_own():
-    forms = {SINGLE: [(3, 3), (3, 3), (3,)], FINDINGS: [(3, 2, 3), (6, 2), (6,)]}
+    forms = {SINGLE: [(1, 3, 3), (3, 3), (3,)], FINDINGS: [(3, 2, 3), (6, 2), (6,)]}
     kinds = (ReleaseKind.COUNTS, ReleaseKind.CLASS_STATISTICS, ReleaseKind.CLASS_STATISTICS)
     for (task, shapes), others in zip(forms.items(), reversed(forms.values()), strict=True):
         expected = Expected(1, "run", 3, {}, {"train": 9, "val": 9, "test": 9}, task=task)
