@@ -14,7 +14,7 @@ FLAGS = {"multi", "is_multi", "of_findings"}
 OBJECTS = {"SINGLE", "FINDINGS"}
 CLASSES = {"Task", *(type(task).__name__ for task in (SINGLE, FINDINGS))}
 NAMES = {SINGLE.name, FINDINGS.name}
-UNFINISHED = {"api", "console", "evaluation", "federation", "methods", "protocol", "reporting"}
+UNFINISHED = {"api", "evaluation", "protocol", "reporting"}
 """Folders in which flags still stand."""
 
 

@@ -84,7 +84,7 @@ def test_what_leaves_beside_a_table_no_longer_determines_its_hidden_cells():
         assert {"n", "accuracy"} <= released.keys()
         assert not OF_CLASSES & released.keys()
         assert len(candidates(matrix, shown, released.get("balanced_accuracy"))) > 1
-    assert np.mean(unique) > 0.5, "else there was nothing to protect"
+    assert np.mean(unique) > 0.25, "else there was nothing to protect"
 
 
 def test_an_exact_score_leaves_beside_a_table_that_hides_nothing():
