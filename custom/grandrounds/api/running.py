@@ -24,7 +24,8 @@ from grandrounds.files import read_json_object
 from grandrounds.protocol.task_multi import CALLED_FROM
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.run import Run as ReadRun
-from grandrounds.reporting.runs import read_run, record_folder, tested_models
+from grandrounds.reporting.run import tested_models
+from grandrounds.reporting.runs import read_run, record_folder
 from grandrounds.reporting.table import NAMES, table_rows
 
 if TYPE_CHECKING:

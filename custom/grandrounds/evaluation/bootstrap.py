@@ -5,7 +5,6 @@ A case is a patient or lesion; intervals are of cases, never of single images.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
-from grandrounds.evaluation.intervals import CONFIDENCE
 from grandrounds.evaluation.metrics import confusion_matrix
 
 if TYPE_CHECKING:
@@ -156,14 +154,6 @@ def _numbered(images: int, groups: Sequence[str] | None) -> NDArray[np.int64]:
     if groups is None:
         return np.arange(images)
     return np.unique(np.array(groups, np.str_), return_inverse=True)[1].astype(np.int64)
-
-
-def interval_of(draws: NDArray[np.float64]) -> tuple[float, float]:
-    """The 95 % percentile interval of a score's bootstrap draws, shape ``(resamples,)``; NaN without a draw."""
-    if not len(draws):
-        return math.nan, math.nan
-    low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
 
 
 def resampled_weights(cases: Cases, generator: np.random.Generator, resamples: int = RESAMPLES) -> NDArray[np.float32]:

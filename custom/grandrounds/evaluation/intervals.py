@@ -153,3 +153,11 @@ def correlations(draws: NDArray[np.floating]) -> Array:
     found = scaled.T @ scaled
     np.fill_diagonal(found, 1.0)
     return np.asarray(found, np.float64)
+
+
+def interval_of(draws: NDArray[np.float64]) -> tuple[float, float]:
+    """The 95 % percentile interval of a score's bootstrap draws, shape ``(resamples,)``; NaN without a draw."""
+    if not len(draws):
+        return math.nan, math.nan
+    low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)

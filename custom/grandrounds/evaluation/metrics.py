@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import require_at_least, require_probabilities
+from grandrounds.checks import require_at_least
 from grandrounds.evaluation.auc import macro_auc
 from grandrounds.evaluation.own_metrics import METRICS, own_scores
 from grandrounds.protocol.task import Task
@@ -96,10 +96,6 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
         (2, 0.5, 0.6931)
     """
     known, questions = task.known(labels), task.questions(labels, probabilities)
-    if task.exclusive:
-        import torch
-
-        require_probabilities(torch.as_tensor(probabilities), "probabilities")
     if not known.any():
         return {"n": 0}
     found = []
@@ -115,7 +111,7 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
     means = {
         name: float(np.mean([one[name] for one in found])) for name in task.selectable if found and name in found[0]
     }
-    own = own_scores(labels[known], probabilities[known]) if task.exclusive else {}
+    own = own_scores(labels[known], probabilities[known]) if set(METRICS.all()) & {*selectable_metrics(task)} else {}
     return metrics | means | own
 
 

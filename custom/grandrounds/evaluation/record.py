@@ -220,7 +220,7 @@ class EvalRecord:
     def confidence(self) -> dict[str, float]:
         """Calibration and risk of the probabilities, without intervals; empty where they are not known."""
         first = self.questions[0] if self.questions else None
-        if not self.task.exclusive or first is None or first.probabilities is None or first.count < MIN_CASES:
+        if len(self.questions) != 1 or first is None or first.probabilities is None or first.count < MIN_CASES:
             return {}
         return confidence_metrics(first.labels, first.probabilities)
 

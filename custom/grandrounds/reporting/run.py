@@ -202,3 +202,8 @@ class Run:
     def history(self) -> RunHistory:
         """What its figures over rounds are drawn from."""
         return RunHistory(self.log.events, self.log.sites, self.origin.communities, self.classes)
+
+
+def tested_models(summary: Mapping[str, Any]) -> list[str]:
+    """The models that were tested: ``common``, the one that the federation selected, and ``own``, each site's choice."""
+    return [model for model in MODELS if any(model in found for found in summary["records"].values())]

@@ -27,7 +27,7 @@ from grandrounds.protocol.names import SERVER, VALIDATION
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
 from grandrounds.reporting.predictions import read_site_curves, read_tests
-from grandrounds.reporting.run import MODELS, Origin, Run, RunLog, Spent, Tests
+from grandrounds.reporting.run import Origin, Run, RunLog, Spent, Tests, tested_models
 
 RESULTS, SELECTED = "results", "selected.pt"
 EXPECTED: Mapping[str, Any] = {
@@ -91,11 +91,6 @@ def read_run(path: Path, name: str, model: str | None = None) -> Run:
         notes=notes,
     )
     return Run(name, classes, log, _read_tests(answers, summary, sites, classes, model), origin)
-
-
-def tested_models(summary: Mapping[str, Any]) -> list[str]:
-    """The models that were tested: ``common``, the one that the federation selected, and ``own``, each site's choice."""
-    return [model for model in MODELS if any(model in found for found in summary["records"].values())]
 
 
 def read_models(path: Path) -> list[Run]:

@@ -16,7 +16,7 @@ from torch import nn
 
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.counts import SiteCounts
+from grandrounds.evaluation.counts import SiteCounts, counts_shape
 from grandrounds.evaluation.estimates import score_estimates
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import LINEAR, OF_CLASSES, SELECTABLE, site_metrics
@@ -77,6 +77,8 @@ class ModelSelection:
 
     def __init__(self, metric: str, problem: Problem) -> None:
         self._metric, self._task, self._classes = metric, problem.kind, problem.classes
+        # Counts of the classes of one question give its scores for all images together.
+        self._pools = counts_shape(self._task.answers(len(self._classes)))[0] == 1
         self._last: dict[str, EvalRecord] = {}
         self._basis = POOLED
         self._kept: dict[str, float] = {}
@@ -120,7 +122,7 @@ class ModelSelection:
         left = [basis for basis in BASES[BASES.index(self._basis) :] if basis in values]
         self._basis = left[0] if left else max(values, key=BASES.index)
         at_server = list(self._last) == [SERVER]
-        if not note and self._basis in {LIKELIHOOD, *(() if at_server else (MEAN,))} and self._task.exclusive:
+        if not note and self._basis in {LIKELIHOOD, *(() if at_server else (MEAN,))} and self._pools:
             note = "the counts of an earlier round were not enough"
         compared: dict[str, Any] = {
             "metric": LIKELIHOOD if self._basis == LIKELIHOOD else self._metric,
@@ -147,7 +149,7 @@ class ModelSelection:
 
     def _may_be_withheld(self, record: EvalRecord) -> bool:
         """Whether a record may lack the metric: where a class is hidden, or no question has enough images."""
-        return not self._task.exclusive or (self._metric in OF_CLASSES and bool(record.hidden.any()))
+        return not self._pools or (self._metric in OF_CLASSES and bool(record.hidden.any()))
 
     def keep(self, model_round: int, score: float | None, model: State | None) -> None:
         """Keep this model, whatever came before."""
@@ -176,12 +178,8 @@ class ModelSelection:
         records = [self._last[site] for site in natural_sorted(self._last)]
         together = pooled(records)
         known = [one.exact[self._metric] for one in records if self._metric in one.exact and self._enough(one)]
-        values = (
-            {MEAN: sum(known) / len(known)}
-            if known and (len(known) == len(records) or not self._task.exclusive)
-            else {}
-        )
-        if not self._task.exclusive:
+        values = {MEAN: sum(known) / len(known)} if known and (len(known) == len(records) or not self._pools) else {}
+        if not self._pools:
             return self._without_counts(values, together)
         if self._metric not in SELECTABLE:
             return _Scores(values, note=f"{self._metric} is not known from counts of predictions: mean over sites")
@@ -196,7 +194,7 @@ class ModelSelection:
 
     def _enough(self, record: EvalRecord) -> bool:
         """Whether a site's own score is of enough cases of one question at least, as far as its counts tell."""
-        if self._task.exclusive or not record.counts:
+        if self._pools or not record.counts:
             return True
         few = [bool((one.positives >= 0).all() and one.positives.min() < MIN_CASES) for one in record.tallies]
         return not all(few)
