@@ -28,6 +28,7 @@ import torch
 from benchmarks.processes import machine
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import SiteData, load_site_data, locate_dataset
+from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import choose_sites, simulate
@@ -175,7 +176,7 @@ class Experiment:
         """The row's job with all options."""
         job = load_job(self.method(row)["job"])
         job.options("problem").update(problem)
-        return with_preset(job, self.method(row).get("preset"), self.options(row))
+        return with_preset(job, self.method(row).get("preset"), parsed(job, self.options(row)))
 
     def options(self, row: Row) -> list[str]:
         """The row's options as assignments."""

@@ -20,7 +20,8 @@ from nvflare.app_common.app_event_type import AppEventType
 
 from benchmarks.measure import Cost, bytes_written, resident_mib
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.jobs import Job, load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.server.averaging import AveragingController
 from grandrounds.federation.site.context import SiteContext

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from grandrounds.data.partition.phantom_site import phantom_site
+from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import simulate
@@ -62,7 +63,8 @@ class Federation:
         """The job with further options; ``path`` puts another executor in, which gets the arguments as well."""
         name = name or self.name
         quick = [*QUICK.get(name, ANY_METHOD), "executor.device=cpu", *self.options]
-        job = with_preset(load_job(name), preset, [*quick, *assignments])
+        job = load_job(name)
+        job = with_preset(job, preset, parsed(job, [*quick, *assignments]))
         if path:
             entry = job.client["executors"][0]["executor"]
             entry["path"] = path

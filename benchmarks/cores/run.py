@@ -65,7 +65,8 @@ def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds:
     import torch
 
     from benchmarks.parties import QUIET, one_set_of_images, site_names
-    from grandrounds.deployment.jobs import load_job, with_options
+    from grandrounds.deployment.assignments import with_options
+    from grandrounds.deployment.jobs import load_job
     from grandrounds.deployment.simulate import simulate
     from grandrounds.federation.server.record import read_events
 

@@ -22,7 +22,8 @@ from typing import Any
 from benchmarks.experiment import DATA
 from benchmarks.measure import run, table
 from grandrounds.api.sites import Sites
-from grandrounds.deployment.jobs import Job, load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.simulate import Simulation, simulate
 from grandrounds.federation.server.robust import ContributionBounds
 from grandrounds.files import read_json_object, write_json

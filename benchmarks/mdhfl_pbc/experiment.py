@@ -23,6 +23,7 @@ from benchmarks.experiment import Experiment, Predicted, Row, Run, read_predicti
 from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import CONFIG_NAME
+from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import choose_sites, simulate
@@ -69,7 +70,7 @@ class Custom(Experiment):
         options = [*self.configuration["common"], *self.configuration["groups"]["pretraining"], f"executor.loss={loss}"]
         with (place / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            alone = with_preset(alone, "local", [*options, f"controller.seed={row.seed}"])
+            alone = with_preset(alone, "local", parsed(alone, [*options, f"controller.seed={row.seed}"]))
             simulate(alone, place / "run", sites, sites_dir=sites_dir)
         return place / "run" / "state" / alone.run_name
 

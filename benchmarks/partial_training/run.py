@@ -127,7 +127,8 @@ def possible(method: str, layers: str) -> bool:
 def case(method: str, layers: str) -> dict[str, Any]:
     """One method with one choice of layers."""
     from benchmarks.parties import one_set_of_images, run_clocked, site_names
-    from grandrounds.deployment.jobs import load_job, with_options
+    from grandrounds.deployment.assignments import with_options
+    from grandrounds.deployment.jobs import load_job
 
     trainable, views = CASES[layers]
     rounds = WARM_UP[views] + COUNTED + 1

@@ -21,7 +21,8 @@ from grandrounds.data.batches import index_batches
 from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.site import load_site_data, read_site_config
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.methods.supervised.loss import median_class_weights

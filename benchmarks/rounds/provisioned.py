@@ -17,7 +17,8 @@ from benchmarks.measure import MEBIBYTE, run, spread, table
 from benchmarks.parties import SMALL_TRAINING
 from benchmarks.processes import resident_bytes
 from benchmarks.rounds.simulator import BEYOND, SAMPLE_SECONDS, beyond_training
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 
 SITES, ROUNDS = (2, 4), 20
 

@@ -22,7 +22,8 @@ from benchmarks.measure import MEBIBYTE, run, spread, table
 from benchmarks.parties import SMALL_TRAINING, one_set_of_images, site_names
 from benchmarks.processes import children_of, proportional_bytes
 from grandrounds.deployment import simulate as engine
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.federation.server.record import read_events
 
 FORKED, STARTED = "forked", "started"

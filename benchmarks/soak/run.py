@@ -30,7 +30,8 @@ from benchmarks.federation import KINDS, FederatedRun, new_federation, started_r
 from benchmarks.measure import MEBIBYTE, run, table
 from benchmarks.processes import resident_bytes
 from benchmarks.soak.faults import TRAINING, RandomFaults, processes
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.federation.checkpoints import read_saved
 from grandrounds.plotting import BLUE, label_axes, new_figure
 

@@ -14,7 +14,8 @@ from typing import Any
 import benchmarks.wire.run as wire
 from benchmarks.measure import run, table
 from benchmarks.parties import site_names
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.encrypted import decrypt_mean, encrypt_model, encryption_of
 from grandrounds.federation.keys import SERVER_KEY, SITE_KEY

@@ -23,6 +23,7 @@ from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
 
 from benchmarks.measure import run, table
 from benchmarks.parties import site_names
+from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import simulate
@@ -68,7 +69,7 @@ def bytes_of(name: str, job: str, more: tuple[str, ...], folder: Path) -> dict[s
     workspace = folder / name.replace(" ", "_").replace(",", "")
     source, _, preset = job.partition(":")
     loaded = load_job(source)
-    configured = with_preset(loaded, preset or None, accepted(loaded, [*COMMON, *more]))
+    configured = with_preset(loaded, preset or None, parsed(loaded, accepted(loaded, [*COMMON, *more])))
     summary = simulate(configured, workspace, site_names(SITES))
     ends = [event for event in read_events(workspace / "results") if event["event"] == "round_end"]
     moved = {way: [0, *(end["moved"][way] for end in ends)] for way in ("down", "up")}

@@ -22,7 +22,8 @@ from typing import Any
 from benchmarks.federation import FederatedRun, free_port, new_federation, started_run
 from benchmarks.measure import MEBIBYTE, run, table
 from benchmarks.wire.link import Quality, SlowLink
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.local_federation import Federation
 from grandrounds.files import read_json_object, write_json
 

@@ -228,7 +228,7 @@ def require_type(value: Any, annotation: Any, name: str) -> None:
         Traceback (most recent call last):
         grandrounds.errors.ConfigurationError: controller.sites_per_round must be an integer or null, got 'abc'
     """
-    if not _fits(value, annotation):
+    if not fits(value, annotation):
         raise ConfigurationError(f"{name} must be {_description(annotation)}, got {value!r}")
 
 
@@ -262,8 +262,27 @@ def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group,
     return group(**own), {name: value for name, value in options.items() if name not in names}
 
 
+def by_key(options: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """Values of options by part and name.
+
+    Raises:
+        ConfigurationError: if an option has no part.
+
+    Example:
+        >>> by_key({"executor.steps": 3})
+        {('executor', 'steps'): 3}
+    """
+    values = {}
+    for name, value in options.items():
+        part, dot, option = name.partition(".")
+        if not dot:
+            raise ConfigurationError(f"{name}: expected part.option, such as executor.{name}")
+        values[part, option] = value
+    return values
+
+
 def option_types(component: type) -> dict[str, Any]:
-    """Annotations of all options that a component takes: those of its groups and keyword arguments, bases included.
+    """Annotations of all options that a component, or a group, takes: of its groups and keyword arguments, bases included.
 
     Example:
         >>> class Trainer:
@@ -271,15 +290,39 @@ def option_types(component: type) -> dict[str, Any]:
         >>> option_types(Trainer)
         {'device': <class 'str'>}
     """
-    groups_here = groups_of(component).values()
-    found = {name: known.type for group in groups_here for name, known in annotations_of(group).items()}
+    groups = _all_groups(component)
+    found = {name: known.type for group in groups for name, known in annotations_of(group).items()}
+    return {**{name: hint for name, (_, hint) in _keywords(component).items()}, **found}
+
+
+def option_defaults(component: type) -> dict[str, Any]:
+    """Defaults of those of :func:`option_types` that have one.
+
+    Example:
+        >>> class Trainer:
+        ...     def __init__(self, *, device: str = "cpu", steps: int) -> None: ...
+        >>> option_defaults(Trainer)
+        {'device': 'cpu'}
+    """
+    found = {name: parameter.default for name, (parameter, _) in _keywords(component).items()}
+    found |= {option.name: option.default for group in _all_groups(component) for option in describe(group)}
+    return {name: value for name, value in found.items() if value not in (MISSING, inspect.Parameter.empty)}
+
+
+def _all_groups(component: type) -> list[type[Options]]:
+    return [component] if issubclass(component, Options) else list(groups_of(component).values())
+
+
+def _keywords(component: type) -> dict[str, tuple[inspect.Parameter, Any]]:
+    """The keyword arguments of a constructor and of those of the bases that it passes others on to, with annotations."""
+    found: dict[str, tuple[inspect.Parameter, Any]] = {}
     for base in component.__mro__:
         if "__init__" not in vars(base):
             continue
         constructor = vars(base)["__init__"]
         parameters = inspect.signature(constructor).parameters.values()
         hints = get_type_hints(constructor)
-        own = {p.name: hints.get(p.name, Any) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        own = {p.name: (p, hints.get(p.name, Any)) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
         found = {**own, **found}
         if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
             break
@@ -313,16 +356,17 @@ def _annotation(hint: Any) -> Annotation:
     return Annotation(annotation, bounds, next((extra for extra in extras if isinstance(extra, str)), ""))
 
 
-def _fits(value: Any, annotation: Any) -> bool:
+def fits(value: Any, annotation: Any) -> bool:
+    """Whether a value is of an annotation's type, as :func:`require_type` checks it."""
     origin = get_origin(annotation) or annotation
     if annotation is Any:
         return True
     if origin in (Union, types.UnionType):
-        return any(_fits(value, choice) for choice in get_args(annotation))
+        return any(fits(value, choice) for choice in get_args(annotation))
     if origin is Literal:
         return any(value == choice and type(value) is type(choice) for choice in get_args(annotation))
     if origin in (list, tuple):
-        return isinstance(value, list | tuple) and all(_fits(entry, get_args(annotation)[0]) for entry in value)
+        return isinstance(value, list | tuple) and all(fits(entry, get_args(annotation)[0]) for entry in value)
     if annotation is None:
         return value is None
     if origin not in DESCRIPTIONS:

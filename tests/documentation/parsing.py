@@ -15,7 +15,7 @@ from nvflare import cli as flare
 
 from grandrounds.cli import build_app
 from grandrounds.commands.options import JobArguments
-from grandrounds.deployment.jobs import PARTS, check_job, class_of, job_names, load_job
+from grandrounds.deployment.jobs import PARTS, class_of, job_names, load_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import annotations_of, option_types, require_type
 from grandrounds.protocol.problem import Problem
@@ -79,7 +79,7 @@ def check_grandrounds(words: list[str]) -> None:
         return
     names = [field.name for field in fields(JobArguments) if field.name in given]
     arguments = JobArguments(**{name: given[name] for name in names} | {"job": job})
-    check_job(arguments.configured({}))
+    arguments.configured({}).checked()
 
 
 def descend(words: list[str]) -> tuple[Any, list[str]]:

@@ -12,8 +12,9 @@ from PIL import Image
 from grandrounds.data.datasets.blood import PBC_CLASSES
 from grandrounds.data.datasets.dermoscopy import HAM10000_CLASSES, HAM10000_MALIGNANCY
 from grandrounds.deployment import presets
-from grandrounds.deployment.jobs import Job
+from grandrounds.deployment.jobs import NO_VALUES, Job, Values
 from grandrounds.models.weights import import_torchvision
+from grandrounds.options import by_key
 
 DEVICES = ("rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias")
 SMALL = {
@@ -27,18 +28,18 @@ SMALL = {
     "executor.pretrain_epochs": 0.1,
 }
 """Options of a run that takes a second; a job that lacks one goes without it."""
-PRESET_IMAGE_SIZE = "problem.image_size=64"
+PRESET_IMAGE_SIZE = {("problem", "image_size"): 64}
 """In place of a preset's; a page may state another one."""
 with_preset = presets.with_preset
 
 
-def small(job: Job, preset: str | None, assignments: Sequence[str] = ()) -> Job:
+def small(job: Job, preset: str | None, values: Values = NO_VALUES) -> Job:
     """Set the options of a job, and then those of a small one; in place of ``with_preset``."""
-    before = [PRESET_IMAGE_SIZE] if preset else []
-    after = [f"{name}={value}" for name, value in SMALL.items() if _has(job, name)]
+    before = PRESET_IMAGE_SIZE if preset else NO_VALUES
+    after = by_key({name: value for name, value in SMALL.items() if _has(job, name)})
     if _has(job, "controller.public"):
-        after.append("controller.rounds=2")  # the first round only publishes
-    return with_preset(job, preset, [*before, *assignments, *after])
+        after["controller", "rounds"] = 2  # the first round only publishes
+    return with_preset(job, preset, {**before, **values, **after})
 
 
 def _has(job: Job, name: str) -> bool:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.site import networks
 from tests.federations import outcome, registered_small_networks

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grandrounds.deployment.jobs import check_job, write_job
+from grandrounds.deployment.jobs import write_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.engine import run_in_process
 from grandrounds.protocol.paths import DETAILS_VARIABLE
@@ -121,7 +121,7 @@ def test_too_few_sites_at_the_start_end_the_run_in_one_line(tiny, start):
 @pytest.mark.parametrize("metric", ["auc", "log_loss"])
 def test_a_metric_that_cannot_select_is_refused_before_anything_starts(tiny, metric):
     with pytest.raises(ConfigurationError, match=f"selection_metric must be one of accuracy, .* got '{metric}'"):
-        check_job(tiny("ssfl", f"controller.selection_metric={metric}"))
+        tiny("ssfl", f"controller.selection_metric={metric}").checked()
 
 
 def test_training_that_diverges_names_the_step_and_what_to_change(tiny, start):

@@ -6,7 +6,8 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import read_events
 from grandrounds.protocol.messages import floating_entries

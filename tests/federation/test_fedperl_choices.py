@@ -8,7 +8,6 @@ import torch
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.data.site import load_site_data, read_site_config
-from grandrounds.deployment.jobs import check_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fedperl.model_store import PeerDelivery, received_peers
@@ -283,7 +282,7 @@ def test_a_newcomers_random_peers_pass_the_policy_too(tiny, run, tmp_path):
 )
 def test_options_that_would_silently_do_nothing_are_refused(tiny, options, message):
     with pytest.raises(ConfigurationError, match=message):
-        check_job(tiny("fedperl", *options))
+        tiny("fedperl", *options).checked()
 
 
 def test_more_peers_than_there_are_models_is_noted_and_fewer_are_sent(tiny, run, tmp_path):

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from grandrounds.deployment.jobs import check_job, load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model
@@ -57,4 +58,4 @@ def test_a_site_that_has_not_trained_scores_and_tests_nothing(tiny, run, tmp_pat
 @pytest.mark.parametrize("job", ["fedperl", "fedirm"])
 def test_a_method_of_a_shared_model_refuses_own_models(job):
     with pytest.raises(ConfigurationError, match="model must be shared, got 'own'"):
-        check_job(with_options(load_job(job), ["executor.model=own"]))
+        with_options(load_job(job), ["executor.model=own"]).checked()

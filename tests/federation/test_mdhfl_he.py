@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from grandrounds.data.partition.phantom_site import phantom_site
+from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, GrandRoundsError
@@ -48,7 +49,8 @@ def hospitals(tmp_path_factory, shared_cache):
 
 
 def small(*assignments, name="mdhfl_he", preset=None):
-    return with_preset(load_job(name), preset, [*SMALL, *assignments])
+    job = load_job(name)
+    return with_preset(job, preset, parsed(job, [*SMALL, *assignments]))
 
 
 @pytest.fixture

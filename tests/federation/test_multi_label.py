@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from grandrounds.data.partition.phantom_site import FINDINGS_NAME, phantom_site
-from grandrounds.deployment.jobs import check_job, job_names, load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import job_names, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import read_events
@@ -98,7 +99,7 @@ def test_the_server_trains_on_and_selects_by_findings_of_its_own(tiny, run, hosp
 def test_other_methods_refuse_findings_in_one_line(name):
     job = with_options(load_job(name), ["problem.task=multi", 'problem.classes=["a","b"]'])
     with pytest.raises(ConfigurationError, match=f"not supported by {name}; the jobs for it are local, "):
-        check_job(job)
+        job.checked()
 
 
 def test_fedirm_matches_two_rows_for_each_finding(tiny, run, hospitals, tmp_path):

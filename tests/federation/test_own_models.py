@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.jobs import check_job, load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
@@ -84,7 +85,7 @@ def test_weights_of_another_network_are_refused(tiny, run, hospitals, tmp_path):
 )
 def test_options_that_do_not_fit_are_refused_before_the_run(job, option, message):
     with pytest.raises(ConfigurationError, match=message):
-        check_job(with_options(load_job(job), [option]))
+        with_options(load_job(job), [option]).checked()
 
 
 def test_another_data_set_is_loaded_whole_and_once(tiny, run, hospitals, tmp_path):

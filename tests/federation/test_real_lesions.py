@@ -13,7 +13,8 @@ from grandrounds.data.partition.divide import by_source
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.partition.splits import assign_splits
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.seeding import numpy_generator
 

@@ -11,7 +11,8 @@ from grandrounds.api.prediction import predict_with
 from grandrounds.commands.report import export
 from grandrounds.data.partition.phantom_site import FINDINGS_NAME, phantom_site
 from grandrounds.data.site import load_site_data, locate_dataset
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.models.norm import is_running_statistic

@@ -7,7 +7,8 @@ import pytest
 
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.jobs import check_job, load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.statistics.controller import StatisticsController
@@ -56,7 +57,7 @@ def test_a_site_that_asks_for_more_patients_reports_less(tmp_path, shared_cache,
 @pytest.mark.parametrize("option", ["controller.rounds=2", "controller.validate_every=1"])
 def test_it_is_one_round_without_a_model(option):
     with pytest.raises(ConfigurationError, match="one round without a model"):
-        check_job(with_options(load_job("statistics"), [option]))
+        with_options(load_job("statistics"), [option]).checked()
 
 
 def test_an_invalid_statistic_is_refused():

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from grandrounds.deployment.jobs import check_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.averaging import AveragingController
 
@@ -93,7 +92,7 @@ def test_rounding_comes_after_the_gates_noise(tiny, run, tmp_path, arriving):
 
 def test_it_is_asked_for_by_the_job_alone(tiny):
     with pytest.raises(ConfigurationError, match=r"controller.update_precision must be float32, float16 or bfloat16"):
-        check_job(tiny("fedavg", asked_for("int8")))
+        tiny("fedavg", asked_for("int8")).checked()
     with pytest.raises(ConfigurationError, match="the controller of job local has no option 'update_precision'"):
         tiny("local", asked_for("float16"))
 

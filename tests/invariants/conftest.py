@@ -9,7 +9,8 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.data.partition.phantom_site import FINDINGS_NAME
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.privacy.ledger.ledger import Ledger
 

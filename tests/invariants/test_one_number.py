@@ -325,7 +325,8 @@ def test_an_external_evaluation_has_one_number_in_its_json_tables_and_report(mak
 
 @pytest.mark.provisioned
 def test_startup_kits_show_one_number_for_each_score(consortium, tmp_path, shared_cache):
-    from grandrounds.deployment.jobs import load_job, with_options
+    from grandrounds.deployment.assignments import with_options
+    from grandrounds.deployment.jobs import load_job
 
     options = ["controller.rounds=2", "executor.steps=2", "executor.device=cpu", "controller.round_timeout=120"]
     with consortium(SITES, gently=True) as made:

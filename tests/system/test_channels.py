@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.job_watch import admin_session
-from grandrounds.deployment.jobs import load_job, with_options, write_job
+from grandrounds.deployment.jobs import load_job, write_job
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import apply_overlay
 from grandrounds.deployment.local_federation import start, stop

@@ -13,8 +13,9 @@ import pytest
 from hostile import ANSWERS, MARKUP, PLAN, SAID, SEEN, TASKS
 from nvflare.fuel.flare_api.api_spec import InternalError
 
+from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.job_watch import admin_session
-from grandrounds.deployment.jobs import Job, load_job, with_options, write_job
+from grandrounds.deployment.jobs import Job, load_job, write_job
 from grandrounds.errors import GrandRoundsError
 from grandrounds.privacy.gate.audit import Reason
 

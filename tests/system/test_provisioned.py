@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from grandrounds.data.partition.phantom_site import phantom_site
+from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.job_watch import admin_session, connected_sites, summary_in
-from grandrounds.deployment.jobs import JOBS, Job, load_job, with_options, write_job
+from grandrounds.deployment.jobs import JOBS, Job, load_job, write_job
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.read import processes_of, read_kit, running_processes
 from grandrounds.deployment.local_federation import prepare

@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 

@@ -13,7 +13,8 @@ import torch
 from benchmarks.processes import running_module
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment import local_federation
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.kit.overlay import OVERLAYS, Settings
 from grandrounds.deployment.local_federation import await_sites
 from grandrounds.deployment.simulate import simulate

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from grandrounds import plugins
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.kit.doctor import allowed_classes, plug_ins
 from grandrounds.deployment.kit.overlay import OVERLAYS, Settings
 from grandrounds.deployment.submission import submit_and_watch, with_roster

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.job_watch import admin_session
-from grandrounds.deployment.jobs import Job, load_job, with_options, write_job
+from grandrounds.deployment.jobs import Job, load_job, write_job
 from grandrounds.deployment.kit.overlay import Settings
 from grandrounds.deployment.simulate import simulate
 from grandrounds.models.registry import build_model

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from grandrounds.console.output import facts
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import ConfigurationError
 

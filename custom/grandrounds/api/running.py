@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,15 @@ from grandrounds.api.sites import Sites
 from grandrounds.console.follow import Follower
 from grandrounds.console.output import notes
 from grandrounds.console.progress import progress_on
-from grandrounds.deployment.jobs import Job, check_job
-from grandrounds.deployment.presets import configured_job
+from grandrounds.deployment.assignments import assignment
+from grandrounds.deployment.jobs import Job
+from grandrounds.deployment.presets import configured_job, shortcuts
 from grandrounds.deployment.simulate import Engine, Simulation, default_workers, simulate
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.files import read_json_object
+from grandrounds.options import by_key
 from grandrounds.protocol.task_multi import CALLED_FROM
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.run import Run as ReadRun
@@ -262,20 +264,13 @@ def run(
     if wire and engine == "flare":
         raise UsageError("wire is for the engine in-process: with flare all messages are serialised")
     chosen = sites_from(sites)
-    short = {
-        "controller.rounds": rounds,
-        "problem.image_size": image_size,
-        "problem.backbone": backbone,
-        "controller.seed": seed,
-    }
-    wanted = {name: value for name, value in short.items() if value is not None} | dict(options or {})
+    values = {**shortcuts(rounds, image_size, backbone, seed), **by_key(options or {})}
     if not isinstance(job, Job):
-        assignments = [f"{name}={json.dumps(value)}" for name, value in wanted.items()]
-        job = configured_job(job, preset, assignments, chosen.problem)
-        command = command or ["grandrounds.run", job.name, *assignments]
-    elif wanted or preset:
+        job = configured_job(job, preset, values, chosen.problem)
+        command = command or ["grandrounds.run", job.name, *starmap(assignment, values.items())]
+    elif values or preset:
         raise UsageError("a job that was loaded has its options; name the job instead of loading it")
-    check_job(job)
+    job = job.checked()
     folder = Path(workspace) if workspace is not None else Path("runs") / job.run_name
     with ExitStack() as shown:
         if progress:

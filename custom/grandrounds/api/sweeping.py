@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,13 @@ from grandrounds.api.running import Run, run, sites_from
 from grandrounds.api.sites import Sites
 from grandrounds.console.output import notes, say
 from grandrounds.data.population import PROVENANCE
-from grandrounds.deployment.jobs import Job, check_job, load_job
+from grandrounds.deployment.assignments import assignment
+from grandrounds.deployment.jobs import CheckedJob, Values, load_job
 from grandrounds.deployment.presets import configured_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.machine import usable_cores
 from grandrounds.files import read_json_object
+from grandrounds.options import by_key
 from grandrounds.plugins import environment
 from grandrounds.reporting.run import FINISHED
 
@@ -136,10 +137,10 @@ class _Plan:
     """One run of a sweep; ``name`` is that of its folder, too."""
 
     name: str
-    job: Job
+    job: CheckedJob
     source: str | Path
     preset: str | None
-    assignments: tuple[str, ...]
+    values: Values
     settings: Mapping[str, Any]
     folder: Path
 
@@ -154,13 +155,12 @@ class _Plan:
         workspace: Path,
     ) -> _Plan:
         """Plan a run and check its job."""
-        assignments = tuple(f"{name}={json.dumps(value)}" for name, value in options.items())
-        configured = configured_job(job, preset, assignments, sites.problem)
-        check_job(configured)
+        values = by_key(options)
+        configured = configured_job(job, preset, values, sites.problem).checked()
         parts = [f"{name.partition('.')[2]}={value}" for name, value in varied.items()] or [configured.name]
         name = f"{' '.join(parts)} seed {options['controller.seed']}".replace("/", "_")
         settings = {"seed": options["controller.seed"], **varied}
-        return cls(name, configured, job, preset, assignments, settings, workspace / name.replace(" ", "-"))
+        return cls(name, configured, job, preset, values, settings, workspace / name.replace(" ", "-"))
 
     def is_finished(self, sites: Sites) -> bool:
         """Whether this very job has finished on these images."""
@@ -194,7 +194,7 @@ def _run(plan: _Plan, sites: Sites, processes: int, progress: bool) -> str:
 def _run_apart(plan: _Plan, sites: Sites, processes: int) -> str:
     where = ["--sites-dir", str(sites.folder)] if sites.folder else []
     preset = ["--preset", plan.preset] if plan.preset else []
-    options = [part for assignment in plan.assignments for part in ("--set", assignment)]
+    options = [part for value in starmap(assignment, plan.values.items()) for part in ("--set", value)]
     command = [sys.executable, "-m", "grandrounds.cli", "simulate", str(plan.source), *where, *preset, *options]
     command += ["--sites", str(len(sites.names)), "--workspace", str(plan.folder)]
     threads = str(max(1, usable_cores() // processes))

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 import typer
@@ -16,7 +17,7 @@ from grandrounds.console.output import notes, results, say
 
 if TYPE_CHECKING:
     from grandrounds.api.sites import Sites
-    from grandrounds.deployment.jobs import Job
+    from grandrounds.deployment.jobs import CheckedJob, Job, Values
 
 Arguments = ParamSpec("Arguments")
 Group = TypeVar("Group")
@@ -71,27 +72,29 @@ class JobArguments:
         ),
     ] = None
 
-    @property
-    def options(self) -> list[str]:
-        """All options as ``part.option=value``; those of ``--set`` come last and win.
+    def values(self) -> Values:
+        """The values of all options; those of ``--set`` come last and win.
+
+        Raises:
+            ConfigurationError: if there is no such job or option.
 
         Example:
-            >>> JobArguments("fedperl", rounds=3, seed=7, assignments=["controller.peers=1"]).options
-            ['controller.rounds=3', 'controller.seed=7', 'controller.peers=1']
+            >>> JobArguments("fedperl", rounds=3, assignments=["controller.peers=1"]).values()
+            {('controller', 'rounds'): 3, ('controller', 'peers'): 1}
         """
-        short = {
-            "controller.rounds": self.rounds,
-            "problem.image_size": self.image_size,
-            "problem.backbone": self.backbone,
-            "controller.seed": self.seed,
-        }
-        return [*(f"{key}={value}" for key, value in short.items() if value is not None), *(self.assignments or [])]
+        from grandrounds.deployment.assignments import parsed
+        from grandrounds.deployment.jobs import load_job
+        from grandrounds.deployment.presets import shortcuts
 
-    def configured(self, problem: Mapping[str, Any]) -> Job:
+        short = shortcuts(self.rounds, self.image_size, self.backbone, self.seed)
+        return {**short, **parsed(load_job(self.job), self.assignments or ())}
+
+    def configured(self, problem: Mapping[str, Any], given: Values = MappingProxyType({})) -> Job:
         """The job with its options.
 
         Args:
-            problem: options of the problem that follow from the data; presets and assignments win.
+            problem: options of the problem that follow from the data; presets and the arguments win.
+            given: values of further arguments; those of ``--set`` win.
 
         Raises:
             ConfigurationError: if there is no such job, preset or option.
@@ -102,7 +105,7 @@ class JobArguments:
             for line in preset_lines(self.job):
                 say(results(), line)
             raise typer.Exit
-        return configured_job(self.job, self.preset, self.options, problem)
+        return configured_job(self.job, self.preset, {**given, **self.values()}, problem)
 
 
 @dataclass(frozen=True)
@@ -153,25 +156,20 @@ class SimulatedJobArguments(JobArguments):
         ),
     ] = None
 
-    @property
-    def options(self) -> list[str]:
+    def values(self) -> Values:
         """Those of the file, then those of the command line."""
-        return [*(options_in(self.config) if self.config else []), *super().options]
+        return {**(options_in(self.config) if self.config else {}), **super().values()}
 
-    def checked(self, workspace: Path | None = None) -> tuple[Job, Sites]:
+    def checked(self, workspace: Path | None = None) -> tuple[CheckedJob, Sites]:
         """The checked job with its options, and its sites; those of ``--images`` are written into the workspace.
 
         Raises:
             GrandRoundsError: if the job, an option or the partition is wrong.
         """
-        from grandrounds.deployment.jobs import check_job
-
         if self.images is not None:
-            check_job(self.configured({}))  # before a partition is written
+            self.configured({}).checked()  # before a partition is written
         sites = self.chosen(workspace)
-        configured = self.configured(sites.problem)
-        check_job(configured)
-        return configured, sites
+        return self.configured(sites.problem).checked(), sites
 
     def chosen(self, workspace: Path | None = None) -> Sites:
         """The sites that take part.
@@ -202,7 +200,7 @@ class SimulatedJobArguments(JobArguments):
             sites=self.sites,
             patient_pattern=self.patient_pattern or "",
             label_map=comma_separated(self.label_map),
-            task=self.configured({}).options("problem").get("task", "single"),
+            task=self.configured({}).value("problem", "task"),
             warn=False,
         )
         for remark in sites.remarks:

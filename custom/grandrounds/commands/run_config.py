@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from grandrounds.deployment.jobs import PARTS, Job
+from grandrounds.deployment.jobs import PARTS, Job, Values
+from grandrounds.deployment.presets import values_in
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing
 
@@ -60,10 +60,9 @@ def read_config(path: Path) -> dict[str, Any]:
     return content
 
 
-def options_in(path: Path) -> list[str]:
-    """The options of a file as ``part.option=value``."""
-    parts: Mapping[str, Mapping[str, Any]] = read_config(path).get(OPTIONS) or {}
-    return [f"{part}.{name}={json.dumps(value)}" for part, values in parts.items() for name, value in values.items()]
+def options_in(path: Path) -> Values:
+    """The options of a file."""
+    return values_in(read_config(path).get(OPTIONS) or {})
 
 
 def write_config(path: Path, arguments: Mapping[str, Any], job: Job) -> None:

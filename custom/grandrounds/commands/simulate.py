@@ -104,16 +104,15 @@ def simulate(
 
 
 def _save(arguments: SimulatedJobArguments, more: dict[str, Any], path: Path) -> None:
-    from grandrounds.deployment.jobs import check_job
-
-    job = arguments.configured({} if arguments.images else arguments.chosen().problem)
-    check_job(job)
+    job = arguments.configured({} if arguments.images else arguments.chosen().problem).checked()
     data = {name: getattr(arguments, name) for name in ("sites_dir", "sites", "images", "patient_pattern", "label_map")}
     write_config(path, {"job": arguments.job, **data, **more}, job)
     say(results(), f"{path} is written; to run it: grandrounds simulate --config {shlex.quote(str(path))}")
 
 
 def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments) -> None:
+    from grandrounds.deployment.assignments import assignment
+
     console = results()
     from grandrounds.console.scores import facts, score_table
     from grandrounds.reporting.runs import read_models
@@ -123,9 +122,9 @@ def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJ
     for line in facts(summary):
         say(console, line)
     say(console, f"results: {folder / 'results'} (summary, models, each site's predictions); log: {folder}/run.log")
-    more = 2 * int(job.options("controller")["rounds"])
+    more = 2 * int(job.value("controller", "rounds"))
     other = {"fedirm": "rscfed", "rscfed": "fedirm", "local": "fedperl"}.get(arguments.job, "local")
-    data, options = _sites_given(arguments), arguments.options
+    data, options = _sites_given(arguments), [assignment(*each) for each in arguments.values().items()]
     here = f"{shlex.quote(arguments.job)}{data}{_preset(arguments)}{_assigned(options)}"
     there = f"{other}{data}{_preset(arguments, other)}{_assigned(options, SHARED)}"
     say(console, "\nnext:")

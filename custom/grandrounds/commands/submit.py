@@ -17,7 +17,7 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.ordering import natural_sorted
 
 if TYPE_CHECKING:
-    from grandrounds.deployment.jobs import Job
+    from grandrounds.deployment.jobs import CheckedJob
     from grandrounds.deployment.submission import Outcome
 
 
@@ -81,11 +81,20 @@ def submit(
     json: Json = False,
 ) -> None:
     """Check, show, submit, watch, download."""
-    named = {"problem.dataset": dataset, "controller.run_name": run_name, "controller.resume_from": resume_from}
-    chosen = [f"{key}={value}" for key, value in named.items() if value is not None]
-    arguments = replace(arguments, assignments=[*chosen, *(arguments.assignments or [])])
+    from grandrounds.deployment.submission import with_gpu_memory, with_roster
+
+    named = {
+        ("problem", "dataset"): dataset,
+        ("controller", "run_name"): run_name,
+        ("controller", "resume_from"): resume_from,
+    }
+    values = {key: value for key, value in named.items() if value is not None}
     roster = (comma_separated(sites) or [], comma_separated(mandatory_sites) or [], min_sites)
-    job = _prepared(arguments, comma_separated(classes), roster, scope, _by_site(gpu_memory))
+    problem = {"classes": vocabulary} if (vocabulary := comma_separated(classes)) else {}
+    configured = arguments.configured(problem, values)
+    job = with_gpu_memory(with_roster(configured, *roster), _by_site(gpu_memory)).checked()
+    if scope:
+        job = replace(job, meta={**job.meta, "scope": scope})
     target = out or Path("runs") / job.run_name
     outcome = _run(job, kit, target, attempts if resume is Resume.AUTO else 1, dry_run)
     if outcome is None:
@@ -112,23 +121,7 @@ def _by_site(text: str | None) -> dict[str, float]:
     return found
 
 
-def _prepared(
-    arguments: JobArguments,
-    classes: list[str] | None,
-    roster: tuple[list[str], list[str], int | None],
-    scope: str | None,
-    gpu_memory: dict[str, float],
-) -> Job:
-    from grandrounds.deployment.jobs import check_job
-    from grandrounds.deployment.submission import with_gpu_memory, with_roster
-
-    configured = arguments.configured({"classes": classes} if classes else {})
-    job = with_gpu_memory(with_roster(configured, *roster), gpu_memory)
-    check_job(job)
-    return replace(job, meta={**job.meta, "scope": scope}) if scope else job
-
-
-def _run(job: Job, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcome | None:
+def _run(job: CheckedJob, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcome | None:
     from grandrounds.deployment.disclosure import disclosure
     from grandrounds.deployment.job_watch import admin_session, connected_sites
     from grandrounds.deployment.kit.read import read_kit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grandrounds.deployment.jobs import Job, class_of, deployed_sites, named_classes
+from grandrounds.deployment.jobs import Job, named_classes
 from grandrounds.protocol.messages import UPDATE, ReleaseKind
 
 
@@ -16,16 +16,16 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         job: the job.
         connected: the sites that are connected to the server.
     """
-    controller, executor = job.options("controller"), job.executor
-    sites = ", ".join(deployed_sites(job) or connected) or "all connected sites"
+    executor = job.executor
+    sites = ", ".join(job.sites or connected) or "all connected sites"
     required = job.meta.get("mandatory_clients")
     mandatory = f"; mandatory: {', '.join(required)}" if required else ""
     released = ", ".join(f"{name} ({kind.value})" for name, kind in releases_of(job).items()) or "nothing"
     others = ", ".join(path for path in named_classes(job.client) if path != executor["path"])
     scope = f"scope {job.meta['scope']}" if job.meta.get("scope") else "each site's default scope"
     return [
-        f"job {job.name}: {controller['rounds']} rounds on data set {job.options('problem')['dataset']!r}",
-        f"  runs at: {sites} (minimum {controller.get('min_sites', 1)}{mandatory})",
+        f"job {job.name}: {job.value('controller', 'rounds')} rounds on data set {job.value('problem', 'dataset')!r}",
+        f"  runs at: {sites} (minimum {job.min_sites}{mandatory})",
         f"  executor: {executor['path']}",
         f"  options: {_listed(executor['args'])}",
         *(f"  reserves at {site}: {_listed(gpus)}" for site, gpus in job.meta.get("resource_spec", {}).items()),
@@ -39,8 +39,8 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
 
 def releases_of(job: Job) -> dict[str, ReleaseKind]:
     """What leaves a site in a round, by name, apart from scalar metrics."""
-    shared = job.executor["args"].get("model", "shared") == "shared"
-    return {**({UPDATE: ReleaseKind.MODEL_UPDATE} if shared else {}), **class_of(job.executor["path"]).releases}
+    shared = job.value("executor", "model") == "shared"
+    return {**({UPDATE: ReleaseKind.MODEL_UPDATE} if shared else {}), **job.component("executor").releases}
 
 
 def _listed(options: Mapping[str, Any]) -> str:

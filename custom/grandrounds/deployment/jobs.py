@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import copy
 import difflib
-import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 
 import grandrounds
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.own_methods import OWN_METHODS, OwnMethod
 from grandrounds.files import read_json_object, write_json
-from grandrounds.options import annotations_of, describe, groups_of, option_types, require_type
+from grandrounds.options import by_key, option_defaults, option_types, require_type
 from grandrounds.protocol.problem import Problem
 
 PACKAGE = Path(grandrounds.__file__).parent
@@ -31,6 +31,13 @@ CHECKOUT_JOBS = PACKAGE.parents[1] / "jobs"
 JOBS = CHECKOUT_JOBS if CHECKOUT_JOBS.is_dir() else Path(sys.prefix) / "share" / "grandrounds" / "jobs"
 SERVER_CONFIG, CLIENT_CONFIG = "config_fed_server.json", "config_fed_client.json"
 PARTS = ("controller", "executor", "problem")
+
+
+Key = tuple[str, str]
+"""Part and name of an option: ``("executor", "steps")``."""
+Values = Mapping[Key, Any]
+"""Typed values of options."""
+NO_VALUES: Values = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,18 @@ class Job:
     @property
     def run_name(self) -> str:
         """The name of its run: what is stored under this name is resumed."""
-        return str(self.options("controller").get("run_name", "run"))
+        return str(self.value("controller", "run_name"))
+
+    @property
+    def min_sites(self) -> int:
+        """The number of sites that every round needs."""
+        return int(self.value("controller", "min_sites"))
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites that it is deployed to; empty for all."""
+        deployed = [str(site) for sites in self.meta["deploy_map"].values() for site in sites]
+        return [site for site in deployed if site not in ("@ALL", "server")]
 
     @property
     def controller(self) -> dict[str, Any]:
@@ -73,6 +91,70 @@ class Job:
             require_type(options.get("problem"), dict[str, Any], "controller.problem")
             options = options["problem"]
         return options
+
+    def component(self, part: str) -> type[Any]:
+        """The class that takes the options of a part.
+
+        Raises:
+            ConfigurationError: if it cannot be imported.
+        """
+        if part == "problem":
+            return Problem
+        return class_of((self.executor if part == "executor" else self.controller)["path"])
+
+    def value(self, part: str, option: str) -> Any:
+        """An option's value; its default where the job states none.
+
+        Example:
+            >>> load_job("fedperl").value("controller", "peers")
+            2
+        """
+        stated = self.options(part)
+        return stated[option] if option in stated else option_defaults(self.component(part))[option]
+
+    def with_values(self, values: Values) -> Job:
+        """A copy of the job with options set; their values are checked by :meth:`checked`.
+
+        Raises:
+            ConfigurationError: for a part or an option that does not exist (the nearest one is named).
+
+        Example:
+            >>> load_job("fedperl").with_values({("controller", "peers"): 3}).value("controller", "peers")
+            3
+        """
+        changed = Job(self.meta, copy.deepcopy(self.server), copy.deepcopy(self.client), self.source)
+        for (part, option), value in values.items():
+            changed.require_option(part, option)
+            changed.options(part)[option] = copy.deepcopy(value)
+        return changed
+
+    def require_option(self, part: str, option: str) -> None:
+        """Refuse an option that a part of the job does not have, by a :class:`ConfigurationError`."""
+        if part not in PARTS:
+            raise ConfigurationError(f"{part}.{option}: expected part.option with part {', '.join(PARTS)}")
+        if option not in (known := option_types(self.component(part))):
+            near = difflib.get_close_matches(option, sorted(known), n=1)
+            hint = f"; did you mean {part}.{near[0]}?" if near else ""
+            raise ConfigurationError(f"{part}.{option}: the {part} of job {self.name} has no option {option!r}{hint}")
+
+    def checked(self) -> CheckedJob:
+        """This job, once its controller and executor have been built as FLARE would build them.
+
+        Raises:
+            ConfigurationError: naming the option, or the job and the fault.
+        """
+        _require_types(self)
+        for part in ("controller", "executor"):
+            _require_buildable(self, part)
+        return CheckedJob(self.meta, self.server, self.client, self.source)
+
+
+class CheckedJob(Job):
+    """A job whose options have been checked; made by :meth:`Job.checked` only."""
+
+    def checked(self) -> Self:
+        """The job itself."""
+        return self
 
 
 def job_names() -> list[str]:
@@ -116,19 +198,15 @@ def load_job(name_or_folder: str | Path) -> Job:
 
 def _job_of(name: str, method: OwnMethod) -> Job:
     """The job of a plug-in's method: the options that it shares with ``fedavg`` are as there, others have their default."""
-    pattern = load_job("fedavg")
-    job = Job(
-        {**pattern.meta, "name": name, "summary": method.summary, "paper": method.paper}, pattern.server, pattern.client
-    )
+    job = load_job("fedavg")
+    job = replace(job, meta={**job.meta, "name": name, "summary": method.summary, "paper": method.paper}, source=None)
     for entry, component in ((job.controller, method.controller), (job.executor, method.executor)):
-        known = [option for group in groups_of(component).values() for option in describe(group)]
-        entry["args"].update({option.name: entry["args"].get(option.name, option.default) for option in known})
-        for surplus in entry["args"].keys() - {option.name for option in known}:
-            del entry["args"][surplus]
+        found = {**option_defaults(component), **entry["args"]}
+        entry["args"].clear()
+        entry["args"].update({option: found[option] for option in option_types(component) if option in found})
     job.server["workflows"][0]["path"] = full_name(method.controller)
     job.client["executors"][0]["executor"]["path"] = full_name(method.executor)
-    job.options("controller")["run_name"] = name
-    return with_options(job, [f"{option}={json.dumps(value)}" for option, value in method.options.items()])
+    return job.with_values({("controller", "run_name"): name, **by_key(method.options)})
 
 
 def full_name(component: type) -> str:
@@ -141,64 +219,27 @@ def full_name(component: type) -> str:
     return f"{component.__module__}.{component.__qualname__}"
 
 
-def with_options(job: Job, assignments: Iterable[str]) -> Job:
-    """A copy of the job with options set.
-
-    Args:
-        job: not changed.
-        assignments: ``part.option=value`` with part ``controller``, ``executor`` or ``problem``; the value is JSON, or
-            else text.
-
-    Raises:
-        ConfigurationError: for a part or an option that does not exist (the nearest one is named).
-
-    Example:
-        >>> with_options(load_job("fedperl"), ["controller.peers=3"]).options("controller")["peers"]
-        3
-    """
-    changed = copy.deepcopy(job)
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        part, dot, option = key.partition(".")
-        if not equals or not dot or part not in PARTS:
-            raise ConfigurationError(f"--set {assignment}: expected part.option=value with part {', '.join(PARTS)}")
-        known = _known_options(changed, part)
-        if option not in known:
-            near = difflib.get_close_matches(option, known, n=1)
-            hint = f"; did you mean {part}.{near[0]}?" if near else ""
-            raise ConfigurationError(f"--set {key}: the {part} of job {job.name} has no option {option!r}{hint}")
-        changed.options(part)[option] = _value(text)
-    return changed
-
-
-def check_job(job: Job) -> None:
-    """Build the controller and the executor as FLARE would, to find errors before anything starts.
-
-    Raises:
-        ConfigurationError: naming the option, or the job and the fault.
-    """
-    parts = (("controller", job.controller), ("executor", job.executor))
-    for part, entry in parts:
-        component = class_of(entry["path"])
-        accepted = option_types(component)
-        for option, value in entry["args"].items():
-            if option not in accepted:
+def _require_types(job: Job) -> None:
+    for part in PARTS:
+        component = job.component(part)
+        known = option_types(component)
+        for option, value in job.options(part).items():
+            if option not in known:
                 raise ConfigurationError(f"job {job.name}: {component.__name__} has no option {option!r}")
-            require_type(value, accepted[option], f"{part}.{option}")
-    known = annotations_of(Problem)
-    for option, value in job.options("problem").items():
-        require_type(value, known[option].type if option in known else Any, f"problem.{option}")
-    for _, entry in parts:
-        component = class_of(entry["path"])
-        if getattr(component, "needs_exclusive", True):
-            Problem.from_dict(job.options("problem")).kind.require_exclusive(job.name)
-        try:
-            component(**copy.deepcopy(entry["args"]))
-        except GrandRoundsError:
-            raise
-        # Whatever a constructor raises, the cause is this job's options.
-        except Exception as error:
-            raise ConfigurationError(f"job {job.name}: {component.__name__}: {error}") from error
+            require_type(value, known[option], f"{part}.{option}")
+
+
+def _require_buildable(job: Job, part: str) -> None:
+    component, arguments = job.component(part), copy.deepcopy(job.options(part))
+    if getattr(component, "needs_exclusive", True):
+        Problem.from_dict(job.options("problem")).kind.require_exclusive(job.name)
+    try:
+        component(**arguments)
+    except GrandRoundsError:
+        raise
+    # Whatever a constructor raises, the cause is this job's options.
+    except Exception as error:
+        raise ConfigurationError(f"job {job.name}: {component.__name__}: {error}") from error
 
 
 def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
@@ -222,7 +263,7 @@ def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
             raise ConfigurationError(f"{folder} exists and is not a job folder; choose another folder")
         shutil.rmtree(folder)
     configuration = folder / "app" / "config"
-    write_json(folder / "meta.json", {**job.meta, "min_clients": job.options("controller").get("min_sites", 1)})
+    write_json(folder / "meta.json", {**job.meta, "min_clients": job.min_sites})
     write_json(configuration / SERVER_CONFIG, job.server)
     write_json(configuration / CLIENT_CONFIG, job.client)
     if byoc:
@@ -245,12 +286,6 @@ def named_classes(content: Any) -> Iterator[str]:
         yield from named_classes(part)
 
 
-def deployed_sites(job: Job) -> list[str]:
-    """The sites that a job is deployed to; empty for all."""
-    deployed = [str(site) for sites in job.meta["deploy_map"].values() for site in sites]
-    return [site for site in deployed if site not in ("@ALL", "server")]
-
-
 def class_of(path: str) -> type[Any]:
     """The class of a component by its full name.
 
@@ -265,19 +300,6 @@ def class_of(path: str) -> type[Any]:
     if not isinstance(found, type):
         raise ConfigurationError(f"{path} is not a class")
     return found
-
-
-def _known_options(job: Job, part: str) -> list[str]:
-    if part == "problem":
-        return [field.name for field in fields(Problem)]
-    return sorted(option_types(class_of((job.controller if part == "controller" else job.executor)["path"])))
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
 
 
 def _require_parts(job: Job, folder: Path) -> None:

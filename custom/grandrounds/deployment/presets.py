@@ -9,13 +9,14 @@ the options that the preset sets there. ``paper`` is a publication's text, ``cod
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from json import dumps
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from grandrounds.deployment.jobs import PARTS, Job, load_job, with_options
+from grandrounds.deployment.assignments import assignment
+from grandrounds.deployment.jobs import NO_VALUES, PARTS, Job, Values, load_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.files import read_json_object
@@ -49,71 +50,85 @@ def preset_lines(name: str | Path) -> list[str]:
     Raises:
         ConfigurationError: if there is no such job.
     """
-    lines = []
-    for preset, parts in presets_of(load_job(name)).items():
-        changes = (f"{part}.{key}={_text(value)}" for part, options in parts.items() for key, value in options.items())
-        lines.append(f"--preset {preset}: {', '.join(changes)}")
+    lines = [
+        f"--preset {preset}: {', '.join(starmap(assignment, values_in(parts).items()))}"
+        for preset, parts in presets_of(load_job(name)).items()
+    ]
     return lines or [f"job {name} has no presets"]
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else dumps(value)
+def values_in(parts: Mapping[str, Mapping[str, Any]]) -> Values:
+    """The values of ``{part: {option: value}}`` by part and option.
+
+    Example:
+        >>> values_in({"executor": {"steps": 3}})
+        {('executor', 'steps'): 3}
+    """
+    return {(part, option): value for part, options in parts.items() for option, value in options.items()}
 
 
-def with_preset(job: Job, preset: str | None, assignments: Sequence[str] = ()) -> Job:
+def shortcuts(
+    rounds: int | None = None, image_size: int | None = None, backbone: str | None = None, seed: int | None = None
+) -> Values:
+    """The options that have a short name in :func:`grandrounds.run` and on the command line.
+
+    Example:
+        >>> shortcuts(rounds=3)
+        {('controller', 'rounds'): 3}
+    """
+    values = {
+        ("controller", "rounds"): rounds,
+        ("problem", "image_size"): image_size,
+        ("problem", "backbone"): backbone,
+        ("controller", "seed"): seed,
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def with_preset(job: Job, preset: str | None, values: Values = NO_VALUES) -> Job:
     """A copy of the job with the options of presets, and others set after them; FLARE lists it as ``JOB-PRESET``.
 
     Args:
         job: stays as it is.
         preset: the name of a preset, or several separated by commas; later ones win. None leaves the job's options.
-        assignments: ``part.option=value``; they win. Those that change an option of a preset are named in the record.
+        values: they win. Those that change an option of a preset are named in the record.
 
     Raises:
         ConfigurationError: if the job has no such preset (its presets are named), or an option does not exist.
 
     Example:
-        >>> from grandrounds.deployment.jobs import load_job
-        >>> job = with_preset(load_job("mdhfl"), "paper,rhfl", ["controller.rounds=3"])
-        >>> job.name, job.options("controller")["weighting"], job.options("controller")["preset"]
+        >>> from grandrounds.deployment.assignments import assignment
+    from grandrounds.deployment.jobs import load_job
+        >>> job = with_preset(load_job("mdhfl"), "paper,rhfl", {("controller", "rounds"): 3})
+        >>> job.name, job.value("controller", "weighting"), job.value("controller", "preset")
         ('mdhfl-paper-rhfl', 'ccr', 'paper + rhfl, but controller.rounds')
     """
     if preset is None:
-        return with_options(job, assignments)
+        return job.with_values(values)
     names = [name.strip() for name in preset.split(",")]
     presets = presets_of(job)
-    chosen = {
-        (part, option): value
-        for name in names
-        for part, options in _named(job, presets, name).items()
-        for option, value in options.items()
-    }
-    set_first = [f"{part}.{option}={dumps(value)}" for (part, option), value in chosen.items()]
-    changed = with_options(job, [*set_first, *assignments])
-    changes = [
-        f"{part}.{option}"
-        for (part, option), value in chosen.items()
-        if (part, option) != RUN_NAME and changed.options(part)[option] != value
-    ]
+    chosen = {key: value for name in names for key, value in values_in(_named(job, presets, name)).items()}
+    changed = job.with_values({**chosen, **values})
+    changes = [".".join(key) for key in chosen if key != RUN_NAME and changed.value(*key) != chosen[key]]
     label = " + ".join(names)
-    changed.options("controller")["preset"] = f"{label}, but {', '.join(sorted(changes))}" if changes else label
-    return replace(changed, meta={**changed.meta, "name": "-".join([job.name, *names])})
+    record = f"{label}, but {', '.join(sorted(changes))}" if changes else label
+    meta = {**job.meta, "name": "-".join([job.name, *names])}
+    return replace(changed.with_values({("controller", "preset"): record}), meta=meta)
 
 
-def configured_job(name: str | Path, preset: str | None, assignments: Sequence[str], problem: Mapping[str, Any]) -> Job:
+def configured_job(name: str | Path, preset: str | None, values: Values, problem: Mapping[str, Any]) -> Job:
     """Load a job and set its options.
 
     Args:
         name: of a job, or its folder.
         preset: names of presets, see :func:`with_preset`.
-        assignments: ``part.option=value``; they win.
-        problem: options of the problem that follow from the data; presets and assignments win over these.
+        values: they win.
+        problem: options of the problem that follow from the data; presets and values win over these.
 
     Raises:
         ConfigurationError: if there is no such job, preset or option.
     """
-    loaded = load_job(name)
-    loaded.options("problem").update(problem)
-    return with_preset(loaded, preset, assignments)
+    return with_preset(load_job(name).with_values(values_in({"problem": problem})), preset, values)
 
 
 def _named(job: Job, presets: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:

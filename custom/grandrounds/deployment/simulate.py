@@ -17,7 +17,7 @@ import torch
 
 from grandrounds.data.partition.files import DESCRIPTION_FILE, sites_and_problem
 from grandrounds.data.population import PROVENANCE, describe_population
-from grandrounds.deployment.jobs import PACKAGE, Job, check_job, write_job
+from grandrounds.deployment.jobs import PACKAGE, Job, write_job
 from grandrounds.deployment.run_log import logging_to, run_logged
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.engine import run_in_process
@@ -138,11 +138,10 @@ def simulate(
             folder.
         GrandRoundsError: if the run failed; the message names the reason and the log.
     """
-    check_job(job)
-    min_sites = job.options("controller").get("min_sites", 1)
-    if len(sites) < min_sites:
+    job = job.checked()
+    if len(sites) < job.min_sites:
         raise ConfigurationError(
-            f"job {job.name}: min_sites is {min_sites}, but there are {len(sites)} sites; add sites or set "
+            f"job {job.name}: min_sites is {job.min_sites}, but there are {len(sites)} sites; add sites or set "
             "controller.min_sites"
         )
     if workspace.exists() and not workspace.is_dir():
@@ -182,11 +181,10 @@ def default_workers(job: Job, sites: int) -> int:
         job: with its final options; ``executor.cpu_threads`` is how many cores each site takes.
         sites: their number.
     """
-    options = job.options("executor")
-    device = options.get("device", "auto")
+    device = job.value("executor", "device")
     if sys.platform != "linux" or device.startswith("cuda") or (device == "auto" and torch.cuda.device_count()):
         return 1
-    threads = options.get("cpu_threads", "auto")
+    threads = job.value("executor", "cpu_threads")
     cores = usable_cores() // (1 if threads == "auto" else threads)
     memory = available_memory()
     fitting = cores if memory is None else memory // WORKER_BYTES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 from nvflare.fuel.flare_api.flare_api import Session
 
 from grandrounds.deployment.job_watch import JobWatch, SiteWatch, admin_session, connected_sites, refusals, summary_in
-from grandrounds.deployment.jobs import Job, deployed_sites, with_options, write_job
+from grandrounds.deployment.jobs import Job, Key, write_job
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
@@ -70,23 +69,22 @@ def with_roster(
     outside = [site for site in mandatory if sites and site not in sites]
     if outside:
         raise ConfigurationError(f"{', '.join(outside)} is mandatory, but does not take part; add it to --sites")
-    changed = copy.deepcopy(job)
-    meta = dict(changed.meta)
+    meta, values = dict(job.meta), dict[Key, Any]()
     if sites:
         app = next(iter(meta["deploy_map"]))
         meta["deploy_map"] = {app: ["server", *sites]}
     if mandatory:
         # FLARE's list decides where the job is deployed, the controller's whether the run starts.
         meta["mandatory_clients"] = list(mandatory)
-        changed.options("controller")["mandatory_sites"] = list(mandatory)
+        values["controller", "mandatory_sites"] = list(mandatory)
     if min_sites is not None:
-        changed.options("controller")["min_sites"] = min_sites
-    needed = int(changed.options("controller").get("min_sites", 1))
-    if sites and len(sites) < needed:
+        values["controller", "min_sites"] = min_sites
+    changed = replace(job.with_values(values), meta=meta)
+    if sites and len(sites) < changed.min_sites:
         raise ConfigurationError(
-            f"the job needs {needed} sites, but only {', '.join(sites)} take part; set --min-sites"
+            f"the job needs {changed.min_sites} sites, but only {', '.join(sites)} take part; set --min-sites"
         )
-    return replace(changed, meta=meta)
+    return changed
 
 
 def with_gpu_memory(job: Job, gpu_memory: Mapping[str, float]) -> Job:
@@ -108,7 +106,7 @@ def require_gpu_sites(job: Job, connected: Collection[str]) -> None:
     Raises:
         ConfigurationError: naming the sites that do not take part.
     """
-    named = deployed_sites(job)
+    named = job.sites
     taking_part = named or sorted(connected)
     absent = sorted(set(job.meta.get("resource_spec", {})).difference(taking_part, [EVERY_SITE]))
     if absent and taking_part:
@@ -125,7 +123,7 @@ def require_roster(job: Job, connected: Collection[str]) -> None:
     Raises:
         GrandRoundsError: naming the sites that are missing.
     """
-    named = deployed_sites(job)
+    named = job.sites
     missing = [site for site in job.meta.get("mandatory_clients", ()) if site not in connected]
     if missing:
         raise GrandRoundsError(
@@ -133,11 +131,10 @@ def require_roster(job: Job, connected: Collection[str]) -> None:
             "ask its administrator to run grandrounds doctor --kit"
         )
     available = [site for site in (named or connected) if site in connected]
-    min_sites = int(job.options("controller").get("min_sites", 1))
-    if len(available) < min_sites:
+    if len(available) < job.min_sites:
         raise GrandRoundsError(
-            f"the job needs {min_sites} sites, {len(available)} are connected ({', '.join(available) or 'none'}); wait for "
-            "the others"
+            f"the job needs {job.min_sites} sites, {len(available)} are connected ({', '.join(available) or 'none'}); "
+            "wait for the others"
         )
 
 
@@ -173,7 +170,9 @@ def submit_and_watch(
         report(f"job {jobs[-1]} has ended: {status}; the run: {outcome.summary.get('status', 'left no summary')}")
         if outcome.finished or len(jobs) >= attempts:
             return outcome
-        job = with_options(job, ["controller.resume_from=null"])  # a further attempt goes on from the newest checkpoint
+        job = job.with_values(
+            {("controller", "resume_from"): None}
+        )  # a further attempt goes on from the newest checkpoint
         reached = int(outcome.summary.get("rounds_done", done))
         failures, done = (0, reached) if reached > done or status == "lost" else (failures + 1, done)
         if reason := outcome.summary.get("reason"):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from grandrounds.data.partition.phantom_site import FINDINGS_NAME
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.federation.server.record import read_events
 from grandrounds.reporting.figures.catalogue import run_drawings
 from grandrounds.reporting.model import report_on

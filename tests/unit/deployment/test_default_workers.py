@@ -3,7 +3,8 @@
 import pytest
 
 from grandrounds.deployment import simulate
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 
 GIB = 1 << 30
 

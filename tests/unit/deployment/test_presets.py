@@ -6,7 +6,8 @@ import re
 import pytest
 
 from grandrounds.commands.options import SimulatedJobArguments
-from grandrounds.deployment.jobs import check_job, job_names, load_job, write_job
+from grandrounds.deployment.assignments import parsed
+from grandrounds.deployment.jobs import job_names, load_job, write_job
 from grandrounds.deployment.presets import PRESETS_FILE, presets_of, with_preset
 from grandrounds.errors import ConfigurationError
 
@@ -35,7 +36,7 @@ def mine(tmp_path):
 def test_every_preset_of_every_job_is_a_job_that_can_be_built(name, preset):
     job = load_job(name)
     chosen = with_preset(job, preset)
-    check_job(chosen)
+    chosen.checked()
     assert chosen.options("controller")["preset"] == preset
     for part, options in presets_of(job)[preset].items():
         assert options.items() <= chosen.options(part).items()
@@ -77,7 +78,7 @@ def test_ssfl_is_fedperl_without_peers():
 def test_without_a_preset_the_options_are_those_of_the_files_and_the_assignments():
     job = load_job("fedperl")
     assert with_preset(job, None) == job
-    changed = with_preset(job, None, ["controller.peers=3"])
+    changed = with_preset(job, None, {("controller", "peers"): 3})
     assert changed.options("controller")["peers"] == 3
     assert changed.options("controller")["preset"] == ""
 
@@ -99,9 +100,9 @@ def test_without_a_preset_the_options_are_those_of_the_files_and_the_assignments
     ],
 )
 def test_an_assignment_wins_and_the_record_names_the_changed_options(assignments, label):
-    changed = with_preset(load_job("fedperl"), "paper", assignments)
+    changed = with_preset(load_job("fedperl"), "paper", parsed(load_job("fedperl"), assignments))
     assert changed.options("controller")["preset"] == label
-    check_job(changed)
+    changed.checked()
     for assignment in assignments[-1:]:
         key, _, value = assignment.partition("=")
         part, _, option = key.partition(".")
@@ -121,13 +122,14 @@ def test_the_command_lines_job_has_the_preset_and_what_was_set_after_it():
     ("preset", "name"), [(None, "mdhfl"), ("rhfl", "mdhfl-rhfl"), ("paper, rhfl", "mdhfl-paper-rhfl")]
 )
 def test_the_written_job_is_named_after_its_presets(preset, name, tmp_path):
-    folder = write_job(with_preset(load_job("mdhfl"), preset, ["controller.rounds=3"]), tmp_path / "job")
+    folder = write_job(with_preset(load_job("mdhfl"), preset, {("controller", "rounds"): 3}), tmp_path / "job")
     assert json.loads((folder / "meta.json").read_text())["name"] == name
     assert load_job(folder).name == name
 
 
 def test_several_presets_are_applied_in_order_and_recorded():
-    job = with_preset(load_job("mdhfl"), "paper, rhfl", ["controller.rounds=3", "controller.run_name=trial"])
+    values = {("controller", "rounds"): 3, ("controller", "run_name"): "trial"}
+    job = with_preset(load_job("mdhfl"), "paper, rhfl", values)
     controller, executor = job.options("controller"), job.options("executor")
     assert (controller["weighting"], executor["pretrain_epochs"]) == ("ccr", 40.0)
     assert controller["preset"] == "paper + rhfl, but controller.rounds", (

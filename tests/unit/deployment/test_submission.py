@@ -8,9 +8,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.resource_managers.gpu_resource_manager import GPUResourceManager
 from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
+from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.disclosure import disclosure, releases_of
 from grandrounds.deployment.job_watch import JobWatch, summary_in
-from grandrounds.deployment.jobs import Job, load_job, with_options, write_job
+from grandrounds.deployment.jobs import Job, load_job, write_job
 from grandrounds.deployment.submission import (
     Outcome,
     _progress,

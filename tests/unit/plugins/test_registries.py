@@ -7,7 +7,8 @@ from PIL import Image
 import grandrounds as gr
 from grandrounds import plugins
 from grandrounds.data.own_datasets import OWN_DATASETS
-from grandrounds.deployment.jobs import check_job, job_names, load_job, with_options, write_job
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import job_names, load_job, write_job
 from grandrounds.deployment.kit.policy import classes_fault, component_classes, with_allowed_classes
 from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, DataError
@@ -100,7 +101,7 @@ def test_a_method_is_a_job_with_fedavgs_values(tmp_path):
     register(Executor)
     assert "own" in job_names()
     job = load_job("own")
-    check_job(job)
+    job.checked()
     assert (job.name, job.run_name, job.options("executor")["steps"]) == ("own", "own", 3)
     assert job.options("problem") == load_job("fedavg").options("problem")
     assert with_preset(job, "long").options("executor")["steps"] == 50

@@ -9,7 +9,8 @@ from mutual_site import site_context
 from torch import nn
 from torch.nn import functional as F
 
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.methods.feddf.controller import FusionController
 from grandrounds.methods.feddf.fusion import (

@@ -7,7 +7,8 @@ import pytest
 import torch
 from mutual_site import site_context
 
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import MessageError
 from grandrounds.methods.mutual.executor import MutualExecutor
 from grandrounds.methods.mutual.options import ExchangeOptions

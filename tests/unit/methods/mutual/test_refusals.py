@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import MessageError
 from grandrounds.methods.baselines.encryption.controller import EncryptedMeanController
 from grandrounds.methods.feddf.controller import FusionController

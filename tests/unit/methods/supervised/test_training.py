@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.deployment.jobs import check_job, load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.site.training import OptimizerStep, proximal_loss, require_finite
 from grandrounds.methods.supervised.training import TrainingOptions
@@ -146,15 +147,14 @@ def test_one_value_that_is_not_finite_stops_training_and_names_the_step(bad):
 @pytest.mark.parametrize("name", ["fedavg", "fedperl", "ssfl"])
 def test_options_of_training_at_the_server_are_checked_like_those_of_a_site(name, options, message):
     with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}"):
-        check_job(with_options(load_job(name), [f"controller.server_training={options}"]))
+        with_options(load_job(name), [f"controller.server_training={options}"]).checked()
 
 
 def test_training_at_the_server_takes_the_options_of_a_site():
     given = '{"steps": 3, "learning_rate": 1, "algorithm": "sgd", "proximal_weight": 0.01}'
-    check_job(
-        with_options(load_job("fedperl"), [f"controller.server_training={given}", "executor.strong_levels=[2, 5]"])
-    )
-    check_job(with_options(load_job("fedperl"), ["controller.server_training={}"]))
+    assignments = [f"controller.server_training={given}", "executor.strong_levels=[2, 5]"]
+    with_options(load_job("fedperl"), assignments).checked()
+    with_options(load_job("fedperl"), ["controller.server_training={}"]).checked()
 
 
 def test_class_weights_can_be_those_of_all_sites_with_a_limit():
