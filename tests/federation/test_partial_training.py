@@ -143,9 +143,7 @@ def test_what_is_encrypted_shrinks_too(go):
 
 
 def test_a_method_that_aligns_the_encoder_needs_one_to_train(go):
-    with pytest.raises(
-        GrandRoundsError, match=r"problem\.trainable=head freezes the whole encoder, which this method ali"
-    ):
+    with pytest.raises(GrandRoundsError, match=r"problem\.trainable=head freezes"):
         go("fed_align_cl", "head")
 
 
@@ -178,9 +176,7 @@ def test_a_site_with_another_front_is_dropped_with_the_reason(go, monkeypatch):
 
 
 def test_features_cannot_be_kept_where_nothing_is_frozen(go):
-    with pytest.raises(
-        GrandRoundsError, match=r"executor\.feature_cache keeps what frozen layers make of images"
-    ) as error:
+    with pytest.raises(GrandRoundsError, match=r"executor\.feature_cache keeps") as error:
         go("fedavg", "all", 2)
     assert "\n" not in str(error.value)
 

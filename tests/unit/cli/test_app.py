@@ -20,16 +20,6 @@ def test_version_is_the_packages(run):
     assert (result.exit_code, result.stdout.strip()) == (0, f"grandrounds {__version__}")
 
 
-@pytest.mark.parametrize(
-    "command", ["partition", "simulate", "evaluate", "figures", "build", "doctor", "jobs", "submit"]
-)
-def test_every_command_has_help_with_examples(run, command):
-    result = run(command, "--help")
-    assert result.exit_code == 0
-    assert "Examples" in result.stdout
-    assert f"grandrounds {command}" in result.stdout
-
-
 def test_help_is_in_groups_and_shows_no_markup(capsys):
     application = typer.main.get_command(build_app())
 

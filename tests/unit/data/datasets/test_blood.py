@@ -94,9 +94,7 @@ def test_a_data_set_that_is_not_whole_or_has_more_is_refused(tmp_path):
     root = folders(tmp_path / "a", dict.fromkeys(MATEK19, 1))
     (root / "XYZ").mkdir()
     (root / "XYZ" / "1.tiff").touch()
-    with pytest.raises(
-        DataError, match=r"image 'XYZ/1\.tiff' is in a folder that is not a class of Matek-19; expected BAS"
-    ):
+    with pytest.raises(DataError, match=r"image 'XYZ/1\.tiff' is in a folder"):
         read_matek19(root)
     (root / "XYZ" / "1.tiff").unlink()
     (root / "PMB" / "PMB_0000.tiff").unlink()

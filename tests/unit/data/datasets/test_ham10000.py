@@ -79,13 +79,6 @@ def test_reads_the_table_beside_an_archive(tmp_path):
     )
 
 
-def test_a_folder_without_the_data_set_is_refused_with_the_expected_files(tmp_path):
-    expected = r"looked for HAM10000_metadata\.csv, HAM10000_metadata, ham10000_manifest\.csv"
-    with pytest.raises(DataError, match=expected) as caught:
-        read_ham10000(tmp_path)
-    assert str(tmp_path) in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -185,10 +185,3 @@ def test_images_are_found_in_a_folder_below(tmp_path):
 def test_mistakes_are_named_isic2020(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         read_isic2020(published(tmp_path, "train.csv", text))
-
-
-def test_a_folder_without_the_data_set_is_refused_with_the_expected_files(tmp_path):
-    with pytest.raises(
-        DataError, match=r"no ISIC 2020 in .*: looked for ISIC_2020_Training_GroundTruth_v2\.csv, .*train"
-    ):
-        read_isic2020(tmp_path)

@@ -122,9 +122,7 @@ def test_unreadable_images_are_zero_and_reported(root, tmp_path):
 def test_too_many_unreadable_images_leave_nothing_behind(root, tmp_path):
     for name in NAMES[1:]:
         (root / name).write_bytes(b"no image")
-    with pytest.raises(
-        DataError, match=r"5 of 6 images cannot be read, allowed are 50\.00%.*1\.png.*2\.png.*3\.png"
-    ) as error:
+    with pytest.raises(DataError, match=r"5 of 6 images .* 50\.00%.*1\.png.*2\.png.*3\.png") as error:
         open_cache(NAMES, root, 4, 3, tmp_path / "cache", max_unreadable=0.5)
     assert "4.png" not in str(error.value)
     assert files_in(tmp_path / "cache") == []

@@ -186,11 +186,6 @@ def test_choices_without_effect_are_refused(tmp_path, dataset, choices, message)
         make_partition(dataset, tmp_path, tmp_path / "out", **choices)
 
 
-def test_a_collection_without_folders_is_refused(tmp_path):
-    with pytest.raises(DataError, match="looked for the folders inbreast, cbis_ddsm, cmmd, mini_mias"):
-        make_partition("mammograms", tmp_path, tmp_path / "out")
-
-
 def test_any_mammograms_with_a_manifest(mias, tmp_path):
     table = "image,label,split,patient\n" + "".join(
         f"mdb{number:03d}.pgm,{'ab'[number % 2]},train,p{number}\n" for number in range(1, 61)

@@ -85,9 +85,7 @@ def test_soft_labels_of_an_absent_site_stay_in_the_sum_until_they_are_too_old(ke
 
 
 def test_ciphertexts_of_another_number_of_values_are_refused_and_leave_no_trace(exchange, keys):
-    with pytest.raises(
-        MessageError, match=r"soft labels of site-1: expected ciphertexts of \[15\] numbers, got \[12\]"
-    ):
+    with pytest.raises(MessageError, match=r"soft labels of site-1: expected ciphertexts"):
         exchange.accept("site-1", encrypt(ROWS["site-1"][:4], keys.secret), 1, IMAGES)
     assert exchange.total(1) is None
 

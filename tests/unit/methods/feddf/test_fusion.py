@@ -106,7 +106,7 @@ def test_invalid_values_are_refused():
     broken[1].weight.data.fill_(float("nan"))
     with pytest.raises(
         GrandRoundsError,
-        match=r"the loss of step 0 is not finite; lower controller\.distillation_rate",
+        match=r"the loss of step 0 is not finite",
     ):
         distil(broken, target, FusionOptions(2, 4), numpy_generator(1), CONTEXT)
 

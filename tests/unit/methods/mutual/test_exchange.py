@@ -157,9 +157,7 @@ def test_a_site_that_joins_within_an_epoch_makes_all_weights_equal():
 @pytest.mark.parametrize("loss", [None, 0.0, -1.0, float("nan"), float("inf")])
 def test_confidence_needs_a_loss(loss):
     server = exchange(weighting="ccr")
-    with pytest.raises(
-        MessageError, match="soft labels of site-1: client confidence needs a loss that is positive and finite"
-    ):
+    with pytest.raises(MessageError, match="soft labels of site-1: client confidence needs"):
         send(server, "site-1", loss=loss)
     with pytest.raises(MessageError, match="the change of the model must be at least 0 and finite, got -1"):
         send(server, "site-1", loss=1.0, change=-1)

@@ -73,9 +73,7 @@ def test_a_site_that_takes_out_what_it_computed_instead_of_what_it_sent_is_off()
 def test_formats_that_cannot_hold_the_rows_are_refused():
     with pytest.raises(ValueError, match="uint8 cannot hold rows of 256 classes, at most 255; use fp16"):
         encode(torch.full((1, 256), 1 / 256), "uint8")
-    with pytest.raises(
-        MessageError, match=r"soft labels of a: expected one of fp64, fp32, fp16, uint8, got torch\.int64"
-    ):
+    with pytest.raises(MessageError, match=r"soft labels of a: expected .* got torch\.int64"):
         decode(torch.ones(2, 3, dtype=torch.int64), 2, 3, "soft labels of a")
 
 

@@ -89,9 +89,7 @@ def test_what_is_booked_follows_from_clip_and_unit(unit, sensitivity):
 
 @pytest.mark.parametrize("sigma", [0.0, -0.1, math.nan, math.inf])
 def test_no_noise_is_refused(sigma):
-    with pytest.raises(
-        ConfigurationError, match=r"sigma must be a positive number, got .*without noise has no epsilon"
-    ):
+    with pytest.raises(ConfigurationError, match=r"sigma must be a positive number, got"):
         GaussianMechanism(clip=1.0, sigma=sigma)
 
 
@@ -147,9 +145,7 @@ def test_an_update_without_a_norm_is_refused(entry, message):
 @pytest.mark.parametrize("clip", [0.0, -1.0, math.inf, math.nan])
 def test_a_clip_that_is_no_bound_is_refused(clip):
     for use in (lambda: clipping_factor(1.0, clip), lambda: clip_rows(torch.ones(1, 1), clip)):
-        with pytest.raises(
-            ConfigurationError, match=r"clip must be a positive number, got .*: noise without clipping has no epsilon"
-        ):
+        with pytest.raises(ConfigurationError, match=r"clip must be a positive number, got"):
             use()
 
 

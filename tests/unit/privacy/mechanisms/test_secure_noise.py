@@ -79,9 +79,7 @@ def test_sums_lie_on_a_grid_of_about_a_millionth_of_the_noise(sigma):
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.inf, math.nan])
 def test_a_sigma_that_is_not_positive_is_refused(sigma):
-    with pytest.raises(
-        ValueError, match=r"sigma must be a positive number, got .*: without noise there is no guarantee"
-    ):
+    with pytest.raises(ValueError, match=r"sigma must be a positive number, got"):
         with_noise(torch.ones(1), sigma)
 
 

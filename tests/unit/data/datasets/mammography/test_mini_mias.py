@@ -51,8 +51,6 @@ def test_unexpected_rows_are_refused(mini_mias, tmp_path, row, message):
 
 
 def test_names_what_is_missing(mini_mias, tmp_path):
-    with pytest.raises(DataError, match=r"no mini-MIAS in .*: looked for Info\.txt, mini_mias_manifest\.csv"):
-        read_mini_mias(tmp_path)
     (tmp_path / "Info.txt").write_text("something else\n")
     with pytest.raises(DataError, match="has no row like 'mdb001 G CIRC B"):
         read_mini_mias(tmp_path)
