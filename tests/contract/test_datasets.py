@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from grandrounds.data.families import DATASETS, partition_options
+from grandrounds.data.families import DATASETS
 from grandrounds.data.partition.make import make_partition
 from grandrounds.errors import ConfigurationError, DataError
 
@@ -26,11 +26,3 @@ def test_an_option_of_another_data_set_is_refused_by_name(name, tmp_path):
     with pytest.raises(ConfigurationError, match="no_such_option"):
         make_partition(name, tmp_path, tmp_path / "out", no_such_option=1)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_options_without_any_choice_fit_together(name):
-    chosen = partition_options(name, {})
-    assert isinstance(chosen, DATASETS[name])
-    assert chosen.sites >= 1
-    assert 0 <= chosen.validation + chosen.test < 1
