@@ -8,8 +8,6 @@ from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from grandrounds.api.sites import Sites
 from grandrounds.console.follow import Follower
 from grandrounds.console.output import notes
@@ -23,7 +21,6 @@ from grandrounds.evaluation.history import RunHistory
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.files import read_json_object
 from grandrounds.options import by_key
-from grandrounds.protocol.task_multi import CALLED_FROM
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.run import Run as ReadRun
 from grandrounds.reporting.run import tested_models
@@ -186,18 +183,10 @@ class Run:
         from grandrounds.api.prediction import predict_with
 
         task = task_of(self.summary["configuration"]["problem"])
-        wrong = [name for name in thresholds or () if task.exclusive or name not in self.classes]
-        if wrong:
-            raise ConfigurationError(f"thresholds: {wrong[0]!r} is no finding of this run")
         description = self.sites.description if self.sites else {}
         names, found = predict_with(self.workspace, images, description)
         frame = pd.DataFrame(found, columns=list(self.classes), index=pd.Index(names, name="image"))
-        if not task.exclusive:
-            limits = [(thresholds or {}).get(name, CALLED_FROM) for name in self.classes]
-            called = [task.cell(np.array(self.classes)[row].tolist()) for row in found >= limits]
-        else:
-            called = np.array(self.classes, object)[found.argmax(axis=1)].tolist()
-        frame.insert(0, "predicted", called)
+        frame.insert(0, "predicted", task.predicted_cells(found, self.classes, thresholds or {}))
         return frame
 
     def _history(self, communities: Path | None = None) -> RunHistory:
