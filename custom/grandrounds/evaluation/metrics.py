@@ -136,7 +136,7 @@ def confusion_matrix(labels: NDArray[np.integer], predictions: NDArray[np.intege
                [0, 1]])
     """
     require_at_least(classes, 1, "classes")
-    if labels.ndim != 1 or labels.shape != predictions.shape:
+    if not labels.shape == predictions.shape == (labels.size,):
         raise ValueError(f"labels and predictions must have one length, got {labels.shape} and {predictions.shape}")
     _require_classes(labels, "labels", classes)
     _require_classes(predictions, "predictions", classes)

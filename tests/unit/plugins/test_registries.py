@@ -19,6 +19,7 @@ from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.executor import SupervisedExecutor
+from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.tasks import SINGLE
 
 LABELS, PROBABILITIES = np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
@@ -41,7 +42,7 @@ def test_a_metric_is_reported_and_may_select_the_model():
     assert site_metrics(SINGLE, LABELS, PROBABILITIES)["confidence"] == pytest.approx((0.9 + 0.8 + 0.6) / 3)
     assert "confidence" in selectable_metrics()
     RunOptions(problem={}, rounds=1, selection_metric="confidence")
-    selection = ModelSelection("confidence", ["a", "b"])
+    selection = ModelSelection("confidence", Problem("phantom", ("a", "b")))
     scores = {
         "x": {"validation.n": 4, "validation.confidence": 0.5},
         "y": {"validation.n": 12, "validation.confidence": 0.9},
