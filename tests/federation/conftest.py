@@ -90,7 +90,7 @@ def same_run():
 
     def check(first, second):
         assert same_models(first.models, second.models)
-        for key in ("status", "selected", "bytes", "contributions", "test", "rounds_done"):
+        for key in ("status", "selected", "bytes", "contributions", "records", "rounds_done"):
             assert first.summary[key] == second.summary[key], key
         assert [timeless(entry) for entry in first.summary["rounds"]] == [
             timeless(entry) for entry in second.summary["rounds"]

@@ -228,6 +228,8 @@ def test_a_network_for_large_images_trains_the_same_with_activations_computed_ag
         "controller.rounds=2",
         "problem.backbone=resnet22",
         "problem.image_size=128",
+        "executor.pace=1",
+        "controller.validate_every=0",
         "executor.weight_noise=none",
     ]
     stored = go(tmp_path / "kept", *options).models["last"]
@@ -264,11 +266,13 @@ def test_fewer_images_than_iterations_end_the_run_with_the_number_that_would_do(
         go(tmp_path, "executor.iterations=30")
 
 
-def test_compiled_networks_learn_the_same(go, whole, tmp_path, graphs):
-    found = go(tmp_path, "executor.compiler=aot_eager")
+def test_compiled_networks_learn_the_same(go, tmp_path, graphs):
+    options = ["controller.rounds=2", "problem.backbone=small"]
+    plain = go(tmp_path / "plain", *options).models["last"]
+    found = go(tmp_path / "compiled", *options, "executor.compiler=aot_eager").models["last"]
     assert graphs.frame_count > 0
-    for name, value in whole.models["last"].items():
-        torch.testing.assert_close(found.models["last"][name], value, rtol=1e-2, atol=1e-3, msg=name)
+    for name, value in plain.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-2, atol=1e-3, msg=name)
 
 
 @pytest.mark.parametrize(

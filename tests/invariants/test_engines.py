@@ -75,7 +75,7 @@ def plain(request, federation, tmp_path_factory):
 def left(workspace):
     """The summary of a run without its times, and every tensor that the server and the sites have kept."""
     summary = json.loads((workspace / "results" / "summary.json").read_text())
-    said = {key: summary.get(key) for key in ("status", "selected", "bytes", "contributions", "test", "counts")}
+    said = {key: summary[key] for key in ("status", "selected", "bytes", "contributions", "records")}
     said["rounds"] = [{**entry, "round_seconds": 0} for entry in summary["rounds"]]
     paths = [*(workspace / "results").glob("*.pt"), *workspace.glob("state/*/site-*/**/*.pt")]
     return said, {path.relative_to(workspace).as_posix(): flat(torch.load(path, weights_only=True)) for path in paths}
