@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from grandrounds.api.sweeping import Sweep, sweep
     from grandrounds.data.images.augmentation import register_view
     from grandrounds.data.own_datasets import ReaderOptions, register_dataset
+    from grandrounds.data.own_schemes import register_scheme
     from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
     from grandrounds.evaluation.own_metrics import register_metric
     from grandrounds.federation.own_methods import register_method
@@ -46,6 +47,7 @@ __all__ = [
     "register_dataset",
     "register_method",
     "register_metric",
+    "register_scheme",
     "register_task",
     "register_view",
     "report",
@@ -68,6 +70,7 @@ PLACES = {
     "register_dataset": "data.own_datasets",
     "register_method": "federation.own_methods",
     "register_metric": "evaluation.own_metrics",
+    "register_scheme": "data.own_schemes",
     "register_task": "protocol.tasks",
     "register_view": "data.images.augmentation",
     "report": "api.reports",

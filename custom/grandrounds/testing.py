@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from grandrounds.data.images.views import View
     from grandrounds.data.own_datasets import ReaderOptions
+    from grandrounds.data.own_schemes import SiteRule
     from grandrounds.evaluation.own_metrics import Metric
     from grandrounds.protocol.task import Task
 
@@ -59,6 +60,48 @@ def check_view(view: Callable[..., View], **options: Any) -> None:
             _require(
                 np.array_equal(found, again),
                 f"view {name} gives two results for one state of the generator; draw everything from the generator",
+            )
+
+
+def check_scheme(scheme: Callable[[], SiteRule], sites: int = 4) -> None:
+    """Check what every scheme has to keep.
+
+    Each site gets a record, no record is at two sites, the images of a patient are at one site, and the same generator gives
+    the same sites.
+
+    Args:
+        scheme: the class, as for ``gr.register_scheme``.
+        sites: how many to ask for.
+
+    Raises:
+        AssertionError: naming what is wrong.
+    """
+    from grandrounds.data.manifest import Record
+    from grandrounds.data.options import PartitionOptions
+
+    name = getattr(scheme, "__name__", repr(scheme))
+    records = tuple(
+        Record(f"{n}.png", "abc"[n // 2 % 5 % 3], patient=f"p{n // 2}", source=f"clinic-{n // 2 % 2}")
+        for n in range(240)
+    )
+    options = PartitionOptions(sites=sites)
+    divided, again = (scheme().sites(records, options, _generator(7)) for _ in range(2))
+    _require(dict(divided) == dict(again), f"scheme {name} gives other sites for one state of the generator")
+    empty = [site for site, members in divided.items() if not members]
+    _require(divided and not empty, f"scheme {name} gives no record to {', '.join(empty) or 'any site'}")
+    place: dict[str, str] = {}
+    patients: dict[str, str] = {}
+    for site, members in divided.items():
+        for record in members:
+            _require(record in records, f"scheme {name} gives {site} a record that it did not get, {record.image}")
+            earlier = place.setdefault(record.image, site)
+            _require(
+                earlier == site and members.count(record) == 1,
+                f"scheme {name}: {record.image} is at {earlier} and {site}",
+            )
+            home = patients.setdefault(record.patient, site)
+            _require(
+                home == site, f"scheme {name}: patient {record.patient} is at {home} and {site}; use divide_groups"
             )
 
 

@@ -255,7 +255,7 @@ def _scheme_defaults(name: str, group: type[PartitionOptions]) -> str | bool:
     """The default of an option for each scheme of a group; False for an option that has none."""
     if name not in group.defaults:
         return False
-    schemes = [scheme for scheme in get_args(annotations_of(group)["scheme"].type) if scheme in SCHEME_DEFAULTS]
+    schemes = [scheme for scheme in group.schemes if scheme in SCHEME_DEFAULTS]
     others = [f"{scheme} {SCHEME_DEFAULTS[scheme][name]}" for scheme in schemes if name in SCHEME_DEFAULTS[scheme]]
     return ", ".join([str(group.defaults[name]), *others])
 

@@ -15,11 +15,10 @@ from grandrounds.data.options import (
     DIVISION,
     MUTUAL_DIVISION,
     MutualOptions,
-    MutualScheme,
     PartitionOptions,
-    SourceScheme,
     SyntheticDevice,
 )
+from grandrounds.data.own_schemes import SCHEME_NAMES
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import Min
 from grandrounds.protocol.task import Task
@@ -35,7 +34,6 @@ Preprocess = Literal["none", "mammogram", SyntheticDevice]
 """Mammograms are cropped, turned and padded; a synthetic device retakes an image after resizing."""
 Splits = Literal["keep", "draw"]
 Layout = Literal["auto", "class", "site/class", "class/patient"]
-OwnScheme = Literal["auto", "given", "sites", "dirichlet", "iid", "fedperl", "mdhfl", "external"]
 Windows = tuple[tuple[float, float], ...]
 
 OWN_DIVISION = f"sites named by folders or the column site (given), these or iid (auto), {MUTUAL_DIVISION}"
@@ -45,14 +43,14 @@ OWN_DIVISION = f"sites named by folders or the column site (given), these or iid
 class CellOptions(MutualOptions):
     """Options of blood cells and of CIFAR-10, which have one source."""
 
-    scheme: Annotated[MutualScheme, MUTUAL_DIVISION] = "mdhfl"
+    scheme: Annotated[str, MUTUAL_DIVISION] = "mdhfl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkinOptions(MutualOptions):
     """Options of HAM10000."""
 
-    scheme: Annotated[MutualScheme, MUTUAL_DIVISION] = "sites"
+    scheme: Annotated[str, MUTUAL_DIVISION] = "sites"
     group_by: Annotated[GroupBy, "keep lesions whole, or divide image by image (FedIRM paper)"] = "lesion"
 
 
@@ -60,23 +58,22 @@ class SkinOptions(MutualOptions):
 class Isic2018Options(SkinOptions):
     """Options of ISIC 2018."""
 
-    scheme: Annotated[MutualScheme, MUTUAL_DIVISION] = "iid"
+    scheme: Annotated[str, MUTUAL_DIVISION] = "iid"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Isic2020Options(PartitionOptions):
     """Options of ISIC 2020."""
 
-    scheme: Annotated[SourceScheme, DIVISION] = "external"
+    scheme: Annotated[str, DIVISION] = "external"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LesionOptions(PartitionOptions):
     """Options of the four joined data sets of skin lesions."""
 
-    scheme: Annotated[
-        Literal["sites", "dirichlet", "iid", "fedperl", "external"], f"{DIVISION}, or FedPerl's ten clients (fedperl)"
-    ] = "sites"
+    schemes: ClassVar[tuple[str, ...]] = ("sites", "dirichlet", "iid", "fedperl", "external")
+    scheme: Annotated[str, f"{DIVISION}, or FedPerl's ten clients (fedperl)"] = "sites"
     variant: Annotated[Variant, "without images that two data sets share, or with them (paper)"] = "clean"
 
 
@@ -84,7 +81,7 @@ class LesionOptions(PartitionOptions):
 class CtOptions(PartitionOptions):
     """Options of RSNA-ICH."""
 
-    scheme: Annotated[SourceScheme, DIVISION] = "iid"
+    scheme: Annotated[str, DIVISION] = "iid"
     several: Annotated[Several, "drop slices with several subtypes, take their first, or keep all as findings"] = "drop"
     slices: Annotated[int, "number of slices to draw, patient by patient", Min(1)] = 25_000
     patients: Annotated[Path | None, "table image,patient, completed from headers; ROOT/patients.csv"] = None
@@ -105,7 +102,7 @@ class MalignancyOptions(PartitionOptions):
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"sites": 4, "labelled": 1.0, "validation": 0.1, "test": 0.2}
     )
-    scheme: Annotated[SourceScheme, DIVISION] = "sites"
+    scheme: Annotated[str, DIVISION] = "sites"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +160,7 @@ class MammogramsOptions(InbreastOptions, CbisDdsmOptions):
 class OwnImageOptions(MutualOptions):
     """Options of images of one's own."""
 
+    schemes: ClassVar[tuple[str, ...]] = SCHEME_NAMES
     dataset_name: Annotated[str, "name of the data set in jobs"] = "images"
     classes: Annotated[tuple[str, ...], "vocabulary; by default the labels that occur"] = ()
     task: Annotated[str, "single: one class for each image; multi: findings in the column label, effusion|mass"] = (
@@ -196,7 +194,7 @@ class OwnImageOptions(MutualOptions):
 class ManifestOptions(OwnImageOptions):
     """Options of images that a table lists."""
 
-    scheme: Annotated[OwnScheme, f"{OWN_DIVISION}, or FedPerl's ten clients (fedperl)"] = "sites"
+    scheme: Annotated[str, f"{OWN_DIVISION}, or FedPerl's ten clients (fedperl)"] = "sites"
     manifest: Annotated[Path, "CSV or Parquet file that lists the images"]
     splits: Annotated[Splits, "keep the splits of the column split where there are some, or draw them"] = "draw"
 
@@ -206,7 +204,7 @@ class FolderOptions(OwnImageOptions):
     """Options of a folder whose sub-folders are classes, or sites with classes."""
 
     defaults: ClassVar[Mapping[str, Any]] = MalignancyOptions.defaults
-    scheme: Annotated[OwnScheme, OWN_DIVISION] = "auto"
+    scheme: Annotated[str, OWN_DIVISION] = "auto"
     layout: Annotated[Layout, "what the sub-folders are; auto: class or site/class"] = "auto"
     patient_tag: Annotated[str, "DICOM keyword of the patient; PatientID where all images are DICOM"] = ""
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
+from grandrounds.data.own_schemes import own_schemes
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import FRACTION, POSITIVE, Min, Options, Range
 
-Scheme = Literal["sites", "dirichlet", "iid", "fedperl", "mdhfl", "external", "auto", "given"]
 Scenario = Literal["standard", "server_labels", "few_labels"]
 FewLabelsUse = Literal["pool", "labelled"]
 NoiseKind = Literal["none", "symmetric", "pair"]
@@ -43,7 +43,8 @@ class PartitionOptions(Options):
         {"sites": 10, "labelled": 0.25, "validation": 0.125, "test": 0.375}
     )
 
-    scheme: Annotated[Scheme, DIVISION] = "sites"
+    schemes: ClassVar[tuple[str, ...]] = ("sites", "dirichlet", "iid", "external")
+    scheme: Annotated[str, DIVISION] = "sites"
     sites: Annotated[int | None, "number of sites", Min(1)] = None
     alpha: Annotated[float, "Dirichlet concentration; the smaller, the more sites differ", POSITIVE] = 0.5
     labelled: Annotated[float | None, "share of the training images that keep their label", FRACTION] = None
@@ -102,6 +103,9 @@ class PartitionOptions(Options):
 
     def check(self) -> None:
         """Refuse options that contradict each other or the scheme."""
+        if self.scheme not in self.schemes and self.scheme not in own_schemes():
+            *others, last = (*self.schemes, *own_schemes())
+            raise ConfigurationError(f"scheme must be {', '.join(others)} or {last}, got {self.scheme!r}")
         needed = SCHEME_DEFAULTS.get(self.scheme, {}).get("sites")
         if not self.has_shares and self.site_count != needed:
             raise ConfigurationError(
@@ -141,8 +145,6 @@ class PartitionOptions(Options):
         return self.default(name, self.scheme) if value is None else value
 
 
-SourceScheme = Literal["sites", "dirichlet", "iid", "external"]
-MutualScheme = Literal["sites", "dirichlet", "iid", "mdhfl", "external"]
 MUTUAL_DIVISION = f"{DIVISION}, or sites of equal size with one test set and a public set (mdhfl)"
 
 
@@ -150,6 +152,7 @@ MUTUAL_DIVISION = f"{DIVISION}, or sites of equal size with one test set and a p
 class MutualOptions(PartitionOptions):
     """Options of data sets that scheme ``mdhfl`` can divide."""
 
+    schemes: ClassVar[tuple[str, ...]] = ("sites", "dirichlet", "iid", "mdhfl", "external")
     noise: Annotated[NoiseKind, "for mdhfl: wrong labels become any other class, or the next"] = "none"
     noise_rate: Annotated[float, "for mdhfl: probability that the label of an eligible image is wrong", FRACTION] = 0.0
     noise_eligible: Annotated[float, "for mdhfl: share of the images whose label can be wrong", FRACTION] = 1.0

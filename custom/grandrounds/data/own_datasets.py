@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from grandrounds.data.families import DATASETS, OWN_DIVISION, FolderOptions, OwnImageOptions, OwnScheme
+from grandrounds.data.families import DATASETS, OWN_DIVISION, FolderOptions, OwnImageOptions
 from grandrounds.data.options import PartitionOptions
 from grandrounds.errors import ConfigurationError
 from grandrounds.plugins import Registry
@@ -21,7 +21,7 @@ class ReaderOptions(OwnImageOptions):
     """Options of a plug-in's data set; a plug-in may derive its own from these."""
 
     defaults: ClassVar[Mapping[str, Any]] = FolderOptions.defaults
-    scheme: Annotated[OwnScheme, OWN_DIVISION] = "auto"
+    scheme: Annotated[str, OWN_DIVISION] = "auto"
 
 
 class OwnDataset(NamedTuple):

@@ -1,6 +1,6 @@
 """Schemes that divide one data set between simulated hospitals.
 
-Every scheme but ``external`` returns the records of ``site-1`` to ``site-N``. All but ``assign_round_robin`` keep the images
+Every function returns the records of ``site-1`` to ``site-N``. All but ``assign_round_robin`` keep the images
 of a patient or lesion at one site. The server's images are drawn before, by ``draw_server``; splits are drawn afterwards,
 but before ``assign_round_robin``.
 """
@@ -153,25 +153,6 @@ def equal_dirichlet(records: Sequence[Record], sites: int, alpha: float, generat
         for own, piece in zip(chosen, np.split(shuffled, np.cumsum(row)[:-1]), strict=True):
             own.extend(piece.tolist())
     return {name: tuple(records[i] for i in sorted(own)) for name, own in zip(names, chosen, strict=True)}
-
-
-def by_name(records: Sequence[Record], names: Sequence[str]) -> Sites:
-    """Give every record to the site that is named for it; sites in natural order.
-
-    Raises:
-        DataError: if no sites are named.
-    """
-    if not names:
-        raise DataError("scheme given needs the site of every image: a folder for each site, or a column site")
-    return {
-        name: tuple(record for record, own in zip(records, names, strict=True) if own == name)
-        for name in natural_sorted(set(names))
-    }
-
-
-def external(records: Sequence[Record]) -> Sites:
-    """Give all records to one site for external validation: a hospital that takes no part in training."""
-    return {EXTERNAL: tuple(replace(record, split="test") for record in records)}
 
 
 def draw_server(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from grandrounds.data.manifest import Record, manifest_digest, read_manifest
-from grandrounds.data.partition.divide import by_source, dirichlet, draw_server, external, iid
+from grandrounds.data.partition.divide import by_source, dirichlet, draw_server, iid
 from grandrounds.data.partition.fedperl import fedperl_clients
 from grandrounds.data.partition.files import read_partition, write_partition
 from grandrounds.errors import ConfigurationError, DataError
@@ -123,12 +123,6 @@ def test_the_server_gets_whole_groups_with_labels_and_the_sites_the_rest():
 def test_a_server_that_would_get_all_images_is_refused():
     with pytest.raises(DataError, match="the server cannot have 10 of 10 images with a label; lower server_images"):
         draw_server(lesions(10), 10, numpy_generator(0))
-
-
-def test_an_external_site_has_all_images_for_testing():
-    (site,) = (sites := external(lesions(10))).values()
-    assert list(sites) == ["external"]
-    assert [(record.image, record.split) for record in site] == [(f"{i}.jpg", "test") for i in range(10)]
 
 
 def single_images(source, images):
