@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grandrounds.data.datasets.cifar10 import LabelledImages, write_once
+from grandrounds.data.datasets.cifar10 import CifarImages, write_once
 from grandrounds.data.datasets.published import read_labels, require_labels
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
@@ -40,11 +40,11 @@ def read_fashion_mnist(root: Path, folder: Path) -> tuple[tuple[Record, ...], Pa
     return read_labels(unpacked, FASHION_MNIST_CLASSES, "Fashion-MNIST"), unpacked
 
 
-def _read_part(images_file: Path, labels_file: Path) -> LabelledImages:
+def _read_part(images_file: Path, labels_file: Path) -> CifarImages:
     with open_images(images_file) as reader:
         images = np.stack([reader.read(name) for name in reader.names()])
     labels = np.frombuffer(gzip.decompress(labels_file.read_bytes()), np.uint8, offset=HEADER)
     require_labels(labels, len(FASHION_MNIST_CLASSES), str(labels_file))
     if len(labels) != len(images):
         raise DataError(f"{labels_file} has {len(labels)} labels, {images_file} has {len(images)} images")
-    return LabelledImages(images, labels)
+    return CifarImages(images, labels)

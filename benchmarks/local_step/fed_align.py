@@ -32,7 +32,7 @@ from grandrounds.methods.fed_align_cl.curriculum import correct_predictions
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
 from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.noise import noisy_weights
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions, EmbeddingNoiseOptions, WeightNoiseOptions
+from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions, WeightNoiseOptions
 from grandrounds.models.backbones.resnet22 import ResNet22, recompute_activations
 from grandrounds.models.split import split_network
 from grandrounds.protocol.messages import floating_entries
@@ -220,7 +220,7 @@ def iteration(
         judge = make_discriminator(WIDTH, site).to(dtype).requires_grad_(False)
         banks[site] = Neighbour(embeddings, judge, shape[0])
     if not textbook and released != "theirs":
-        options = AlignmentOptions(update="as_released" if released == "ours" else "summed")
+        options = EncoderAlignmentOptions(update="as_released" if released == "ours" else "summed")
         hospital = AlignmentTrainer(network, discriminator, optimizers, NO_NOISE)
         return lambda: train_iteration(hospital, SITES[0], images, labels, banks, options, numpy_generator("draws"))
     judges = [other.discriminator for other in banks.values()]

@@ -14,7 +14,7 @@ from grandrounds.data.batches import index_batches
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import new_optimizer
-from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
+from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation
 from grandrounds.methods.fedirm.training import Views, train_labelled
 from grandrounds.methods.fedirm.uncertainty import make_teacher
@@ -75,7 +75,7 @@ class FedIRMCase(Case):
 
     def _train(self, network: nn.Module, context: SiteContext, steps: int, options: UnlabelledOptions) -> None:
         optimizer = new_optimizer(network.parameters(), "adam", RATE)
-        common = (network, optimizer, context, LocalOptions(batch_size=self.batch[0], steps=steps))
+        common = (network, optimizer, context, ClientOptions(batch_size=self.batch[0], steps=steps))
         if self._part == "labelled":
             train_labelled(*common, LabelledOptions(), RelationOptions())
         else:

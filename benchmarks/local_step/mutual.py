@@ -22,7 +22,7 @@ from benchmarks.measure import run, table
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.mutual.options import AlignmentOptions
 from grandrounds.methods.mutual.public import predict_public
-from grandrounds.methods.mutual.soft_labels import DTYPES, SoftLabels, add_up
+from grandrounds.methods.mutual.soft_labels import WIRE_DTYPES, SoftLabels, add_up
 from grandrounds.methods.mutual.training import AlignmentStep, align
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.mechanisms.ciphertexts import encrypt, make_keys
@@ -139,7 +139,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     state = build_model(ModelSpec("resnet12", CLASSES), seed=1).state_dict()
     return {
         "bytes": {
-            **{wire: images * CLASSES * DTYPES[wire].itemsize for wire in ("fp32", "fp16", "uint8")},
+            **{wire: images * CLASSES * WIRE_DTYPES[wire].itemsize for wire in ("fp32", "fp16", "uint8")},
             "encrypted": len(encrypt(others_of(images, torch.float64)[0], make_keys().secret)),
             "resnet12_weights": sum(entry.nbytes for entry in state.values()),
         }

@@ -18,8 +18,8 @@ from benchmarks.federation import FederatedRun
 from benchmarks.processes import training_child
 from grandrounds.data.partition.phantom_site import DATASET_NAME
 from grandrounds.data.site import CONFIG_NAME
-from grandrounds.deployment.kit.overlay import PRIVACY
 from grandrounds.deployment.kit.read import processes_of
+from grandrounds.privacy.gate.policy import POLICY_FILE
 
 Undo = Callable[[], None]
 Begin = Callable[[FederatedRun, random.Random], Undo | None]
@@ -61,7 +61,7 @@ def _fill_disk(run: FederatedRun, draw: random.Random) -> Undo | None:
 
 def _damage_policy(run: FederatedRun, draw: random.Random) -> Undo:
     """A class that does not load; the hospital refuses the jobs that begin meanwhile."""
-    path = _local(run, draw) / PRIVACY
+    path = _local(run, draw) / POLICY_FILE
     before = path.read_text()
     content = json.loads(before)
     content["scopes"][0]["task_result_filters"].append({"path": "missing.Filter", "args": {}})

@@ -17,17 +17,17 @@ from grandrounds import __version__
 from grandrounds.console.output import INTERRUPTED
 from grandrounds.errors import GrandRoundsError, UsageError
 
-EXPERIMENTS, RESULTS = "Experiments on this machine", "Results"
+EXPERIMENTS, RESULTS_PANEL = "Experiments on this machine", "Results"
 FEDERATIONS, SITES = "A federation", "A site and its data"
 COMMANDS = {
     "jobs": (EXPERIMENTS, "jobs", "HELP"),
     "simulate": (EXPERIMENTS, "simulate", "HELP"),
     "build": (EXPERIMENTS, "jobs", "BUILD_HELP"),
     "new": (EXPERIMENTS, "jobs", "NEW_HELP"),
-    "report": (RESULTS, "report", "HELP"),
-    "figures": (RESULTS, "figures", "HELP"),
-    "evaluate": (RESULTS, "evaluate", "HELP"),
-    "export": (RESULTS, "report", "EXPORT_HELP"),
+    "report": (RESULTS_PANEL, "report", "HELP"),
+    "figures": (RESULTS_PANEL, "figures", "HELP"),
+    "evaluate": (RESULTS_PANEL, "evaluate", "HELP"),
+    "export": (RESULTS_PANEL, "report", "EXPORT_HELP"),
     "provision": (FEDERATIONS, "kit", "PROVISION_HELP"),
     "submit": (FEDERATIONS, "submit", "HELP"),
     "status": (FEDERATIONS, "status", "HELP"),

@@ -30,7 +30,7 @@ MATRIX_COLOURS = "Blues"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 WIDTH, HEIGHT = 4.8, 3.6
-SMALL, NORMAL = 8, 9.5
+SMALL_SIZE, NORMAL_SIZE = 8, 9.5
 DOTS_PER_INCH = 150
 
 
@@ -91,22 +91,22 @@ def new_axes(
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH)
     axes = figure.add_axes((left / width, bottom / height, 1 - (left + 0.15) / width, 1 - (bottom + 0.35) / height))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=SMALL)
+    axes.tick_params(labelsize=SMALL_SIZE)
     return figure, axes
 
 
 def label_axes(axes: Axes, across: str, up: str, title: str = "") -> None:
     """Name the axes and write the title on the left."""
-    axes.set_xlabel(across, fontsize=NORMAL)
-    axes.set_ylabel(up, fontsize=NORMAL)
+    axes.set_xlabel(across, fontsize=NORMAL_SIZE)
+    axes.set_ylabel(up, fontsize=NORMAL_SIZE)
     if title:
-        axes.set_title(title, fontsize=NORMAL, loc="left", color=INK)
+        axes.set_title(title, fontsize=NORMAL_SIZE, loc="left", color=INK)
 
 
 def draw_legend(axes: Axes, place: str = "best", columns: int = 1) -> None:
     """A small, half transparent legend."""
     axes.legend(
-        fontsize=SMALL, frameon=True, framealpha=0.8, edgecolor="none", loc=place, ncols=columns, handlelength=2.4
+        fontsize=SMALL_SIZE, frameon=True, framealpha=0.8, edgecolor="none", loc=place, ncols=columns, handlelength=2.4
     )
 
 
@@ -123,7 +123,7 @@ def round_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, steps=[1, 2, 5, 10]))
     axes.margins(x=0.03)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=SMALL)
+    axes.tick_params(labelsize=SMALL_SIZE)
 
 
 def rounds_figure(
@@ -184,14 +184,14 @@ def _small_multiples(
             axes.plot(sorted(other), [other[number] for number in sorted(other)], color=PALE, linewidth=0.6)
         axes.plot(sorted(curve), [curve[number] for number in sorted(curve)], color=BLUE, linewidth=1.6)
         _draw_level(axes, level)
-        axes.set_title(name, fontsize=SMALL, loc="left", pad=2)
+        axes.set_title(name, fontsize=SMALL_SIZE, loc="left", pad=2)
         axes.set_ylim(0, top)
         round_axis(axes)
     for axes in panels[len(curves) :]:
         axes.set_axis_off()
-    figure.supxlabel("round", fontsize=NORMAL)
-    figure.supylabel(scale, fontsize=NORMAL)
-    figure.suptitle(f"{title}; others pale{f', dotted: {level[1]}' if level else ''}", fontsize=NORMAL)
+    figure.supxlabel("round", fontsize=NORMAL_SIZE)
+    figure.supylabel(scale, fontsize=NORMAL_SIZE)
+    figure.suptitle(f"{title}; others pale{f', dotted: {level[1]}' if level else ''}", fontsize=NORMAL_SIZE)
     return figure
 
 

@@ -13,7 +13,7 @@ from grandrounds.data.images.augmentation import OWN_VIEWS
 from grandrounds.data.own_datasets import OWN_DATASETS
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment import presets
-from grandrounds.evaluation.own_metrics import METRICS
+from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.models.own_backbones import OWN_BACKBONES
 from tests.documentation.pages import ROOT
@@ -25,7 +25,7 @@ EXAMPLES = ("fedala", "own_data", "own_networks", "own_view")
 @pytest.fixture
 def own_registries(monkeypatch):
     """Plug-ins that a test registers are forgotten after it, and those of other tests are not there."""
-    for registry in (OWN_BACKBONES, OWN_DATASETS, OWN_METHODS, OWN_VIEWS, METRICS):
+    for registry in (OWN_BACKBONES, OWN_DATASETS, OWN_METHODS, OWN_VIEWS, OWN_METRICS):
         monkeypatch.setattr(registry, "entries", {})
     monkeypatch.setattr(plugins, "_registering", {})
     for name in EXAMPLES:

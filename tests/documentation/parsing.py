@@ -15,7 +15,7 @@ from nvflare import cli as flare
 
 from grandrounds.cli import build_app
 from grandrounds.commands.options import JobArguments
-from grandrounds.deployment.jobs import PARTS, class_of, job_names, load_job
+from grandrounds.deployment.jobs import JOB_PARTS, class_of, job_names, load_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import annotations_of, option_types, require_type
 from grandrounds.protocol.problem import Problem
@@ -142,7 +142,7 @@ def known_options() -> Mapping[str, list[Any]]:
     """The types of every option of a job, by ``part.option``."""
     known: dict[str, list[Any]] = {}
     for job in map(load_job, job_names()):
-        for part in PARTS:
+        for part in JOB_PARTS:
             entry = job.executor if part == "executor" else job.controller
             problem = {name: found.type for name, found in annotations_of(Problem).items()}
             types = problem if part == "problem" else option_types(class_of(entry["path"]))

@@ -155,7 +155,7 @@ def test_kept_features_serve_the_test_of_every_model(run, hospitals, tmp_path, m
         return forward(self, inputs)
 
     monkeypatch.setattr(Front, "forward", counting)
-    monkeypatch.setattr(features, "BATCH", 1)  # no image passes again to fill a batch
+    monkeypatch.setattr(features, "FEATURE_BATCH", 1)  # no image passes again to fill a batch
     found = run(small("fedavg", "from:2", 2), tmp_path, SITES, sites_dir=hospitals)
     tested = set(found.summary["records"]["site-1"])
     assert {"common", "own"} <= tested

@@ -17,7 +17,7 @@ from grandrounds.deployment.simulate import choose_sites
 if TYPE_CHECKING:
     import pandas as pd
 
-SPLITS: Mapping[str, str] = {"train": "training", "val": "validation", "test": "test"}
+SPLIT_COLUMNS: Mapping[str, str] = {"train": "training", "val": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Sites:
         content = self.description
         rows = {
             site: {
-                **{SPLITS[split]: count for split, count in summary["images"].items()},
+                **{SPLIT_COLUMNS[split]: count for split, count in summary["images"].items()},
                 "labelled": summary["labelled"],
                 **summary["classes"],
             }

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from grandrounds.data.site import DatasetLocation
     from grandrounds.protocol.task import Task
 
-LEVELS: Mapping[str, tuple[str, str]] = {
+FINDING_STYLES: Mapping[str, tuple[str, str]] = {
     "ok": ("OK", "green"),
     "warning": ("WARN", "yellow"),
     "failure": ("FAIL", "bold red"),
 }
-HELP = """Check the images and manifests of sites before they train, or a startup kit before and while it runs.
+DOCTOR_HELP = """Check the images and manifests of sites before they train, or a startup kit before and while it runs.
 
 With --purpose evaluation the data are for testing a finished model: labelled test images are enough. The exit status is 1
 if something must be fixed first.
@@ -123,7 +123,7 @@ def _table(found: Mapping[str, Sequence[Finding]]) -> Table:
     table = Table("", "site", "check", "finding")
     for site, findings in found.items():
         for finding in findings:
-            word, style = LEVELS[finding.level]
+            word, style = FINDING_STYLES[finding.level]
             message = finding.message.removeprefix(f"{site}: ")
             table.add_row(Text(word, style=style), Text(site), finding.check, Text(message))
         table.add_section()

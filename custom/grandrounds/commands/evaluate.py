@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 READINGS: Mapping[str, str] = {"argmax": "the group of the most probable class", "summed": "the highest sum of a group"}
 
-HELP = """External validation: test a finished run's model at a place that never took part.
+EVALUATE_HELP = """External validation: test a finished run's model at a place that never took part.
 
 RUN is a run's workspace (its selected model is taken) or a model file beside the run's summary.json. The images are those
 of a partition's sites in split test, or of a manifest. A place that took part, or images of the run, are refused.

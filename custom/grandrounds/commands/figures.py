@@ -14,7 +14,7 @@ from grandrounds.errors import ConfigurationError
 if TYPE_CHECKING:
     pass
 
-HELP = """Draw figures from the record of a run.
+FIGURES_HELP = """Draw figures from the record of a run.
 
 Learning curves, communication, and the figures of the run's method: peer frequency, similarity of the models, relation
 matrices, pseudo-labels, or entropy of the soft labels. With --groups the sites of a community are side by side, and

@@ -19,7 +19,7 @@ from grandrounds.console.output import results, say, say_json
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
 
-HELP = """List the jobs that come with the package and their presets, or all options of one job.
+JOBS_HELP = """List the jobs that come with the package and their presets, or all options of one job.
 
 [bold]Examples[/bold]
 

@@ -26,7 +26,7 @@ from grandrounds.options import Annotation, annotations_of
 SHOWN_DIGITS = 12
 READING = "Reading the images"
 
-HELP = """Divide a data set between simulated hospitals.
+PARTITION_HELP = """Divide a data set between simulated hospitals.
 
 Writes a manifest and a site configuration for every site, and partition.json, which describes them. No image is copied.
 The images of a patient or lesion stay together, between sites and between splits, unless an option changes this.
@@ -135,7 +135,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 def build_group() -> typer.Typer:
     """The command with a sub-command for each data set."""
-    group = typer.Typer(cls=_WithPlugins, help=HELP, no_args_is_help=True, rich_markup_mode="rich")
+    group = typer.Typer(cls=_WithPlugins, help=PARTITION_HELP, no_args_is_help=True, rich_markup_mode="rich")
     for dataset, options in DATASETS.items():
         _add(group, dataset, LAYOUTS[dataset], options)
     return group

@@ -11,7 +11,7 @@ from grandrounds.commands.options import comma_separated
 from grandrounds.console.output import notes, results, say
 from grandrounds.errors import ConfigurationError
 
-HELP = """Start and stop a federation on this machine, with real kits and processes.
+POC_HELP = """Start and stop a federation on this machine, with real kits and processes.
 
 Everything is in one folder, FLARE's home included.
 
@@ -27,7 +27,7 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the fe
 
 def build_group() -> typer.Typer:
     """The command with its parts."""
-    group = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
+    group = typer.Typer(help=POC_HELP, no_args_is_help=True, rich_markup_mode="rich")
     group.command(help="Start the server and the sites, with the kits in FOLDER; make these first if there are none.")(
         up
     )

@@ -51,7 +51,7 @@ A site whose ledger is missing sends nothing; it never creates one itself. An ex
 \b
   grandrounds ledger create local/privacy --site hospital-a
 """
-VERIFY_HELP = """Verify a ledger: its hash chain, and every epsilon by two methods.
+VERIFY_LEDGER_HELP = """Verify a ledger: its hash chain, and every epsilon by two methods.
 
 [bold]Example[/bold]
 
@@ -68,8 +68,20 @@ The new fingerprint is computed from the manifest.
   grandrounds ledger amend local/privacy skin --manifest skin.csv --reason "images of May added"
 """
 MAX_ROUNDS = 100_000
-COLUMNS = ("time", "job", "run", "round", "release", "dataset", "mechanism", "unit", "sensitivity", "sigma", "epsilon")
-SPENT = ("releases", "outside_budget", "delta", "epsilon")
+LEDGER_COLUMNS = (
+    "time",
+    "job",
+    "run",
+    "round",
+    "release",
+    "dataset",
+    "mechanism",
+    "unit",
+    "sensitivity",
+    "sigma",
+    "epsilon",
+)
+SPENT_COLUMNS = ("releases", "outside_budget", "delta", "epsilon")
 NUMERIC = {"round", "sensitivity", "sigma", "epsilon"}
 RELATIVE_DIFFERENCE = 1e-2
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with the site's ledger.")]
@@ -89,7 +101,7 @@ def build_ledger_group() -> typer.Typer:
     text = "Create, show, verify and amend a site's privacy ledger."
     group = typer.Typer(help=text, no_args_is_help=True, rich_markup_mode="rich")
     group.command(name="show", help=SHOW_HELP)(show)
-    group.command(name="verify", help=VERIFY_HELP)(verify)
+    group.command(name="verify", help=VERIFY_LEDGER_HELP)(verify)
     group.command(name="create", help=CREATE_HELP)(create)
     group.command(name="amend", help=AMEND_HELP)(amend)
     return group
@@ -300,7 +312,7 @@ def _show_ledger(
 
 def _dataset_table(datasets: list[dict[str, Any]]) -> Table:
     table = Table("data set", "protects", title="spent", title_justify="left")
-    columns = [name for name in (*SPENT, "epsilon_bound") if name in datasets[0]]
+    columns = [name for name in (*SPENT_COLUMNS, "epsilon_bound") if name in datasets[0]]
     for column in columns:
         table.add_column(column.replace("epsilon_bound", "Rényi bound").replace("_", " "), justify="right")
     for entry in datasets:
@@ -310,10 +322,10 @@ def _dataset_table(datasets: list[dict[str, Any]]) -> Table:
 
 def _release_table(shown: tuple[Booking, ...], count: int) -> Table:
     table = Table(title=f"releases ({len(shown)} of {count})", title_justify="left")
-    for column in COLUMNS:
+    for column in LEDGER_COLUMNS:
         table.add_column(column, justify="right" if column in NUMERIC else "left")
     for values in (booking.to_json() for booking in shown):
-        table.add_row(*(_text(values[column]) for column in COLUMNS))
+        table.add_row(*(_text(values[column]) for column in LEDGER_COLUMNS))
     return table
 
 

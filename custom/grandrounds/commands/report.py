@@ -12,7 +12,7 @@ from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.console.steps import steps_on
 
-HELP = """Report on one run, or compare several.
+REPORT_HELP = """Report on one run, or compare several.
 
 Writes report.html, one file that needs no network, and beside it figures (SVG), tables (CSV) and report.json.
 Nothing in them names an image or a patient. A RUN is a simulation's workspace, the results of a downloaded job, or a

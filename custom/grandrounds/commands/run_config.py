@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from grandrounds.deployment.jobs import PARTS, Job, Values
+from grandrounds.deployment.jobs import JOB_PARTS, Job, Values
 from grandrounds.deployment.presets import values_in
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing
@@ -55,8 +55,8 @@ def read_config(path: Path) -> dict[str, Any]:
             hint = f"; did you mean {near[0]}?" if near else f" (entries: {', '.join((*ARGUMENTS, OPTIONS))})"
             raise ConfigurationError(f"{path}: there is no entry {name!r}{hint}")
     parts = content.get(OPTIONS) or {}
-    if not isinstance(parts, dict) or not all(part in PARTS and isinstance(parts[part], dict) for part in parts):
-        raise ConfigurationError(f"{path}: {OPTIONS} must be an object with {', '.join(PARTS)}, each an object")
+    if not isinstance(parts, dict) or not all(part in JOB_PARTS and isinstance(parts[part], dict) for part in parts):
+        raise ConfigurationError(f"{path}: {OPTIONS} must be an object with {', '.join(JOB_PARTS)}, each an object")
     return content
 
 
@@ -76,6 +76,6 @@ def write_config(path: Path, arguments: Mapping[str, Any], job: Job) -> None:
     import yaml
 
     given = {name: str(value) if isinstance(value, Path) else value for name, value in arguments.items() if value}
-    options = {part: {key: value for key, value in job.options(part).items() if key != "problem"} for part in PARTS}
+    options = {part: {key: value for key, value in job.options(part).items() if key != "problem"} for part in JOB_PARTS}
     with replacing(path) as stream:
         stream.write(yaml.safe_dump({**given, OPTIONS: options}, sort_keys=False, allow_unicode=True).encode())

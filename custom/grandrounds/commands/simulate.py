@@ -28,7 +28,7 @@ class EngineChoice(StrEnum):
 
 
 SHARED = ("problem.", "controller.rounds=", "controller.seed=")
-HELP = """Run a job with all its sites on this machine.
+SIMULATE_HELP = """Run a job with all its sites on this machine.
 
 Run the same command with the same workspace again to resume an interrupted run.
 

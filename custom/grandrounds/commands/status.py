@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from grandrounds.deployment.operation.status import Status
 
 EXIT = {"ok": 0, "warning": 1, "critical": 2}
-HELP = """Show the state of a federation: sites, jobs, rounds, disk, certificates, privacy.
+STATUS_HELP = """Show the state of a federation: sites, jobs, rounds, disk, certificates, privacy.
 
 A person's kit asks the server; the kit of a server or a site is read on its own machine. The exit status is for monitoring:
 0 is fine, 1 a warning, 2 a failure.

@@ -28,7 +28,7 @@ class Resume(StrEnum):
     NEVER = "never"
 
 
-HELP = """Submit a job to a federation, watch it, and download its results.
+SUBMIT_HELP = """Submit a job to a federation, watch it, and download its results.
 
 The command first shows what will run at each site and what will leave it. With --resume auto it submits an unfinished run
 again, which resumes after the last complete round and includes sites that were away. The run's own summary decides whether

@@ -15,13 +15,13 @@ from grandrounds.errors import ConfigurationError
 if TYPE_CHECKING:
     from grandrounds.models.pretrained import WeightsFile
 
-HELP = """Trained weights that networks start from.
+WEIGHTS_HELP = """Trained weights that networks start from.
 
 ImageNet weights are looked for in an installed package, in the folder $GRANDROUNDS_WEIGHTS (default
 ~/.local/share/grandrounds/weights), in torch's cache, and at their address, in this order.
 """
 LIST_HELP = "List the weights that this machine has without a download."
-VERIFY_HELP = "Check the SHA-256 of all weights that this machine has; exit status 1 if one is damaged."
+VERIFY_WEIGHTS_HELP = "Check the SHA-256 of all weights that this machine has; exit status 1 if one is damaged."
 ADD_HELP = """Copy a file into the weights folder of this machine.
 
 ImageNet weights are recognised by their SHA-256; [bold]problem.weights=imagenet[/bold] then finds them. Other weights need a
@@ -37,9 +37,9 @@ name, by which jobs refer to them, and how images were normalised in their train
 
 def build_group() -> typer.Typer:
     """The commands of ``grandrounds weights``."""
-    group = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
+    group = typer.Typer(help=WEIGHTS_HELP, no_args_is_help=True, rich_markup_mode="rich")
     group.command("list", help=LIST_HELP)(list_files)
-    group.command(help=VERIFY_HELP)(verify)
+    group.command(help=VERIFY_WEIGHTS_HELP)(verify)
     group.command(help=ADD_HELP)(add)
     return group
 

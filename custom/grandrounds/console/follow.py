@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-POLL_SECONDS = 0.1
+FOLLOW_SECONDS = 0.1
 
 Event = dict[str, Any]
 
@@ -93,6 +93,6 @@ class Follower:
     def _follow(self) -> None:
         last = False
         while not last:
-            last = self._done.wait(POLL_SECONDS)
+            last = self._done.wait(FOLLOW_SECONDS)
             for event in self._tail.read():
                 self._show(event)

@@ -16,8 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from grandrounds.console.follow import Event
 from grandrounds.console.output import duration, say
-
-PACE_ROUNDS = 5
+from grandrounds.protocol.names import PACE_ROUNDS
 
 
 @dataclass

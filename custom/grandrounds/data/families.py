@@ -94,6 +94,11 @@ class CtOptions(PartitionOptions):
         if self.client_partition == "slice" and self.scheme != "iid":
             raise ConfigurationError(f"client_partition slice is for the scheme iid, got {self.scheme}")
 
+    @property
+    def shares_patients(self) -> bool:
+        """Whether a patient's images may be at several sites, as in the FedIRM paper."""
+        return self.client_partition == "slice"
+
 
 @dataclass(frozen=True, kw_only=True)
 class MalignancyOptions(PartitionOptions):

@@ -97,6 +97,11 @@ class PartitionOptions(Options):
         return self.server_training
 
     @property
+    def shares_patients(self) -> bool:
+        """Whether a patient's images may be at several sites."""
+        return False
+
+    @property
     def has_shares(self) -> bool:
         """Whether the sites' splits are drawn by :attr:`shares`; otherwise the scheme sets them."""
         return self.scheme not in ("fedperl", "external")

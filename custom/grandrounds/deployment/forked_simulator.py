@@ -27,7 +27,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-MAX_PAUSE = 0.05
+MAX_FORK_PAUSE = 0.05
 LOOK_SECONDS = 2.0
 ADDRESS_VARIABLE = "GRANDROUNDS_WORKERS"
 WORKER = "nvflare.private.fed.app.simulator.simulator_worker"
@@ -126,7 +126,7 @@ class _ShortPauses:
 
     def sleep(self, seconds: float) -> None:
         """As ``time.sleep``, but for ``MAX_PAUSE`` at most."""
-        time.sleep(min(seconds, MAX_PAUSE))
+        time.sleep(min(seconds, MAX_FORK_PAUSE))
 
 
 def _serve(listener: socket.socket, job: Path) -> None:

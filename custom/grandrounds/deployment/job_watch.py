@@ -33,11 +33,11 @@ from grandrounds.federation.proxy import replace_connect
 from grandrounds.federation.server.record import SUMMARY
 from grandrounds.files import read_json_object
 
-CONNECT_SECONDS = 10.0
+WATCH_CONNECT_SECONDS = 10.0
 
 
 @contextmanager
-def admin_session(kit: Kit, timeout: float = CONNECT_SECONDS) -> Iterator[Session]:
+def admin_session(kit: Kit, timeout: float = WATCH_CONNECT_SECONDS) -> Iterator[Session]:
     """Log in with a person's kit, and log out at the end.
 
     Raises:
@@ -124,7 +124,7 @@ def _close(session: Session) -> None:
 
 
 State = Literal["waiting", "running", "ended", "lost"]
-RUNNING, ENDED = "RUNNING", "FINISHED"
+JOB_RUNNING, ENDED = "RUNNING", "FINISHED"
 IDLE, ACCEPTED = "no_jobs", "OK"
 
 
@@ -157,7 +157,7 @@ class JobWatch:
         """
         if status.startswith(ENDED):
             return "ended"
-        if status != RUNNING:
+        if status != JOB_RUNNING:
             self._gone_since = None
             return "waiting"
         if self.job in alive:

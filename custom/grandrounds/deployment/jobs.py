@@ -30,7 +30,7 @@ PACKAGE = Path(grandrounds.__file__).parent
 CHECKOUT_JOBS = PACKAGE.parents[1] / "jobs"
 JOBS = CHECKOUT_JOBS if CHECKOUT_JOBS.is_dir() else Path(sys.prefix) / "share" / "grandrounds" / "jobs"
 SERVER_CONFIG, CLIENT_CONFIG = "config_fed_server.json", "config_fed_client.json"
-PARTS = ("controller", "executor", "problem")
+JOB_PARTS = ("controller", "executor", "problem")
 
 
 Key = tuple[str, str]
@@ -130,8 +130,8 @@ class Job:
 
     def require_option(self, part: str, option: str) -> None:
         """Refuse an option that a part of the job does not have, by a :class:`ConfigurationError`."""
-        if part not in PARTS:
-            raise ConfigurationError(f"{part}.{option}: expected part.option with part {', '.join(PARTS)}")
+        if part not in JOB_PARTS:
+            raise ConfigurationError(f"{part}.{option}: expected part.option with part {', '.join(JOB_PARTS)}")
         if option not in (known := option_types(self.component(part))):
             near = difflib.get_close_matches(option, sorted(known), n=1)
             hint = f"; did you mean {part}.{near[0]}?" if near else ""
@@ -220,7 +220,7 @@ def full_name(component: type) -> str:
 
 
 def _require_types(job: Job) -> None:
-    for part in PARTS:
+    for part in JOB_PARTS:
         component = job.component(part)
         known = option_types(component)
         for option, value in job.options(part).items():

@@ -24,7 +24,7 @@ from grandrounds.files import read_json_object, write_json
 DESCRIPTION = "federation.json"
 START_SECONDS = 300.0
 STOP_SECONDS = 40.0
-POLL_SECONDS = 0.5
+PROBE_SECONDS = 0.5
 OUTSIDE_VARIABLES = ("GRANDROUNDS_", "NVFL", "XDG_", "MPLCONFIGDIR", "TORCH_HOME")
 """Prefixes of variables that would let a participant write outside its folder."""
 
@@ -145,13 +145,13 @@ def await_sites(federation: Federation, sites: Sequence[str], seconds: float = S
     deadline = time.monotonic() + seconds
     missing, reason = list(sites), "the server does not answer"
     while missing and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+        time.sleep(PROBE_SECONDS)
         try:
             with admin_session(federation.kit(federation.operator)) as session:
                 while missing and time.monotonic() < deadline:
                     missing = [site for site in sites if site not in connected_sites(session)]
                     reason = f"the server does not see {', '.join(missing)}"
-                    time.sleep(POLL_SECONDS if missing else 0)
+                    time.sleep(PROBE_SECONDS if missing else 0)
         except GrandRoundsError as error:
             reason = str(error)
     if missing:
@@ -192,7 +192,7 @@ def require_free_port(port: int) -> None:
 def _await_end(federation: Federation, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while processes_of(federation.kits) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+        time.sleep(PROBE_SECONDS)
 
 
 def _signal_all(federation: Federation, number: signal.Signals) -> list[int]:

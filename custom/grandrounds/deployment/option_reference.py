@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING
 
-from grandrounds.deployment.jobs import PARTS, Job, class_of, job_names, load_job
+from grandrounds.deployment.jobs import JOB_PARTS, Job, class_of, job_names, load_job
 from grandrounds.options import OptionInfo, describe, groups_of
 from grandrounds.protocol.problem import Problem
 
@@ -32,7 +32,7 @@ def option_reference() -> str:
     """All options of all jobs as a Markdown page: a table for each group of options."""
     jobs = [load_job(name) for name in job_names()]
     sections = [INTRODUCTION]
-    for part in reversed(PARTS):
+    for part in reversed(JOB_PARTS):
         sections.append(f"## {part}\n")
         used: dict[type, list[str]] = {}
         for job in jobs:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.deployment.assignments import assignment
-from grandrounds.deployment.jobs import NO_VALUES, PARTS, Job, Values, load_job
+from grandrounds.deployment.jobs import JOB_PARTS, NO_VALUES, Job, Values, load_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.files import read_json_object
 
 PRESETS_FILE = "presets.json"
-RUN_NAME = ("controller", "run_name")
+RUN_NAME_OPTION = ("controller", "run_name")
 
 
 def presets_of(job: Job) -> dict[str, dict[str, dict[str, Any]]]:
@@ -39,8 +39,10 @@ def presets_of(job: Job) -> dict[str, dict[str, dict[str, Any]]]:
         return {}
     presets = read_json_object(path)
     for name, parts in presets.items():
-        if not isinstance(parts, dict) or not all(part in PARTS and isinstance(parts[part], dict) for part in parts):
-            raise ConfigurationError(f"{path}: preset {name!r} must be an object with {', '.join(PARTS)}")
+        if not isinstance(parts, dict) or not all(
+            part in JOB_PARTS and isinstance(parts[part], dict) for part in parts
+        ):
+            raise ConfigurationError(f"{path}: preset {name!r} must be an object with {', '.join(JOB_PARTS)}")
     return presets
 
 
@@ -109,7 +111,7 @@ def with_preset(job: Job, preset: str | None, values: Values = NO_VALUES) -> Job
     presets = presets_of(job)
     chosen = {key: value for name in names for key, value in values_in(_named(job, presets, name)).items()}
     changed = job.with_values({**chosen, **values})
-    changes = [".".join(key) for key in chosen if key != RUN_NAME and changed.value(*key) != chosen[key]]
+    changes = [".".join(key) for key in chosen if key != RUN_NAME_OPTION and changed.value(*key) != chosen[key]]
     label = " + ".join(names)
     record = f"{label}, but {', '.join(sorted(changes))}" if changes else label
     meta = {**job.meta, "name": "-".join([job.name, *names])}

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-SECONDS_TO_STOP = 10.0
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LOG_SECONDS_TO_STOP = 10.0
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def logging_to(path: Path, level: int = logging.INFO) -> Iterator[None]:
     root = logging.getLogger()
     before, level_before = list(root.handlers), root.level
     handler = logging.FileHandler(path, mode="w", encoding="utf-8")
-    handler.setFormatter(logging.Formatter(FORMAT))
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
     root.handlers[:] = [handler]
     root.setLevel(level)
     try:
@@ -66,7 +66,7 @@ def _stop(program: subprocess.Popen[bytes]) -> None:
             return
         program.send_signal(number)
         try:
-            program.wait(SECONDS_TO_STOP)
+            program.wait(LOG_SECONDS_TO_STOP)
         except subprocess.TimeoutExpired:
             continue
     if program.poll() is None:

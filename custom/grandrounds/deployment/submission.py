@@ -17,9 +17,9 @@ from grandrounds.deployment.jobs import Job, Key, write_job
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
-POLL_SECONDS = 2.0
+JOB_POLL_SECONDS = 2.0
 RECONNECT_SECONDS = 180.0
-PAUSES = (5.0, 15.0, 30.0, 60.0, 120.0)
+RETRY_PAUSES = (5.0, 15.0, 30.0, 60.0, 120.0)
 """Seconds before a run that got no further is submitted again; the last one counts for all later attempts."""
 EVERY_SITE = "@default"
 """FLARE's key for the resources of a job at every site."""
@@ -178,7 +178,7 @@ def submit_and_watch(
         if reason := outcome.summary.get("reason"):
             report(f"the reason: {reason}")
         if failures:
-            pause = PAUSES[min(failures, len(PAUSES)) - 1]
+            pause = RETRY_PAUSES[min(failures, len(RETRY_PAUSES)) - 1]
             report(f"no further round was completed; the next attempt is in {pause:g} s")
             time.sleep(pause)
 
@@ -202,7 +202,7 @@ def _patiently(act: Callable[[], Result], report: Report, patience: float) -> Re
             if time.monotonic() >= deadline:
                 raise
             report(f"waiting: {error}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(JOB_POLL_SECONDS)
 
 
 def _watch(kit: Kit, job: str, report: Report, patience: float, rejoin: bool) -> str:
@@ -214,13 +214,13 @@ def _watch(kit: Kit, job: str, report: Report, patience: float, rejoin: bool) ->
             with admin_session(kit) as session:
                 while not (status := watcher.look(session)):
                     deadline = time.monotonic() + patience
-                    time.sleep(POLL_SECONDS)
+                    time.sleep(JOB_POLL_SECONDS)
                 return status
         except GrandRoundsError as error:
             if time.monotonic() >= deadline:
                 raise
             report(f"waiting for the server: {error}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(JOB_POLL_SECONDS)
 
 
 class _Watcher:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from grandrounds.checks import require_at_least
 from grandrounds.evaluation.selective import coverage_at_risk, falling_confidence, risk_coverage, top_confidence
 
-Z = 1.645
+Z_90 = 1.645
 MIN_LEFT = 40
 MIN_GAP = 0.05
 
@@ -40,7 +40,7 @@ class ReliabilityPoint(NamedTuple):
 def reliability_points(
     confidence: NDArray[np.floating],
     correct: NDArray[np.bool_],
-    z: float = Z,
+    z: float = Z_90,
     min_remaining: int = MIN_LEFT,
     min_gap: float = MIN_GAP,
 ) -> list[ReliabilityPoint]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
 from grandrounds.evaluation.auc import macro_auc
-from grandrounds.evaluation.own_metrics import METRICS, own_scores
+from grandrounds.evaluation.own_metrics import OWN_METRICS, own_scores
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
@@ -111,7 +111,9 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
     means = {
         name: float(np.mean([one[name] for one in found])) for name in task.selectable if found and name in found[0]
     }
-    own = own_scores(labels[known], probabilities[known]) if set(METRICS.all()) & {*selectable_metrics(task)} else {}
+    own = (
+        own_scores(labels[known], probabilities[known]) if set(OWN_METRICS.all()) & {*selectable_metrics(task)} else {}
+    )
     return metrics | means | own
 
 
@@ -121,7 +123,7 @@ def selectable_metrics(task: Task = SINGLE) -> tuple[str, ...]:
     Raises:
         ConfigurationError: if a plug-in cannot be imported, or takes a name of the package.
     """
-    return task.metrics(tuple(METRICS.all(SCORES_OF_IMAGES)))
+    return task.metrics(tuple(OWN_METRICS.all(SCORES_OF_IMAGES)))
 
 
 def confusion_matrix(labels: NDArray[np.integer], predictions: NDArray[np.integer], classes: int) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from grandrounds.plugins import Registry
 
 Metric = Callable[[NDArray[np.integer], NDArray[np.floating]], float]
 """From labels of shape ``(samples,)`` and probabilities of shape ``(samples, classes)`` to a finite number."""
-METRICS: Registry[Metric] = Registry("metric")
+OWN_METRICS: Registry[Metric] = Registry("metric")
 
 
 def register_metric(name: str) -> Callable[[Metric], Metric]:
@@ -38,10 +38,10 @@ def register_metric(name: str) -> Callable[[Metric], Metric]:
         def mean_confidence(labels, probabilities):
             return float(probabilities.max(axis=1).mean())
     """
-    METRICS.require_name(name)
+    OWN_METRICS.require_name(name)
 
     def register(metric: Metric) -> Metric:
-        METRICS.add(name, metric, metric)
+        OWN_METRICS.add(name, metric, metric)
         return metric
 
     return register
@@ -58,7 +58,7 @@ def own_scores(labels: NDArray[np.integer], probabilities: NDArray[np.floating])
         ConfigurationError: if a metric fails or its value is not finite; it is named.
     """
     found = {}
-    for name, metric in METRICS.all().items():
+    for name, metric in OWN_METRICS.all().items():
         try:
             found[name] = float(metric(labels, probabilities))
         except Exception as error:  # a plug-in is foreign code

@@ -19,7 +19,7 @@ from grandrounds.evaluation.estimates import class_estimates, counts_of
 from grandrounds.evaluation.score import MIN_CASES, Score
 
 SENSITIVITY = 0.9
-ROUNDING = 1e-12
+CONFIDENCE_ROUNDING = 1e-12
 
 
 def top_confidence(
@@ -118,7 +118,7 @@ def coverage_at_risk(curve: RiskCoverage, max_risk: float = 0.1) -> float:
         (0.75, 0.25)
     """
     require_fraction(max_risk, "max_risk")
-    low_enough = np.flatnonzero(curve.risk <= max_risk + ROUNDING)
+    low_enough = np.flatnonzero(curve.risk <= max_risk + CONFIDENCE_ROUNDING)
     return float(curve.coverage[low_enough[-1]]) if len(low_enough) else 0.0
 
 

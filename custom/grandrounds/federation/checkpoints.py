@@ -24,7 +24,7 @@ from grandrounds.protocol.messages import State
 
 KEPT = 3
 BAD = "bad"
-PARTS = "parts"
+PARTS_FOLDER = "parts"
 """The folder of a run's parts, beside its checkpoints."""
 
 
@@ -170,7 +170,7 @@ class CheckpointFolder:
     def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
         self.folder = folder
         self._configuration = dict(configuration)
-        self._parts = TensorFileStore(folder / PARTS)
+        self._parts = TensorFileStore(folder / PARTS_FOLDER)
 
     def save(
         self,
@@ -209,7 +209,7 @@ class CheckpointFolder:
         rounds = self.rounds()
         if not rounds:
             return 0
-        parts = (self.folder / PARTS).glob(f"*@{rounds[-1]:05d}.pt")
+        parts = (self.folder / PARTS_FOLDER).glob(f"*@{rounds[-1]:05d}.pt")
         return sum(path.stat().st_size for path in (self._path(rounds[-1]), *parts))
 
     def adopt(self, other: CheckpointFolder, round_number: int, needed: Collection[int] | None = None) -> None:

@@ -38,12 +38,12 @@ from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.memory import shared_with_forks
-from grandrounds.federation.parties import JOB_ID, Party, Site
+from grandrounds.federation.parties import SIMULATED_JOB, Party, Site
 from grandrounds.federation.workers import Errand, Workers
 from grandrounds.protocol.messages import REASON_HEADER
 from grandrounds.protocol.names import SERVER
 
-LOCAL, STARTUP = "local", "startup"
+LOCAL_FOLDER, STARTUP = "local", "startup"
 
 
 class InProcessCommunicator(WFCommSpec):
@@ -226,12 +226,12 @@ def _app_folder(job: Path) -> Path:
 
 def _deploy(app: Path, workspace: Path, name: str) -> Path:
     folder = workspace / name
-    shared = workspace / LOCAL
-    for part in (LOCAL, STARTUP):
+    shared = workspace / LOCAL_FOLDER
+    for part in (LOCAL_FOLDER, STARTUP):
         (folder / part).mkdir(parents=True, exist_ok=True)
     if shared.is_dir():
-        shutil.copytree(shared, folder / LOCAL, dirs_exist_ok=True)
-    target = folder / JOB_ID / f"app_{name}" / "config"
+        shutil.copytree(shared, folder / LOCAL_FOLDER, dirs_exist_ok=True)
+    target = folder / SIMULATED_JOB / f"app_{name}" / "config"
     with suppress(FileNotFoundError):
         shutil.rmtree(target)
     shutil.copytree(app / "config", target)
@@ -248,9 +248,11 @@ def _party(app: Path, workspace: Path, name: str, clients: Sequence[Client] = ()
             site_workspace.get_server_app_config_file_path
             if is_server
             else site_workspace.get_client_app_config_file_path
-        )(JOB_ID),
-        app_root=site_workspace.get_app_dir(JOB_ID),
-        args=Namespace(sp_scheme="", sp_target="", client_name=name, job_id=JOB_ID, workspace=str(folder), set=[]),
+        )(SIMULATED_JOB),
+        app_root=site_workspace.get_app_dir(SIMULATED_JOB),
+        args=Namespace(
+            sp_scheme="", sp_target="", client_name=name, job_id=SIMULATED_JOB, workspace=str(folder), set=[]
+        ),
         kv_list=[],
     )
     configurator.configure()

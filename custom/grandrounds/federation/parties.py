@@ -24,7 +24,7 @@ from nvflare.private.privacy_manager import Scope
 from grandrounds.federation.server.exchange import NO_DEADLINES
 from grandrounds.protocol.names import SERVER
 
-JOB_ID = "simulate_job"  # the folder name that FLARE's simulator uses
+SIMULATED_JOB = "simulate_job"  # the folder name that FLARE's simulator uses
 
 
 class Party:
@@ -45,8 +45,8 @@ class Party:
         self.abort_signal = Signal()
         self.panic: str | None = None
         self._clients = list(clients)
-        self._contexts = FLContextManager(engine=self, identity_name=name, job_id=JOB_ID)
-        self._app_root = self.workspace.get_app_dir(JOB_ID)  # FLARE looks at the disk each time it is asked
+        self._contexts = FLContextManager(engine=self, identity_name=name, job_id=SIMULATED_JOB)
+        self._app_root = self.workspace.get_app_dir(SIMULATED_JOB)  # FLARE looks at the disk each time it is asked
         privacy = create_privacy_manager(self.workspace, names_only=False)
         self.scope = privacy.get_scope(None) if privacy.is_policy_defined() else None
         self.handlers.extend(privacy.components.values() if privacy.components else ())

@@ -2,6 +2,8 @@
 
 SERVER = "server"
 """The server among the parties, where sites have their names; also in a partition."""
+PACE_ROUNDS = 5
+"""Last rounds whose median is the time of a round."""
 VALIDATION = "validation"
 """Of the common model's predictions for validation images."""
 VALIDATION_PREFIX = f"{VALIDATION}."

@@ -10,7 +10,7 @@ from torch import nn
 
 from grandrounds.data.own_datasets import OWN_DATASETS
 from grandrounds.evaluation.metrics import SELECTABLE
-from grandrounds.evaluation.own_metrics import METRICS
+from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.federation.own_methods import OWN_METHODS
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 @pytest.fixture
 def example(monkeypatch):
     """Imports the module of an example, without a trace of it afterwards."""
-    for registry in (OWN_DATASETS, METRICS, OWN_METHODS):
+    for registry in (OWN_DATASETS, OWN_METRICS, OWN_METHODS):
         monkeypatch.setattr(registry, "entries", dict(registry.entries))
 
     def load(name):

@@ -13,7 +13,7 @@ from grandrounds.deployment.kit.policy import classes_fault, component_classes, 
 from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.metrics import selectable_metrics, site_metrics
-from grandrounds.evaluation.own_metrics import METRICS
+from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.selection import ModelSelection
@@ -28,7 +28,7 @@ LABELS, PROBABILITIES = np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [
 @pytest.fixture(autouse=True)
 def registries(monkeypatch):
     """Each test has registries of its own."""
-    for registry in (OWN_DATASETS, METRICS, OWN_METHODS):
+    for registry in (OWN_DATASETS, OWN_METRICS, OWN_METHODS):
         monkeypatch.setattr(registry, "entries", {})
     monkeypatch.setattr(plugins, "_registering", {})
 

@@ -42,7 +42,7 @@ CIFAR10_SIDE = 32
 PIXELS = 3 * CIFAR10_SIDE * CIFAR10_SIDE
 
 
-class LabelledImages(NamedTuple):
+class CifarImages(NamedTuple):
     """Images, uint8 of shape ``(n, height, width)`` or ``(n, height, width, 3)``, and their labels, shape ``(n,)``."""
 
     images: NDArray[np.uint8]
@@ -86,7 +86,7 @@ def _unpickled(path: Path) -> dict[bytes, Any]:
     return content
 
 
-def _read_batch(path: Path) -> LabelledImages:
+def _read_batch(path: Path) -> CifarImages:
     content = _unpickled(path)
     rows, labels = content.get(b"data"), content.get(b"labels")
     if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != PIXELS:
@@ -96,7 +96,7 @@ def _read_batch(path: Path) -> LabelledImages:
     numbers = require_labels(np.array(labels), len(CIFAR10_CLASSES), f"{path}: labels")
     # A row is the red plane, then the green, then the blue one.
     images = rows.reshape(-1, 3, CIFAR10_SIDE, CIFAR10_SIDE).transpose(0, 2, 3, 1)
-    return LabelledImages(images, np.array(numbers))
+    return CifarImages(images, np.array(numbers))
 
 
 def read_cifar10(root: Path | str) -> tuple[tuple[Record, ...], Path]:
@@ -145,16 +145,16 @@ def unpack_cifar10(root: Path | str, folder: Path | str) -> Path:
     if found != [name.encode() for name in CIFAR10_CLASSES]:
         raise DataError(f"{batches / META_FILE}: label_names must be {', '.join(CIFAR10_CLASSES)}, got {found!r}")
 
-    def read() -> dict[str, LabelledImages]:
+    def read() -> dict[str, CifarImages]:
         """The images of both parts."""
         parts = {part: [_read_batch(batches / name) for name in names] for part, names in BATCHES.items()}
-        return {part: LabelledImages(*map(np.concatenate, zip(*own, strict=True))) for part, own in parts.items()}
+        return {part: CifarImages(*map(np.concatenate, zip(*own, strict=True))) for part, own in parts.items()}
 
     names = [META_FILE, *(name for part in BATCHES.values() for name in part)]
     return write_once(Path(folder) / UNPACKED, [batches / name for name in names], read)
 
 
-def write_once(path: Path, sources: Iterable[Path], read: Callable[[], Mapping[str, LabelledImages]]) -> Path:
+def write_once(path: Path, sources: Iterable[Path], read: Callable[[], Mapping[str, CifarImages]]) -> Path:
     """Write images and labels by part into an npz file, uncompressed, unless it was made from the same ``sources``.
 
     Raises:

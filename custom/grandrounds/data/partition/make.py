@@ -20,7 +20,7 @@ from grandrounds.data.partition.divide import site_names
 from grandrounds.data.partition.fedperl import relabel
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.scheme import Scheme
-from grandrounds.data.partition.schemes import scheme_of, shares_patients
+from grandrounds.data.partition.schemes import scheme_of
 from grandrounds.data.partition.splits import stratified_train_val
 from grandrounds.errors import ConfigurationError
 from grandrounds.protocol.names import SERVER
@@ -86,7 +86,7 @@ def make_partition(
         windows=read.windows,
         preprocess=read.preprocess,
         devices=_devices(chosen),
-        shared_patients=shares_patients(chosen),
+        shared_patients=chosen.shares_patients,
         replicated=division.replicated,
         drawn=division.drawn,
         task=read.task,
@@ -97,7 +97,7 @@ def _description(options: PartitionOptions, scheme: Scheme, labelled_sites: Sequ
     """The options that have an effect on this partition, for ``partition.json``."""
     content: dict[str, Any] = {"scheme": options.scheme, "seed": options.seed}
     content |= {name: getattr(options, name) for name in scheme.described}
-    if shares_patients(options):
+    if options.shares_patients:
         content["client_partition"] = "slice"
     if options.has_shares:
         content |= options.shares

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from grandrounds.data.datasets.registry import ReadDataset
-from grandrounds.data.families import CtOptions, LesionOptions
+from grandrounds.data.families import LesionOptions
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import MutualOptions, PartitionOptions
 from grandrounds.data.own_schemes import own_schemes
@@ -27,7 +27,7 @@ class Iid(SiteScheme):
 
     def sites(self, records: Sequence[Record], named: Sequence[str], options: PartitionOptions) -> Sites:
         """See :func:`~grandrounds.data.partition.divide.iid`."""
-        if not shares_patients(options):
+        if not options.shares_patients:
             return iid(records, options.site_count, scheme_generator(options))
         generator = numpy_generator(options.seed, "partition", "splits")
         split = assign_splits(records, generator, site="the data set", **options.shares)
@@ -35,7 +35,7 @@ class Iid(SiteScheme):
 
     def split(self, read: ReadDataset, sites: Sites, options: PartitionOptions) -> Sites:
         """As for every scheme; slices have their splits before they are divided."""
-        return sites if shares_patients(options) else super().split(read, sites, options)
+        return sites if options.shares_patients else super().split(read, sites, options)
 
 
 class BySource(SiteScheme):
@@ -128,8 +128,3 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 def scheme_of(options: PartitionOptions) -> Scheme:
     """The scheme that the options name, which they have checked."""
     return SCHEMES.get(options.scheme) or RuleScheme(own_schemes()[options.scheme]())
-
-
-def shares_patients(options: PartitionOptions) -> bool:
-    """Whether a patient's images may be at several sites, as in the FedIRM paper."""
-    return isinstance(options, CtOptions) and options.client_partition == "slice"

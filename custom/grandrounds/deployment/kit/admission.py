@@ -18,9 +18,8 @@ from nvflare.private.fed.utils.app_deployer import AppDeployer
 from grandrounds.data.site import CONFIG_NAME, read_site_config
 from grandrounds.federation.channels import is_job_id
 from grandrounds.files import read_json_object
-from grandrounds.privacy.gate.policy import read_policies
+from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 
-PRIVACY = "privacy.json"
 READ_BY_FLARE = ("resources.json", "authorization.json")
 
 
@@ -54,7 +53,7 @@ def site_faults(workspace: Workspace) -> Iterator[str]:
     local = Path(workspace.get_site_config_dir())
     checks: list[tuple[str, Callable[[Path], object]]] = [
         *((name, read_json_object) for name in READ_BY_FLARE),
-        (PRIVACY, lambda path: _read_privacy(path, workspace)),
+        (POLICY_FILE, lambda path: _read_privacy(path, workspace)),
         (CONFIG_NAME, read_site_config),
     ]
     for name, read in checks:
@@ -70,10 +69,10 @@ def privacy_fault(folder: Path) -> str:
     try:
         create_privacy_manager(Workspace(root_dir=str(folder)), names_only=False)
     except Exception as error:  # whatever a class that the file names raises
-        return f"{PRIVACY}: {' '.join(str(error).split())}"
+        return f"{POLICY_FILE}: {' '.join(str(error).split())}"
     return ""
 
 
 def _read_privacy(path: Path, workspace: Workspace) -> None:
-    read_policies(read_json_object(path), PRIVACY)
+    read_policies(read_json_object(path), POLICY_FILE)
     create_privacy_manager(workspace, names_only=False)

@@ -18,7 +18,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.proxy import proxy_url, tunnel
 
 WARNING_DAYS = 30
-CONNECT_SECONDS, REFUSAL_SECONDS = 5.0, 1.0
+CERTIFICATE_CONNECT_SECONDS, REFUSAL_SECONDS = 5.0, 1.0
 OUT_OF_DATE = (9, 10)
 """OpenSSL's numbers for a certificate that is not yet valid, or has expired."""
 CLOCK_TOLERANCE = timedelta(minutes=5)
@@ -70,7 +70,7 @@ def not_yet_valid(certificate: x509.Certificate, now: datetime | None = None) ->
     return certificate.not_valid_before_utc > (now or datetime.now(UTC)) + CLOCK_TOLERANCE
 
 
-def connection_fault(kit: Kit, seconds: float = CONNECT_SECONDS) -> str:
+def connection_fault(kit: Kit, seconds: float = CERTIFICATE_CONNECT_SECONDS) -> str:
     """Why the kit's owner cannot connect to the server; empty if it can.
 
     Makes a handshake only, without a login, so that a running site is not disturbed.

@@ -29,7 +29,6 @@ from grandrounds.deployment.kit.overlay import (
     AUTHORIZATION,
     DEFAULT,
     LEDGER_FOLDER,
-    PRIVACY,
     RESOURCES,
     file_digest,
     installed_digest,
@@ -49,7 +48,7 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.sites import ROSTER, read_roster
 from grandrounds.files import read_json_object
 from grandrounds.plugins import load_plugins
-from grandrounds.privacy.gate.policy import read_policies
+from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.paths import LOCK
 from grandrounds.protocol.task_multi import SEPARATOR
@@ -226,12 +225,12 @@ def logs(kit: Kit) -> Iterator[Finding]:
 
 def privacy(kit: Kit) -> Iterator[Finding]:
     """The site has a valid privacy policy."""
-    path = kit.local / PRIVACY
+    path = kit.local / POLICY_FILE
     if not path.is_file():
-        yield Finding("failure", "privacy", f"there is no {PRIVACY}: every job decides what leaves; {APPLY}")
+        yield Finding("failure", "privacy", f"there is no {POLICY_FILE}: every job decides what leaves; {APPLY}")
         return
     content = read_json_object(path)
-    policies = read_policies(content, PRIVACY)
+    policies = read_policies(content, POLICY_FILE)
     if fault := privacy_fault(kit.folder):
         yield Finding("failure", "privacy", f"{fault}; no job is accepted until it is corrected")
         return

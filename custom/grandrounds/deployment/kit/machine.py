@@ -23,7 +23,7 @@ from grandrounds.models.pretrained import IMAGENET_WEIGHTS, available_files, ima
 MIN_PYTHON = (3, 11)
 GIB = 1024**3
 MIN_DISK, GOOD_DISK = 1 * GIB, 10 * GIB
-LIMIT_SECONDS = 20
+NVIDIA_SECONDS = 20
 
 
 def python(kit: Kit) -> Iterator[Finding]:
@@ -132,7 +132,7 @@ def _gpus_here() -> int:
     """By NVIDIA's tool, because torch would allocate memory on the GPU."""
     try:
         listed = subprocess.run(
-            ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True
+            ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=NVIDIA_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return 0
@@ -142,7 +142,7 @@ def _gpus_here() -> int:
 def _same_environment(python3: str) -> bool:
     asked = [python3, "-c", "import sys; print(sys.prefix)"]
     try:
-        answer = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=NVIDIA_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return False
     return answer.stdout.strip() == sys.prefix

@@ -24,13 +24,13 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import versions
 from grandrounds.federation.server.sites import MANDATORY, ROSTER, require_names
 from grandrounds.files import read_json_object, write_json
-from grandrounds.privacy.gate.policy import read_policies
+from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger
 from grandrounds.protocol.paths import LOCK
 
-RESOURCES, AUTHORIZATION, PRIVACY = "resources.json", "authorization.json", "privacy.json"
+RESOURCES, AUTHORIZATION = "resources.json", "authorization.json"
 LEDGER_FOLDER = "privacy"
-MIN_SUPPORT = 10
+OVERLAY_MIN_SUPPORT = 10
 """Patients behind a figure of a class, where the hospital's own file does not say otherwise."""
 DEFAULT = ".default"
 FLAGS = {"mandatory": "--mandatory-sites"}
@@ -88,7 +88,7 @@ def apply_overlay(kit: Kit, settings: Settings | None = None) -> list[Change]:
         AUTHORIZATION: restricted(_existing(kit, AUTHORIZATION) or read_json_object(OVERLAYS / AUTHORIZATION)),
     }
     if kit.kind == "site":
-        contents[PRIVACY] = _privacy(kit, settings)
+        contents[POLICY_FILE] = _privacy(kit, settings)
         datasets = _datasets(settings)
         contents |= {} if datasets is None else {CONFIG_NAME: datasets}
     elif settings.mandatory is not None:
@@ -100,7 +100,9 @@ def apply_overlay(kit: Kit, settings: Settings | None = None) -> list[Change]:
     if kit.kind == "site" and first:
         # Only the first time: a ledger that is missing later was removed, and a new one would hide what was spent.
         Ledger.create(kit.local / LEDGER_FOLDER, kit.name)
-    locked = [name for name in (RESOURCES, AUTHORIZATION, PRIVACY, CONFIG_NAME, ROSTER) if (kit.local / name).is_file()]
+    locked = [
+        name for name in (RESOURCES, AUTHORIZATION, POLICY_FILE, CONFIG_NAME, ROSTER) if (kit.local / name).is_file()
+    ]
     lock |= {"files": {name: file_digest(kit.local / name) for name in locked}}
     return [*changes, _write(kit.local / LOCK, {"participant": kit.name, "project": kit.project, **lock})]
 
@@ -148,9 +150,9 @@ def _resources(kit: Kit, settings: Settings) -> dict[str, Any]:
 
 
 def _privacy(kit: Kit, settings: Settings) -> dict[str, Any]:
-    if settings.privacy is None and (existing := _existing(kit, PRIVACY)):
+    if settings.privacy is None and (existing := _existing(kit, POLICY_FILE)):
         return existing
-    source = settings.privacy or OVERLAYS / PRIVACY
+    source = settings.privacy or OVERLAYS / POLICY_FILE
     content = read_json_object(source)
     read_policies(content, str(source))
     return content
@@ -165,7 +167,7 @@ def _datasets(settings: Settings) -> dict[str, Any] | None:
     for name, location in locations.items():
         entry = content["datasets"][name]
         entry |= {"manifest": str(location.manifest.absolute()), "root": str(location.root.absolute())}
-    return {**content, "privacy": {"min_support": MIN_SUPPORT, **content.get("privacy", {})}}
+    return {**content, "privacy": {"min_support": OVERLAY_MIN_SUPPORT, **content.get("privacy", {})}}
 
 
 def _package(kit: Kit, wheel: Path | None) -> dict[str, Any]:

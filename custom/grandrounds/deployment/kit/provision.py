@@ -19,7 +19,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import replacing
 
 PROJECT = PROVISIONING / "project.yml"
-LIMIT_SECONDS = 120
+PROVISION_SECONDS = 120
 SITE = "client"
 
 
@@ -88,7 +88,7 @@ def provision(project: Path, out: Path) -> Path:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=LIMIT_SECONDS,
+        timeout=PROVISION_SECONDS,
         check=False,
     )
     generations: list[Path] = sorted((out / name).glob("prod_*"))

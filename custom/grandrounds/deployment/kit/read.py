@@ -16,7 +16,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object
 
 Kind = Literal["server", "site", "person"]
-MARKERS: dict[str, Kind] = {"fed_server.json": "server", "fed_client.json": "site", "fed_admin.json": "person"}
+KIT_MARKERS: dict[str, Kind] = {"fed_server.json": "server", "fed_client.json": "site", "fed_admin.json": "person"}
 CERTIFICATES: dict[Kind, tuple[str, str]] = {
     "server": ("server.crt", "server.key"),
     "site": ("client.crt", "client.key"),
@@ -69,16 +69,16 @@ def read_kit(folder: Path) -> Kit:
         ConfigurationError: if the folder is not a kit, or one of its files is missing, damaged or incomplete.
     """
     folder = folder.absolute()
-    found = [name for name in MARKERS if (folder / "startup" / name).is_file()]
+    found = [name for name in KIT_MARKERS if (folder / "startup" / name).is_file()]
     if not found:
         raise ConfigurationError(
-            f"{folder} is no startup kit: there is no {', '.join(MARKERS)} in its folder startup; name the folder that "
+            f"{folder} is no startup kit: there is no {', '.join(KIT_MARKERS)} in its folder startup; name the folder that "
             "the operator of the server has given you"
         )
     path = folder / "startup" / found[0]
     content = read_json_object(path)
     try:
-        return _kit(folder, MARKERS[found[0]], content)
+        return _kit(folder, KIT_MARKERS[found[0]], content)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ConfigurationError(
             f"{path}: {type(error).__name__} {error}; ask the operator for the kit again"

@@ -27,13 +27,13 @@ SHUTDOWN = "shutdown.fl"
 STALE = (OWN_PID, "pid.fl", SHUTDOWN, "restart.fl")
 CONSOLE = "console.txt"
 MAX_CONSOLE = 10 * 1024**2
-STOP_SECONDS = 8.0
+SERVICE_STOP_SECONDS = 8.0
 """A container engine kills after ten."""
-PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)
+RESTART_PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)
 """Seconds before FLARE is started again; the last one counts for all later times."""
 GOOD_SECONDS = 300.0
-POLL_SECONDS = 0.2
-START_SECONDS = 300.0
+SERVICE_POLL_SECONDS = 0.2
+SERVICE_START_SECONDS = 300.0
 OUTCOME_WAIT, OUTCOME_SECONDS = "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "15"
 """How long FLARE's server delays the end of a job for a lost site; its default is a quarter of an hour."""
 Report = Callable[[str], None]
@@ -115,7 +115,7 @@ def serve(kit: Kit, report: Report) -> None:
                 return
             end_processes(kit)  # a job's process that FLARE had just started would wait for its parent for ever
             deaths = 0 if time.monotonic() - started >= GOOD_SECONDS else deaths
-            pause = PAUSES[min(deaths, len(PAUSES) - 1)]
+            pause = RESTART_PAUSES[min(deaths, len(RESTART_PAUSES) - 1)]
             deaths += 1
             report(f"{kit.name}: FLARE ended with status {status}; it is started again in {pause:g} s")
             time.sleep(pause)
@@ -152,11 +152,11 @@ def start_in_background(kit: Kit) -> int:
             cwd=kit.folder,
             start_new_session=True,
         )
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + SERVICE_START_SECONDS
     while not _supervisor(kit):
         if process.poll() is not None or time.monotonic() > deadline:
             raise GrandRoundsError(f"{kit.name} did not start; see {console}")
-        time.sleep(POLL_SECONDS)
+        time.sleep(SERVICE_POLL_SECONDS)
     return process.pid
 
 
@@ -169,12 +169,12 @@ def stop(kit: Kit) -> list[int]:
     own = _supervisor(kit)
     stopped = [*own, *running_processes(kit)]
     _signal(own, signal.SIGTERM)
-    _await_end(lambda: bool(_supervisor(kit)), STOP_SECONDS + 2 if own else 0.0)
+    _await_end(lambda: bool(_supervisor(kit)), SERVICE_STOP_SECONDS + 2 if own else 0.0)
     end_processes(kit)
     return sorted(set(stopped))
 
 
-def end_processes(kit: Kit, seconds: float = STOP_SECONDS) -> None:
+def end_processes(kit: Kit, seconds: float = SERVICE_STOP_SECONDS) -> None:
     """End all FLARE processes of a kit: SIGTERM, then SIGKILL after ``seconds``; checkpoints are whole at any moment."""
     _signal(running_processes(kit), signal.SIGTERM)
     _await_end(lambda: bool(running_processes(kit)), seconds)
@@ -192,10 +192,10 @@ def _run_once(kit: Kit, report: Report) -> int:
     report(f"{kit.name}: FLARE runs as process {child.pid}")
     asked_at: float | None = None
     while (status := _reap(child.pid)) is None:
-        time.sleep(POLL_SECONDS)
+        time.sleep(SERVICE_POLL_SECONDS)
         if asked_at is None and (kit.folder / SHUTDOWN).exists():
             asked_at = time.monotonic()
-        if asked_at is not None and time.monotonic() - asked_at > STOP_SECONDS:
+        if asked_at is not None and time.monotonic() - asked_at > SERVICE_STOP_SECONDS:
             end_processes(kit, 0.0)  # FLARE's threads can outlive its shutdown
     return status
 
@@ -242,4 +242,4 @@ def _signal(processes: list[int], number: signal.Signals) -> None:
 def _await_end(running: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while running() and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+        time.sleep(SERVICE_POLL_SECONDS)

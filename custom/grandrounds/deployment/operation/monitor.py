@@ -30,7 +30,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-WIDTH, HEIGHT, MARGIN = 640, 220, 34
+CHART_WIDTH, CHART_HEIGHT, MARGIN = 640, 220, 34
 Source = Callable[[], Status]
 
 
@@ -124,7 +124,11 @@ def render(template: Any, status: Status, every: int) -> str:
     runs = [{**run, "curve": score_curve(run["scores"])} for run in status.runs]
     events = [(event["event"], _described(event)) for event in reversed(status.events)]
     clock = time.strftime("%H:%M:%S")
-    return str(template.render(status=status, runs=runs, events=events, every=every, clock=clock, size=(WIDTH, HEIGHT)))
+    return str(
+        template.render(
+            status=status, runs=runs, events=events, every=every, clock=clock, size=(CHART_WIDTH, CHART_HEIGHT)
+        )
+    )
 
 
 def score_curve(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -146,10 +150,10 @@ def score_curve(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     high = 1.0 if low == 0 else 0.0  # a log-likelihood is never positive
 
     def x(number: int) -> float:
-        return MARGIN + (number - rounds[0]) / span * (WIDTH - 2 * MARGIN)
+        return MARGIN + (number - rounds[0]) / span * (CHART_WIDTH - 2 * MARGIN)
 
     def y(value: float) -> float:
-        return MARGIN + (high - value) / (high - low) * (HEIGHT - 2 * MARGIN)
+        return MARGIN + (high - value) / (high - low) * (CHART_HEIGHT - 2 * MARGIN)
 
     def line(name: str, numbers: Iterable[int] = rounds) -> list[str]:
         return [f"{x(number):.1f},{y(known[number][name]):.1f}" for number in numbers]

@@ -19,12 +19,12 @@ from grandrounds import __version__
 from grandrounds.deployment.job_watch import admin_session
 from grandrounds.deployment.kit.certificates import WARNING_DAYS, connection_fault, days_left, read_certificate
 from grandrounds.deployment.kit.machine import GIB, GOOD_DISK, MIN_DISK, listens
-from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, PRIVACY
+from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import Kit, running_processes
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import AT_SERVER, EVENTS, MEAN, OF_SCORE, SUMMARY, read_events, traffic
 from grandrounds.files import read_json_object
-from grandrounds.privacy.gate.policy import read_policies
+from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 
 LOST_SECONDS = 60.0
@@ -164,11 +164,11 @@ def _disk(kit: Kit, status: Status) -> None:
 
 def _spent(kit: Kit, status: Status) -> None:
     """The epsilon of the site's data sets, for the unit and delta of its policy's default scope."""
-    ledger, policy = kit.local / LEDGER_FOLDER / LEDGER_NAME, kit.local / PRIVACY
+    ledger, policy = kit.local / LEDGER_FOLDER / LEDGER_NAME, kit.local / POLICY_FILE
     try:
         if ledger.is_file() and policy.is_file():
             content = read_json_object(policy)
-            rules = read_policies(content, PRIVACY)[content["default_scope"]]
+            rules = read_policies(content, POLICY_FILE)[content["default_scope"]]
             booked = read_ledger(ledger)
             status.epsilon = {name: booked.spent(name, rules.delta, rules.unit) for name in booked.datasets}
     except GrandRoundsError as error:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
 from grandrounds.evaluation.bootstrap import Cases
+from grandrounds.evaluation.intervals import Z
 from grandrounds.evaluation.score import Score
 
-Z = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
-POSITIVE = 1
+POSITIVE_GROUP = 1
 """Index of the positive group in the cases of :func:`binary_cases`."""
 
 
@@ -45,7 +45,7 @@ def positive_scores(cases: Cases) -> tuple[NDArray[np.bool_], NDArray[np.float64
     """Whether each image is positive, and its probability, of the cases that :func:`binary_cases` gives."""
     if cases.probabilities is None or cases.classes != 2:
         raise ValueError("expected the cases of a positive group, with probabilities")
-    return cases.labels == POSITIVE, cases.probabilities[:, POSITIVE]
+    return cases.labels == POSITIVE_GROUP, cases.probabilities[:, POSITIVE_GROUP]
 
 
 def predictive_values(sensitivity: float, specificity: float, prevalence: float) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from grandrounds.evaluation.bootstrap import Cases, resampled_weights
 from grandrounds.evaluation.clinical.binary import positive_scores
 
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 13))
-RESAMPLES = 500
+DECISION_RESAMPLES = 500
 
 Array = NDArray[np.float64]
 
@@ -75,7 +75,7 @@ def decision_curve(cases: Cases, generator: np.random.Generator) -> DecisionCurv
     positive, scores = positive_scores(cases)
     thresholds = np.array(THRESHOLDS)
     model = net_benefit(positive, scores, thresholds)[0]
-    draws = net_benefit(positive, scores, thresholds, resampled_weights(cases, generator, RESAMPLES))
+    draws = net_benefit(positive, scores, thresholds, resampled_weights(cases, generator, DECISION_RESAMPLES))
     low, high = np.quantile(draws, [0.025, 0.975], axis=0)
     everybody = net_benefit(positive, np.ones(len(scores)), thresholds)[0]
     return DecisionCurve(thresholds, model, np.minimum(low, model), np.maximum(high, model), everybody)

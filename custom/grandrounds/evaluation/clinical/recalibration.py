@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from grandrounds.evaluation.bootstrap import Cases, resampled_weights
 from grandrounds.evaluation.calibration import calibration_errors, reliability_points
-from grandrounds.evaluation.clinical.binary import Z, positive_scores
-from grandrounds.evaluation.intervals import interval_of
+from grandrounds.evaluation.clinical.binary import positive_scores
+from grandrounds.evaluation.intervals import Z, interval_of
 from grandrounds.evaluation.score import Score
 
 SMALLEST = 1e-7

@@ -13,7 +13,7 @@ from grandrounds.ordering import natural_sorted
 
 MAX_GROUPS = 12
 """A column of more texts than this is no subgroup, but a description of single images."""
-UNKNOWN = "not known"
+NOT_KNOWN = "not known"
 
 
 class Subgroup(NamedTuple):
@@ -40,10 +40,10 @@ def subgroups_of(columns: Mapping[str, Sequence[str]]) -> list[Subgroup]:
     found: list[Subgroup] = []
     for column, values in columns.items():
         named = _named(values)
-        labels = natural_sorted({label for label in named if label != UNKNOWN})
+        labels = natural_sorted({label for label in named if label != NOT_KNOWN})
         if not 1 < len(labels) <= MAX_GROUPS:
             continue
-        order = [*_by_number(labels), *([UNKNOWN] if UNKNOWN in named else [])]
+        order = [*_by_number(labels), *([NOT_KNOWN] if NOT_KNOWN in named else [])]
         texts = np.array(named, np.str_)
         found += [Subgroup(column, label, np.flatnonzero(texts == label).astype(np.int64)) for label in order]
     return found
@@ -54,10 +54,10 @@ def _named(values: Sequence[str]) -> list[str]:
     known = {value for value in values if value}
     numbers = {value: number for value in known if math.isfinite(number := _number(value))}
     if len(known) <= MAX_GROUPS or len(numbers) < len(known):
-        return [value or UNKNOWN for value in values]
+        return [value or NOT_KNOWN for value in values]
     quartiles = np.quantile([numbers[value] for value in values if value], [0.25, 0.5, 0.75])
     edges = list(dict.fromkeys(float(edge) for edge in quartiles))
-    return [_range(numbers[value], edges) if value else UNKNOWN for value in values]
+    return [_range(numbers[value], edges) if value else NOT_KNOWN for value in values]
 
 
 def _range(number: float, edges: Sequence[float]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from grandrounds.checks import require_fraction
 from grandrounds.evaluation.bootstrap import Cases
-from grandrounds.evaluation.clinical.binary import POSITIVE, positive_scores, predictive_estimates
+from grandrounds.evaluation.clinical.binary import POSITIVE_GROUP, positive_scores, predictive_estimates
 from grandrounds.evaluation.clinical.decision import decision_curve
 from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.clinical.recalibration import calibration_estimates, fit_recalibration
@@ -61,7 +61,7 @@ def validate_group(cases: Cases, request: Request) -> dict[str, Any]:
     require_fraction(request.share, "share")
     positive, _ = positive_scores(cases)
     counts = {"positive": int(positive.sum()), "other": int((~positive).sum())}
-    groups = {"positive": int(cases.positives()[POSITIVE]), "other": int(cases.negatives()[POSITIVE])}
+    groups = {"positive": int(cases.positives()[POSITIVE_GROUP]), "other": int(cases.negatives()[POSITIVE_GROUP])}
     found: dict[str, Any] = {
         "positive": request.name,
         "images": shown_counts(counts, request.minimum),
@@ -77,7 +77,7 @@ def validate_group(cases: Cases, request: Request) -> dict[str, Any]:
     }
     if not min(groups.values()):
         return found
-    area = auc_estimates(cases)[POSITIVE]["auroc"]
+    area = auc_estimates(cases)[POSITIVE_GROUP]["auroc"]
     found["auroc"] = area.to_json()
     if area.enough:
         calibration = calibration_estimates(cases, numpy_generator("external", "calibration"))
@@ -101,7 +101,7 @@ def score_subgroups(cases: Cases, groups: Sequence[Subgroup], request: Request) 
         parts = {group.value: subset(cases, group) for group in groups if group.column == column}
         sides = {
             side: shown_counts({v: int((part.labels == number).sum()) for v, part in parts.items()}, request.minimum)
-            for side, number in (("positive", POSITIVE), ("other", 0))
+            for side, number in (("positive", POSITIVE_GROUP), ("other", 0))
         }
         for value, part in parts.items():
             counts = {side: shown[value] for side, shown in sides.items()}
@@ -118,12 +118,12 @@ def subset(cases: Cases, group: Subgroup) -> Cases:
 
 
 def _of_subgroup(part: Cases, request: Request) -> dict[str, Any]:
-    if not min(part.positives()[POSITIVE], part.negatives()[POSITIVE]):
+    if not min(part.positives()[POSITIVE_GROUP], part.negatives()[POSITIVE_GROUP]):
         return {"auroc": None, "sensitivity": None, "specificity": None}
-    found = {"auroc": auc_estimates(part)[POSITIVE]["auroc"].to_json()}
+    found = {"auroc": auc_estimates(part)[POSITIVE_GROUP]["auroc"].to_json()}
     if request.point is None:
         return {**found, "sensitivity": None, "specificity": None}
-    test = at_threshold(part, POSITIVE, request.point.threshold)
+    test = at_threshold(part, POSITIVE_GROUP, request.point.threshold)
     return {**found, **{name: test[name].to_json() for name in ("sensitivity", "specificity")}}
 
 
@@ -131,7 +131,7 @@ def _at_point(cases: Cases, request: Request) -> dict[str, Any]:
     point = request.point
     if point is None:
         raise ValueError("there is no operating point")
-    test = at_threshold(cases, POSITIVE, point.threshold)
+    test = at_threshold(cases, POSITIVE_GROUP, point.threshold)
     sensitivity, specificity = test["sensitivity"], test["specificity"]
     values = []
     for prevalence in request.prevalences if sensitivity.enough and specificity.enough else ():
@@ -158,7 +158,7 @@ def _curves(cases: Cases, minimum: int) -> dict[str, Any]:
 def _recalibrated(cases: Cases, share: float) -> dict[str, Any] | None:
     """Fit on a random share of the positive and of the other cases; all else is on the rest, before and after."""
     generator = numpy_generator("external", "recalibration")
-    with_positive = np.unique(cases.groups[cases.labels == POSITIVE])
+    with_positive = np.unique(cases.groups[cases.labels == POSITIVE_GROUP])
     drawn = [
         generator.permutation(names)[: max(round(share * len(names)), 1)]
         for names in (with_positive, np.setdiff1d(cases.groups, with_positive))

@@ -13,7 +13,7 @@ from grandrounds.errors import GrandRoundsError, MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, counts_shape
 from grandrounds.evaluation.curves import COUNTS, MINIMUM, SiteCurves, decode_counts, write_curves
 from grandrounds.evaluation.metrics import SELECTABLE
-from grandrounds.federation.server.exchange import Assignment, Exchange, Outcome
+from grandrounds.federation.server.exchange import Assignment, Exchange, ReplyOutcome
 from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord
@@ -120,7 +120,7 @@ class TaskDispatcher:
 
     def exchange(
         self, assignments: Mapping[str, Assignment], grace: float | None, enough: int | None = None
-    ) -> Outcome:
+    ) -> ReplyOutcome:
         """Give each site its task and take in the answers.
 
         Args:

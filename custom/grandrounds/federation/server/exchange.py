@@ -32,7 +32,7 @@ from grandrounds.protocol.messages import (
     encode_payload,
 )
 
-POLL_SECONDS = 0.25
+EXCHANGE_POLL_SECONDS = 0.25
 NO_DEADLINES = "grandrounds_no_deadlines"
 """In the server's context where all parties are on one machine: a site that waits for its turn is not late."""
 MAX_REASON_LENGTH = 500
@@ -66,7 +66,7 @@ def training_assignments(payloads: Mapping[str, Payload], validate: bool, model:
 
 
 @dataclass
-class Outcome:
+class ReplyOutcome:
     """Who answered, and why the others did not; the task failed at the sites in ``failed``, which did reply."""
 
     answered: list[str] = field(default_factory=list)
@@ -119,7 +119,7 @@ class Exchange:
         self._changed = threading.Condition()
         self._open: dict[str, Task] = {}
         self._asked: dict[str, Payload] = {}
-        self._outcome = Outcome()
+        self._outcome = ReplyOutcome()
 
     def run(
         self,
@@ -127,7 +127,7 @@ class Exchange:
         enough: int,
         abort_signal: Signal,
         counted: Collection[str] | None = None,
-    ) -> Outcome:
+    ) -> ReplyOutcome:
         """Send all tasks and wait for the answers.
 
         Args:
@@ -171,7 +171,7 @@ class Exchange:
                     self._cancel(f"no answer within {self._timeout:g} s")
                 else:
                     self._drop_closed()
-                    self._changed.wait(POLL_SECONDS if self._open else 0)
+                    self._changed.wait(EXCHANGE_POLL_SECONDS if self._open else 0)
 
     def _cancel(self, reason: str) -> None:
         for site, task in list(self._open.items()):

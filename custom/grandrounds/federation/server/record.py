@@ -30,7 +30,7 @@ from grandrounds.evaluation.counts import SiteCounts
 from grandrounds.evaluation.record import EvalRecord, received
 from grandrounds.files import append_line, replacing
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.names import OWN_ROUND, SPENT
+from grandrounds.protocol.names import OWN_ROUND, PACE_ROUNDS, SPENT
 from grandrounds.protocol.problem import Problem
 
 FORMAT = 2
@@ -39,7 +39,6 @@ DOWN_GLOBAL = "down.global"
 EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
 RUNNING = "running"
-PACE_ROUNDS = 5
 RUNNING_ROUNDS = 10
 """How many of the last rounds the summary of a running run has."""
 ROUND_END, SCORE = "round_end", "score"

@@ -30,7 +30,7 @@ Rule = Literal["mean", "median", "trimmed_mean", "geometric_median", "encrypted"
 KEPT_VALUES = 100
 """Norms and numbers of samples that the medians are of: the last ones."""
 ITERATIONS = 100
-TOLERANCE = 1e-7
+MEDIAN_TOLERANCE = 1e-7
 SMOOTHING = 1e-6
 
 
@@ -130,7 +130,7 @@ def geometric_median(updates: Sequence[State], weights: Sequence[float]) -> dict
         moved = _weighted_mean(stacks, factors)
         step = max(float((moved[name] - point[name]).abs().max()) for name in point)
         point = moved
-        if step <= TOLERANCE * scale:
+        if step <= MEDIAN_TOLERANCE * scale:
             break
     return {name: point[name].to(value.dtype) for name, value in updates[0].items()}
 

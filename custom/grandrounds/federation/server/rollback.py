@@ -7,7 +7,7 @@ from typing import Any
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder
-from grandrounds.federation.server.exchange import Outcome
+from grandrounds.federation.server.exchange import ReplyOutcome
 from grandrounds.ordering import natural_sorted
 
 BOUNDED = "bounded"
@@ -19,7 +19,11 @@ class UnusableModel(GrandRoundsError):
 
 
 def require_usable(
-    outcome: Outcome, chosen: Sequence[str], round_number: int, checkpoints: CheckpointFolder, rounds: Sequence[Any]
+    outcome: ReplyOutcome,
+    chosen: Sequence[str],
+    round_number: int,
+    checkpoints: CheckpointFolder,
+    rounds: Sequence[Any],
 ) -> None:
     """Mark the newest checkpoint bad if every site that was asked replied that its task failed.
 

@@ -34,7 +34,7 @@ from grandrounds.seeding import derive_seed
 FOLDER = "features"
 VARIABLE = "GRANDROUNDS_FEATURES"
 MIB = 1 << 20
-BATCH = 32
+FEATURE_BATCH = 32
 
 _logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class Features:
             key = derive_seed(self._seed, "features", self._site, *map(str, what))
             # No run reads features of other layers, batches, images or numbers of views.
             content = hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
-            made = (self._front.digest, self._front.device.type, str(BATCH))
+            made = (self._front.digest, self._front.device.type, str(FEATURE_BATCH))
             source = derive_seed(key, *made, content, *map(str, images.shape), str(count))
             path = self._folder / f"{name}-{view}-{source:016x}"
             self._stored[what] = _StoredFeatures(path, images, view, count, shape, key, options)
@@ -186,11 +186,11 @@ class _StoredFeatures:
         """The features of these views, by row and number of the view."""
         views = np.ravel_multi_index((rows, numbers), self._computed.shape)
         missing = np.unique(views[~self._computed[rows, numbers]])
-        whole = -(-len(missing) // BATCH) * BATCH
+        whole = -(-len(missing) // FEATURE_BATCH) * FEATURE_BATCH
         # Batches are filled up with other views of these images, which will be needed soon.
         wanted = np.concatenate([missing, np.setdiff1d(self._missing_of(np.unique(rows)), missing)])[:whole]
-        for start in range(0, len(wanted), BATCH):
-            self._compute(wanted[start : start + BATCH], front)
+        for start in range(0, len(wanted), FEATURE_BATCH):
+            self._compute(wanted[start : start + FEATURE_BATCH], front)
         found = torch.from_numpy(self._features[rows, numbers]).permute(0, 3, 1, 2)
         return found.to(front.device).to(dtype=torch.float32, memory_format=torch.channels_last)
 
@@ -208,7 +208,7 @@ class _StoredFeatures:
             for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)
         ]
         # The last bits of a feature depend on the size of its batch and on the precision, so both are always the same.
-        batch = np.concatenate(views)[np.arange(BATCH) % len(views)]
+        batch = np.concatenate(views)[np.arange(FEATURE_BATCH) % len(views)]
         with torch.no_grad(), torch.autocast(front.device.type, enabled=False):
             features = front(_tensor(batch, front)).float().permute(0, 2, 3, 1).cpu().numpy()
         self._features[rows, numbers] = features[: len(views)]

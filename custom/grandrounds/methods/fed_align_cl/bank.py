@@ -21,7 +21,7 @@ from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 
 BANK, EMBEDDINGS, DISCRIMINATOR = "bank", "embeddings", "discriminator"
 BATCH_SIZE, BATCH_SIZES = "batch_size", "batch_sizes"
-SEPARATOR = "/"
+BANK_SEPARATOR = "/"
 MAX_BATCH_SIZE = 65_536
 """The maximum batch size that a site may report: the others draw as many rows in every iteration."""
 MAX_EMBEDDING = 1e6
@@ -35,7 +35,7 @@ def pack(states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
         >>> list(pack({"site-1": {"layers.0.weight": torch.zeros(1)}}))
         ['site-1/layers.0.weight']
     """
-    return {f"{site}{SEPARATOR}{name}": value for site, state in states.items() for name, value in state.items()}
+    return {f"{site}{BANK_SEPARATOR}{name}": value for site, state in states.items() for name, value in state.items()}
 
 
 def unpack(joined: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
@@ -47,7 +47,7 @@ def unpack(joined: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """
     states: dict[str, dict[str, Tensor]] = {}
     for key, value in joined.items():
-        site, _, name = key.rpartition(SEPARATOR)
+        site, _, name = key.rpartition(BANK_SEPARATOR)
         states.setdefault(site, {})[name] = value
     return states
 

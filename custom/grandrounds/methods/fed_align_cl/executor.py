@@ -42,10 +42,10 @@ from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_d
 from grandrounds.methods.fed_align_cl.noise import clip_bound, clipped_share, noisy_weights
 from grandrounds.methods.fed_align_cl.options import (
     ROLES,
-    AlignmentOptions,
     Averaged,
     CurriculumOptions,
     EmbeddingNoiseOptions,
+    EncoderAlignmentOptions,
     MethodOptions,
     Role,
     ScheduleOptions,
@@ -77,7 +77,7 @@ class FedAlignExecutor(SiteExecutor):
     models: ClassVar[tuple[str, ...]] = ("shared",)
     record_level_obstacle: ClassVar[str] = "alignment compares images of two sites"
     schedule: ScheduleOptions
-    alignment: AlignmentOptions
+    alignment: EncoderAlignmentOptions
     curriculum: CurriculumOptions
     method: MethodOptions
     weight_noise: WeightNoiseOptions

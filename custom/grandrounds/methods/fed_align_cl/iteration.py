@@ -29,7 +29,7 @@ from grandrounds.methods.fed_align_cl.loss import (
     train_discriminator_as_released,
 )
 from grandrounds.methods.fed_align_cl.noise import noisy_embeddings
-from grandrounds.methods.fed_align_cl.options import AlignmentNorm, AlignmentOptions, EmbeddingNoiseOptions, Role
+from grandrounds.methods.fed_align_cl.options import AlignmentNorm, EmbeddingNoiseOptions, EncoderAlignmentOptions, Role
 from grandrounds.models.norm import fixed_statistics, is_running_statistic, statistics_untouched
 from grandrounds.models.split import split_network
 from grandrounds.ordering import natural_sorted
@@ -233,7 +233,7 @@ def train_iteration(
     images: Tensor,
     labels: Tensor,
     neighbours: Mapping[str, Neighbour],
-    options: AlignmentOptions,
+    options: EncoderAlignmentOptions,
     generator: np.random.Generator,
     own_bank: Tensor | None = None,
 ) -> dict[str, Tensor]:

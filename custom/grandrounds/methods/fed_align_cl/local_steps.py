@@ -21,7 +21,7 @@ from grandrounds.federation.site.training import Meter, run_steps
 from grandrounds.methods.fed_align_cl.bank import bank_size, make_bank, upcoming_rows
 from grandrounds.methods.fed_align_cl.curriculum import Indices, epoch_batches
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions, EmbeddingNoiseOptions, ScheduleOptions
+from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions, ScheduleOptions
 from grandrounds.models.partial import input_channels
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 
@@ -164,7 +164,7 @@ class LocalSteps:
     context: SiteContext
 
     def train(
-        self, neighbours: Mapping[str, Neighbour], options: AlignmentOptions, own_bank: Tensor | None = None
+        self, neighbours: Mapping[str, Neighbour], options: EncoderAlignmentOptions, own_bank: Tensor | None = None
     ) -> dict[str, float]:
         """Train for the iterations of the interval with what other sites have sent; return the means of the losses.
 
@@ -192,7 +192,7 @@ class LocalSteps:
         run_steps(context, len(batches), take)
         return {name: meter.total(name) / len(batches) for name in sorted(names)}
 
-    def upcoming_embeddings(self, options: AlignmentOptions) -> Tensor:
+    def upcoming_embeddings(self, options: EncoderAlignmentOptions) -> Tensor:
         """Embed the images of the next interval, as training embeds them, for the bank.
 
         Before training this is by the mean of the networks, which all sites have; after training by the site's own. After
@@ -215,10 +215,14 @@ class LocalSteps:
         return torch.cat(found)[:size]
 
     def bank(
-        self, embeddings: Tensor, options: AlignmentOptions, noise: EmbeddingNoiseOptions, random_bytes: RandomBytes
+        self,
+        embeddings: Tensor,
+        options: EncoderAlignmentOptions,
+        noise: EmbeddingNoiseOptions,
+        random_bytes: RandomBytes,
     ) -> Tensor:
         """The bank of :meth:`upcoming_embeddings`, as it is sent: shape ``(size, width)``, float32, on the CPU."""
         return make_bank(embeddings, self._bank_size(options), noise, random_bytes, options.bank_rows)
 
-    def _bank_size(self, options: AlignmentOptions) -> int:
+    def _bank_size(self, options: EncoderAlignmentOptions) -> int:
         return bank_size(self.schedule.pace, self.images.batch_size, options.max_bank_size)

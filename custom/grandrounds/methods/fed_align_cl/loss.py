@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from grandrounds.errors import MessageError
 from grandrounds.seeding import derive_seed
 
-HIDDEN = 4
+HIDDEN_WIDTH = 4
 RELEASED_WEIGHT = 0.1
 RARE = 0.01
 """A feature that varies less than this share of the mean variance counts as if it had that share."""
@@ -227,7 +227,7 @@ class Discriminator(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+        self.layers = nn.Sequential(nn.Linear(width, HIDDEN_WIDTH), nn.ReLU(), nn.Linear(HIDDEN_WIDTH, 1))
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """Map embeddings ``(samples, width)`` to logits ``(samples,)`` of being the site's own."""

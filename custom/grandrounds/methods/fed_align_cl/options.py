@@ -41,7 +41,7 @@ class ScheduleOptions(Options):
 
 
 @dataclass(frozen=True)
-class AlignmentOptions(Options):
+class EncoderAlignmentOptions(Options):
     """How encoders are aligned.
 
     ``summed`` takes one step of the encoder for all pairs, after that of classification; ``joint`` one step for

@@ -12,7 +12,7 @@ from torch import nn
 from grandrounds.errors import DataError, MessageError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
+from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, require_relation
 from grandrounds.methods.fedirm.training import train_labelled
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, self_train, train_unlabelled
@@ -38,7 +38,7 @@ class FedIRMExecutor(SiteExecutor):
     needs_exclusive: ClassVar[bool] = False
     record_level_obstacle: ClassVar[str] = "sites without labels compare whole batches"
 
-    local: LocalOptions
+    local: ClientOptions
     labelled: LabelledOptions
     relations: RelationOptions
     unlabelled: UnlabelledOptions

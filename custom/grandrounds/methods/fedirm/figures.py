@@ -15,9 +15,9 @@ from grandrounds.evaluation.history import Event, RunHistory
 from grandrounds.plotting import (
     BLUE,
     MATRIX_COLOURS,
-    NORMAL,
+    NORMAL_SIZE,
     PALE,
-    SMALL,
+    SMALL_SIZE,
     VERMILION,
     Drawing,
     new_figure,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 DIFFERENCE_COLOURS = "Oranges"
-LINES = ((BLUE, "o", "-"), (VERMILION, "s", "--"))
+LINE_STYLES = ((BLUE, "o", "-"), (VERMILION, "s", "--"))
 
 Matrix = NDArray[np.float64]
 
@@ -160,12 +160,12 @@ def relation_figure(
         for axes, run in zip(row[2:], found, strict=True):
             difference = np.abs(run[number].labelled - run[number].unlabelled)
             pictures.append(_draw(axes, difference, max(highest, 1e-6), DIFFERENCE_COLOURS))
-        row[0].set_ylabel(f"round {number}", fontsize=NORMAL)
-        row[0].set_yticks(range(len(classes)), classes, fontsize=SMALL)
+        row[0].set_ylabel(f"round {number}", fontsize=NORMAL_SIZE)
+        row[0].set_yticks(range(len(classes)), classes, fontsize=SMALL_SIZE)
     for axes, title in zip(panels[0], columns, strict=True):
-        axes.set_title(title, fontsize=NORMAL, loc="left")
+        axes.set_title(title, fontsize=NORMAL_SIZE, loc="left")
     for axes in panels[-1]:
-        axes.set_xticks(range(len(classes)), classes, rotation=90, fontsize=SMALL)
+        axes.set_xticks(range(len(classes)), classes, rotation=90, fontsize=SMALL_SIZE)
     above.colorbar(pictures[0], ax=list(panels[:, :2].flatten()), label="probability", aspect=25, location="left")
     above.colorbar(pictures[-1], ax=list(panels[:, 2:].flatten()), label="difference", aspect=25)
     _draw_gaps(below.subplots(), runs)
@@ -185,13 +185,13 @@ def _draw(axes: Axes, matrix: Matrix, highest: float, colours: str) -> AxesImage
 
 def _draw_gaps(axes: Axes, runs: Sequence[Sequence[RelationRound]]) -> None:
     names = ("with relation matching", "without")
-    for run, name, (colour, marker, line) in zip(runs, names, LINES, strict=False):
+    for run, name, (colour, marker, line) in zip(runs, names, LINE_STYLES, strict=False):
         numbers = [entry.round_number for entry in run]
         gaps = [relation_gap(entry) for entry in run]
         axes.plot(numbers, gaps, color=colour, marker=marker, linestyle=line, linewidth=1.8, markersize=4, label=name)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("round", fontsize=NORMAL)
-    axes.set_ylabel("mean |difference|", fontsize=NORMAL)
+    axes.set_xlabel("round", fontsize=NORMAL_SIZE)
+    axes.set_ylabel("mean |difference|", fontsize=NORMAL_SIZE)
     round_axis(axes)
     if len(runs) > 1:
-        axes.legend(fontsize=SMALL, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+        axes.legend(fontsize=SMALL_SIZE, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))

@@ -43,7 +43,7 @@ class ServerOptions(Options):
 
 
 @dataclass(frozen=True)
-class LocalOptions(Options):
+class ClientOptions(Options):
     """Local training with Adam, the same at all sites."""
 
     batch_size: Annotated[int, "images per step", Min(2)] = 48

@@ -22,7 +22,7 @@ from grandrounds.protocol.task import Task
 
 TEMPERATURE = 2.0
 MIN_SUPPORT = 5
-WITHHELD = -1
+NOT_RELEASED = -1
 
 RelationSource = Literal["logits", "probabilities"]
 RelationAverage = Literal["samples", "batches", "exact"]
@@ -174,7 +174,7 @@ def withhold_rows(relation: Relation, min_support: int = MIN_SUPPORT) -> Relatio
     """
     released = relation.support >= min_support
     matrix = torch.where(released[:, None], relation.matrix, 1 / relation.matrix.shape[1])
-    return Relation(matrix, torch.where(released, relation.support, WITHHELD))
+    return Relation(matrix, torch.where(released, relation.support, NOT_RELEASED))
 
 
 def mean_relation(relations: Sequence[Relation], min_support: int = MIN_SUPPORT) -> Relation:
@@ -243,11 +243,11 @@ def require_relation(relation: Relation, shape: tuple[int, int], name: str) -> N
     if support.shape != (rows,):
         raise ValueError(f"the support of {name} must have shape ({rows},), got {tuple(support.shape)}")
     require_probabilities(matrix, name)
-    bad = ~torch.isfinite(support) | ((support < 0) & (support != WITHHELD))
+    bad = ~torch.isfinite(support) | ((support < 0) & (support != NOT_RELEASED))
     if bad.any():
         row = int(bad.nonzero()[0])
         raise ValueError(
-            f"the support of {name} must be 0 or more, or {WITHHELD} for a withheld row, "
+            f"the support of {name} must be 0 or more, or {NOT_RELEASED} for a withheld row, "
             f"got {support[row].item()} for class {row}"
         )
 

@@ -17,12 +17,12 @@ from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, train_steps
-from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
+from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, withhold_rows
 from grandrounds.protocol.tensors import at_least_single
 
 EXACT_BATCH = 256
-VIEWS = ("first view", "second view")
+VIEW_PURPOSES = ("first view", "second view")
 
 _logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Views:
 
     def __init__(self, context: SiteContext, kind: str) -> None:
         self._context = context
-        self._keys = [context.key(f"{kind} {name}") for name in VIEWS]
+        self._keys = [context.key(f"{kind} {name}") for name in VIEW_PURPOSES]
 
     def draw_ahead(self, batches: Sequence[np.ndarray], count: int) -> None:
         """Have one or two views of the batches of all steps drawn in advance, see :meth:`SiteContext.draw_ahead`."""
@@ -113,7 +113,7 @@ def train_labelled(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     context: SiteContext,
-    local: LocalOptions,
+    local: ClientOptions,
     options: LabelledOptions,
     relations: RelationOptions,
 ) -> tuple[dict[str, float], Relation]:

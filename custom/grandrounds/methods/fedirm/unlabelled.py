@@ -26,7 +26,7 @@ from grandrounds.methods.fedirm.loss import (
     relation_matching_loss,
     unlabelled_loss,
 )
-from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions, UnlabelledOptions
+from grandrounds.methods.fedirm.options import ClientOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import (
     Relation,
     pseudo_relation,
@@ -197,7 +197,7 @@ def train_unlabelled(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     context: SiteContext,
-    local: LocalOptions,
+    local: ClientOptions,
     options: UnlabelledOptions,
     relations: RelationOptions,
     target: Relation | None,
@@ -271,7 +271,7 @@ def self_train(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     context: SiteContext,
-    local: LocalOptions,
+    local: ClientOptions,
     options: UnlabelledOptions,
 ) -> dict[str, float]:
     """Label the site's images with the received model once a round, then train it in place on the confident labels.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from grandrounds.federation.checkpoints import PARTS, TensorFileStore
+from grandrounds.federation.checkpoints import PARTS_FOLDER, TensorFileStore
 from grandrounds.methods.fedperl.model_store import LOST, ModelStore, PeerDelivery
 from grandrounds.methods.fedperl.options import PeerOptions, StoreOptions
 from grandrounds.methods.fedperl.peer_selection import (
@@ -58,7 +58,7 @@ class FedPerlController(FedAvgController):
         """Build the initial model, the model store, and what describes models."""
         super().start()
         selection = self.peer_options
-        self.store = ModelStore(TensorFileStore(self.folder / PARTS), self.storage.peer_memory_mib << 20)
+        self.store = ModelStore(TensorFileStore(self.folder / PARTS_FOLDER), self.storage.peer_memory_mib << 20)
         self._network = build_model(self.problem.model_spec(pretrained=False), self.seed).eval()
         self.tracker.parameters = frozenset(name for name, _ in self._network.named_parameters())
         if selection.needs_validation:

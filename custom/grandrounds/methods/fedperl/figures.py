@@ -30,9 +30,9 @@ from grandrounds.plotting import (
     BLUE,
     GREY,
     MATRIX_COLOURS,
-    NORMAL,
+    NORMAL_SIZE,
     PALE,
-    SMALL,
+    SMALL_SIZE,
     VERMILION,
     Drawing,
     new_figure,
@@ -155,9 +155,9 @@ def peer_frequency_figure(
     picture = axes.imshow(percent, cmap=MATRIX_COLOURS, vmin=0, vmax=highest, aspect="auto")
     axes.set_facecolor(PALE)
     _name_rows_and_columns(axes, sites)
-    axes.set_xlabel("is chosen as peer", fontsize=NORMAL)
-    axes.set_ylabel("chooses", fontsize=NORMAL)
-    axes.set_title("share of a site's picks, %", fontsize=NORMAL, loc="left")
+    axes.set_xlabel("is chosen as peer", fontsize=NORMAL_SIZE)
+    axes.set_ylabel("chooses", fontsize=NORMAL_SIZE)
+    axes.set_title("share of a site's picks, %", fontsize=NORMAL_SIZE, loc="left")
     if len(sites) <= MAX_ROWS_WITH_NUMBERS:
         _write_numbers(axes, picture, percent)
     else:
@@ -204,7 +204,7 @@ def similarity_figure(
     for number, axes in zip(shown, panels, strict=True):
         picture = axes.imshow(matrices[number], cmap=MATRIX_COLOURS, vmin=low, vmax=high, interpolation="nearest")
         axes.set_facecolor(PALE)
-        axes.set_title(f"after round {number}", fontsize=NORMAL, loc="left")
+        axes.set_title(f"after round {number}", fontsize=NORMAL_SIZE, loc="left")
         _name_rows_and_columns(axes, sites, rows=axes is panels[0])
         if groups:
             _draw_boundaries(axes, sites, groups)
@@ -235,10 +235,10 @@ def _draw_own_share(axes: Axes, sites: Sequence[str], own: Mapping[str, tuple[fl
         share, chance = (100 * fmean(entry[part] for entry in known) for part in (1, 2))
         axes.plot([], [], "o", color=VERMILION, label=f"own community: {share:.0f} %")
         axes.plot([], [], "|", color=GREY, markersize=11, markeredgewidth=2, label=f"by chance: {chance:.0f} %")
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.08, 1), fontsize=SMALL, frameon=False, handlelength=1)
-    axes.tick_params(left=False, labelleft=False, labelsize=SMALL)
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.08, 1), fontsize=SMALL_SIZE, frameon=False, handlelength=1)
+    axes.tick_params(left=False, labelleft=False, labelsize=SMALL_SIZE)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_xlabel("% of picks", fontsize=NORMAL)
+    axes.set_xlabel("% of picks", fontsize=NORMAL_SIZE)
 
 
 def _on_all_sites(entry: SimilarityRound, sites: Sequence[str]) -> NDArray[np.float64]:
@@ -262,23 +262,23 @@ def _draw_mean_similarity(
         axes.plot(numbers, means[:, 1], color=VERMILION, linewidth=1.8, linestyle="--", label="between communities")
     else:
         axes.plot(numbers, means[:, 0], color=BLUE, linewidth=1.8, label="all pairs")
-    axes.legend(fontsize=SMALL, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    axes.set_xlabel("round", fontsize=NORMAL)
-    axes.set_ylabel("mean similarity", fontsize=NORMAL)
+    axes.legend(fontsize=SMALL_SIZE, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.set_xlabel("round", fontsize=NORMAL_SIZE)
+    axes.set_ylabel("mean similarity", fontsize=NORMAL_SIZE)
     round_axis(axes)
     if first_peers is not None:
         axes.axvline(first_peers, color=GREY, linewidth=1, linestyle=":")
         label, above = f"peers from round {first_peers}", axes.get_xaxis_transform()
-        axes.text(first_peers, 1.02, label, ha="center", va="bottom", fontsize=SMALL, color=GREY, transform=above)
+        axes.text(first_peers, 1.02, label, ha="center", va="bottom", fontsize=SMALL_SIZE, color=GREY, transform=above)
 
 
 def _name_rows_and_columns(axes: Axes, sites: Sequence[str], rows: bool = True) -> None:
     """Write the sites' names along a matrix; every so many of them where there are too many."""
     step = 1 + (len(sites) - 1) // MAX_ROWS_WITH_NAMES
     positions, names = range(0, len(sites), step), list(sites[::step])
-    axes.set_xticks(positions, names, rotation=90, fontsize=SMALL)
+    axes.set_xticks(positions, names, rotation=90, fontsize=SMALL_SIZE)
     if rows:
-        axes.set_yticks(positions, names, fontsize=SMALL)
+        axes.set_yticks(positions, names, fontsize=SMALL_SIZE)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
 
@@ -297,7 +297,7 @@ def _name_communities(axes: Axes, sites: Sequence[str], groups: Mapping[str, str
     blocks = community_blocks(sites, groups)
     right = axes.secondary_yaxis("right")
     right.set_yticks([first + (size - 1) / 2 for _, first, size in blocks], [name for name, _, _ in blocks])
-    right.tick_params(length=0, labelsize=SMALL)
+    right.tick_params(length=0, labelsize=SMALL_SIZE)
     right.spines[:].set_visible(False)
 
 
@@ -307,4 +307,4 @@ def _write_numbers(axes: Axes, picture: AxesImage, values: NDArray[np.float64]) 
         value = float(values[row, column])
         _, highest = picture.get_clim()
         colour = "white" if value > 0.6 * highest else "black"
-        axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=SMALL, color=colour)
+        axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=SMALL_SIZE, color=colour)

@@ -14,11 +14,11 @@ from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.fixmatch.teacher import averaged
 from grandrounds.methods.fixmatch.training import PseudoLabeler, SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.executor import SupervisedExecutor
+from grandrounds.models.adaptation import STATISTICS_BATCH
 from grandrounds.models.norm import adapt_statistics, folded_copy
 from grandrounds.protocol.messages import Payload, Result
 from grandrounds.protocol.problem import FROZEN_NORMS
 
-STATISTICS_BATCH = 128
 AVERAGE = "average of received models"
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from grandrounds.evaluation.history import RunHistory, training_curves
-from grandrounds.plotting import BLUE, GREY, NORMAL, VERMILION, Drawing, new_figure, round_axis
+from grandrounds.plotting import BLUE, GREY, NORMAL_SIZE, VERMILION, Drawing, new_figure, round_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,9 +48,9 @@ def pseudo_label_figure(accepted: Curves, accuracy: Curves) -> Figure:
         mean = _means(curves)
         axes.plot(*_line(mean), color=colour, linewidth=1.8, marker="." if len(mean) == 1 else None)
         axes.set_ylim(0, 1.02)
-        axes.set_title(title, fontsize=NORMAL, loc="left", color=colour)
+        axes.set_title(title, fontsize=NORMAL_SIZE, loc="left", color=colour)
         round_axis(axes)
-    panels[-1].set_xlabel("round (dots: sites, line: their mean)", fontsize=NORMAL)
+    panels[-1].set_xlabel("round (dots: sites, line: their mean)", fontsize=NORMAL_SIZE)
     return figure
 
 

@@ -15,7 +15,7 @@ from grandrounds.methods.fixmatch.loss import aligned, class_thresholds
 from grandrounds.protocol.messages import State
 
 Teacher = Literal["local", "received", "average"]
-BATCH = 64
+TEACHER_BATCH = 64
 
 
 def averaged(average: Mapping[str, Tensor], received: State, times: int, decay: float) -> dict[str, Tensor]:
@@ -64,7 +64,7 @@ def mean_predictions(model: nn.Module, context: SiteContext, rows: np.ndarray, v
         Shape ``(rows, classes)``.
     """
     keys = [context.key("expectations"), *(context.key(f"expectations, view {number}") for number in range(1, views))]
-    batches = list(enumerate(eval_batches(rows, BATCH)))
+    batches = list(enumerate(eval_batches(rows, TEACHER_BATCH)))
     probabilities = context.problem.kind.probabilities
     with torch.no_grad(), context.autocast():
         predicted = [

@@ -20,14 +20,14 @@ from grandrounds.errors import MessageError
 from grandrounds.ordering import natural_sorted
 
 WireFormat = Literal["fp64", "fp32", "fp16", "uint8"]
-DTYPES: Mapping[str, torch.dtype] = {
+WIRE_DTYPES: Mapping[str, torch.dtype] = {
     "fp64": torch.float64,
     "fp32": torch.float32,
     "fp16": torch.float16,
     "uint8": torch.uint8,
 }
-LEVELS = 255
-TOLERANCE = 1e-3
+WIRE_LEVELS = 255
+WIRE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +186,7 @@ def add_up(labels: Mapping[str, SoftLabels], weights: Mapping[str, float] | None
 
 
 def require_probabilities(
-    values: Tensor, images: int, classes: int, name: str, parties: int = 1, tolerance: float = TOLERANCE
+    values: Tensor, images: int, classes: int, name: str, parties: int = 1, tolerance: float = WIRE_TOLERANCE
 ) -> None:
     """Check that each row is a probability distribution, or a sum of such of several parties.
 
@@ -244,10 +244,10 @@ def encode(values: Tensor, wire: WireFormat) -> Tensor:
         tensor([[178,  51,  26]], dtype=torch.uint8)
     """
     if wire != "uint8":
-        return values.to(DTYPES[wire])
-    if values.shape[1] > LEVELS:
-        raise ValueError(f"uint8 cannot hold rows of {values.shape[1]} classes, at most {LEVELS}; use fp16")
-    return (values.double() * LEVELS).round().to(torch.uint8)
+        return values.to(WIRE_DTYPES[wire])
+    if values.shape[1] > WIRE_LEVELS:
+        raise ValueError(f"uint8 cannot hold rows of {values.shape[1]} classes, at most {WIRE_LEVELS}; use fp16")
+    return (values.double() * WIRE_LEVELS).round().to(torch.uint8)
 
 
 def decode(encoded: Tensor, images: int, classes: int, name: str, logits: bool = False) -> Tensor:
@@ -274,19 +274,19 @@ def decode(encoded: Tensor, images: int, classes: int, name: str, logits: bool =
     """
     if logits:
         require_logits(encoded, images, classes, name)
-    if encoded.dtype not in DTYPES.values():
-        raise MessageError(f"{name}: expected one of {', '.join(DTYPES)}, got {encoded.dtype}")
+    if encoded.dtype not in WIRE_DTYPES.values():
+        raise MessageError(f"{name}: expected one of {', '.join(WIRE_DTYPES)}, got {encoded.dtype}")
     if logits:
         return encoded.float() if encoded.dtype == torch.float16 else encoded
     if encoded.dtype in (torch.float64, torch.float32):
         require_probabilities(encoded, images, classes, name)
         return encoded
-    tolerance = TOLERANCE
+    tolerance = WIRE_TOLERANCE
     rows = encoded.double()
     if encoded.dtype == torch.uint8:
-        rows = rows / LEVELS
+        rows = rows / WIRE_LEVELS
         # Each entry is rounded by half a level at most; the rest is for the float32 values that were rounded.
-        tolerance = min(classes, LEVELS) / (2 * LEVELS) + TOLERANCE
+        tolerance = min(classes, WIRE_LEVELS) / (2 * WIRE_LEVELS) + WIRE_TOLERANCE
     require_probabilities(rows, images, classes, name, tolerance=tolerance)
     return (rows / rows.sum(dim=1, keepdim=True)).float()
 

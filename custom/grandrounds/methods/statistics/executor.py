@@ -11,11 +11,11 @@ from grandrounds.data.site import Part, SiteData
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.methods.statistics.summaries import LEVELS, class_counts, intensity_shares, size_counts
+from grandrounds.methods.statistics.summaries import GREY_LEVELS, class_counts, intensity_shares, size_counts
 from grandrounds.options import Min, Options
 from grandrounds.protocol.messages import Payload, Result
 
-COUNTED: tuple[Part, ...] = ("labelled", "val", "test")
+STATISTICS_PARTS: tuple[Part, ...] = ("labelled", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class StatisticsOptions(Options):
 
     def check(self) -> None:
         """Refuse bins of unequal width."""
-        if LEVELS % self.bins:
-            raise ConfigurationError(f"bins must divide {LEVELS}, got {self.bins}")
+        if GREY_LEVELS % self.bins:
+            raise ConfigurationError(f"bins must divide {GREY_LEVELS}, got {self.bins}")
 
 
 class StatisticsExecutor(SiteExecutor):
@@ -54,7 +54,7 @@ class StatisticsExecutor(SiteExecutor):
 
 def _counts(data: SiteData, min_count: int) -> dict[str, float]:
     found: dict[str, float] = {}
-    for part in COUNTED:
+    for part in STATISTICS_PARTS:
         rows = data.rows(part)
         counts = class_counts(data.labels[rows], _groups(data, rows), len(data.classes), min_count)
         found |= {f"images.{part}.{number}": float(count) for number, count in counts.items()}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-LEVELS = 256
+GREY_LEVELS = 256
 SIZE_EDGES = (64, 128, 256, 512, 1024, 2048, 4096)
 """Lower ends of the size classes after the first, in pixels of the shorter side."""
 
@@ -58,14 +58,14 @@ def intensity_shares(
     Raises:
         ValueError: if ``bins`` does not divide 256.
     """
-    if bins < 1 or LEVELS % bins:
-        raise ValueError(f"bins must divide {LEVELS}, got {bins}")
+    if bins < 1 or GREY_LEVELS % bins:
+        raise ValueError(f"bins must divide {GREY_LEVELS}, got {bins}")
     channels = images.shape[-1]
     pixels = np.zeros((channels, bins), np.int64)
     patients: list[list[set[str]]] = [[set() for _ in range(bins)] for _ in range(channels)]
     for row in rows.tolist():
         for channel in range(channels):
-            counts = np.bincount(images[row, ..., channel].ravel() // (LEVELS // bins), minlength=bins)
+            counts = np.bincount(images[row, ..., channel].ravel() // (GREY_LEVELS // bins), minlength=bins)
             pixels[channel] += counts
             for number in np.flatnonzero(counts):
                 patients[channel][number].add(groups[row])

@@ -16,7 +16,7 @@ from grandrounds.models.registry import build_model
 from grandrounds.options import Options, take_options
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
 
-SERVER_TRAINING = "controller.server_training"
+SERVER_TRAINING_OPTION = "controller.server_training"
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class ServerTrainingOptions(Options):
         try:
             options, unknown = take_options(TrainingOptions, self.server_training)
         except ConfigurationError as error:
-            raise ConfigurationError(f"{SERVER_TRAINING}.{error}") from error
+            raise ConfigurationError(f"{SERVER_TRAINING_OPTION}.{error}") from error
         if unknown:
             known = ", ".join(sorted(field.name for field in fields(TrainingOptions)))
-            raise ConfigurationError(f"{SERVER_TRAINING} has no option {min(unknown)!r}; there are {known}")
+            raise ConfigurationError(f"{SERVER_TRAINING_OPTION} has no option {min(unknown)!r}; there are {known}")
         return options
 
 
@@ -58,8 +58,8 @@ class FedAvgController(AveragingController):
     def start(self) -> None:
         """Build the initial model, and load the server's images if it trains."""
         super().start()
-        if self.server_training and not len(self.server_images(SERVER_TRAINING).data.rows("labelled")):
-            raise DataError(f"{SERVER_TRAINING} needs labelled training images at the server, and there is none")
+        if self.server_training and not len(self.server_images(SERVER_TRAINING_OPTION).data.rows("labelled")):
+            raise DataError(f"{SERVER_TRAINING_OPTION} needs labelled training images at the server, and there is none")
 
     def open_round(self, sites: list[str]) -> None:
         """Expect updates from these sites, and train the model that they start from at the server, if configured.
@@ -72,7 +72,7 @@ class FedAvgController(AveragingController):
             self._train_at_server(self.server_training)
 
     def _train_at_server(self, options: TrainingOptions) -> None:
-        images = self.server_images(SERVER_TRAINING)
+        images = self.server_images(SERVER_TRAINING_OPTION)
         network = images.network(self.state).train()
         optimizer = new_optimizer(network.parameters(), options.algorithm, options.rate_of(self.round_number))
         self._server_metrics = train_supervised(network, optimizer, images.context(self.round_number), options)

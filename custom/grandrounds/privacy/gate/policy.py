@@ -28,6 +28,8 @@ from grandrounds.privacy.gate.treatment import Deny, RecordLevel, Treatment
 from grandrounds.protocol.messages import TASKS, UPDATE, ReleaseKind
 from grandrounds.protocol.spending import Mechanism, Unit, require_delta
 
+POLICY_FILE = "privacy.json"
+"""In a kit's folder ``local``."""
 POLICY_KEY = "grandrounds"
 GATE = "grandrounds.privacy.gate.filters.SitePrivacyGate"
 SAMPLES_UNIT = "samples"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grandrounds.checks import ROW_SUM_TOLERANCE, require_probabilities
 
-WITHHELD = -1
+WITHHELD_COUNT = -1
 UINT8_LEVELS = 255
 HALF_TOLERANCE = 5e-3
 
@@ -43,12 +43,12 @@ def withhold_classes(matrix: Tensor, support: Tensor, minimum: int) -> tuple[Ten
             f"{tuple(matrix.shape)}"
         )
     require_probabilities(matrix, "matrix")
-    if bool((support < WITHHELD).any()):
-        raise ValueError(f"a support must be {WITHHELD} or more, got {int(support.min())}")
+    if bool((support < WITHHELD_COUNT).any()):
+        raise ValueError(f"a support must be {WITHHELD_COUNT} or more, got {int(support.min())}")
     matrix, support = matrix.detach().cpu(), support.detach().cpu()
     shown = support >= minimum
     uniform = torch.full_like(matrix, 1.0 / matrix.shape[1])
-    return torch.where(shown[:, None], matrix, uniform), torch.where(shown, support, WITHHELD)
+    return torch.where(shown[:, None], matrix, uniform), torch.where(shown, support, WITHHELD_COUNT)
 
 
 def quantise_rows(rows: Tensor, levels: int, name: str = "soft labels") -> Tensor:

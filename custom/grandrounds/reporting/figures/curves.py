@@ -23,7 +23,7 @@ from grandrounds.plotting import (
     INK,
     MATRIX_COLOURS,
     PALE,
-    SMALL,
+    SMALL_SIZE,
     draw_legend,
     draw_line,
     label_axes,
@@ -120,8 +120,8 @@ def reliability_figure(cases: Cases) -> Figure | None:
     axes.vlines(centres, centres, shares, color=PALE, linewidth=3)
     sizes = [20 + 300 * point.n / len(correct) for point in points]
     axes.scatter(centres, shares, s=sizes, color=COLOURS[0], edgecolors=INK, linewidths=0.6, zorder=3)
-    axes.text(0.03, 0.93, "underconfident", fontsize=SMALL, color=GREY, va="top")
-    axes.text(0.97, 0.07, "overconfident", fontsize=SMALL, color=GREY, ha="right")
+    axes.text(0.03, 0.93, "underconfident", fontsize=SMALL_SIZE, color=GREY, va="top")
+    axes.text(0.97, 0.07, "overconfident", fontsize=SMALL_SIZE, color=GREY, ha="right")
     return figure
 
 
@@ -153,9 +153,9 @@ def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str], minim
         count = int(confusion[row, column])
         if count and not hidden[row, column]:
             colour = "white" if shares[row, column] > 0.55 else "black"
-            axes.text(column, row, str(count), ha="center", va="center", fontsize=SMALL, color=colour)
-    axes.set_xticks(range(len(classes)), classes, rotation=90, fontsize=SMALL)
-    axes.set_yticks(range(len(classes)), classes, fontsize=SMALL)
+            axes.text(column, row, str(count), ha="center", va="center", fontsize=SMALL_SIZE, color=colour)
+    axes.set_xticks(range(len(classes)), classes, rotation=90, fontsize=SMALL_SIZE)
+    axes.set_yticks(range(len(classes)), classes, fontsize=SMALL_SIZE)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     label_axes(axes, "predicted", "true", "Confusion (images)")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grandrounds.evaluation.curves import CurveCounts, roc_points
-from grandrounds.plotting import BLUE, GREY, INK, PALE, SMALL, VERMILION, draw_legend, label_axes, new_axes
+from grandrounds.plotting import BLUE, GREY, INK, PALE, SMALL_SIZE, VERMILION, draw_legend, label_axes, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,8 +40,8 @@ def calibration_figure(counts: CurveCounts, name: str) -> Figure:
     axes.hlines(shares, counts.edges[:-1][kept], counts.edges[1:][kept], color=PALE, linewidth=3)
     sizes = 20 + 300 * together[kept] / together.sum()
     axes.scatter(centres, shares, s=sizes, color=BLUE, edgecolors=INK, linewidths=0.6, zorder=3)
-    axes.text(0.03, 0.95, "risk too low", fontsize=SMALL, color=GREY, va="top")
-    axes.text(0.97, 0.05, "risk too high", fontsize=SMALL, color=GREY, ha="right")
+    axes.text(0.03, 0.95, "risk too low", fontsize=SMALL_SIZE, color=GREY, va="top")
+    axes.text(0.97, 0.05, "risk too high", fontsize=SMALL_SIZE, color=GREY, ha="right")
     axes.set_xlim(0, 1.02)
     axes.set_ylim(0, 1.02)
     label_axes(axes, f"probability of {name}", "share that is positive", "Reliability of the positive group")

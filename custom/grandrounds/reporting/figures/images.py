@@ -18,7 +18,7 @@ from torch import Tensor
 from grandrounds.checks import require_at_least
 from grandrounds.evaluation.explanation.grad_cam import Scenario, share_inside
 from grandrounds.ordering import natural_sorted
-from grandrounds.plotting import COLOURS, NORMAL, SMALL, new_figure
+from grandrounds.plotting import COLOURS, NORMAL_SIZE, SMALL_SIZE, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ def sample_figure(
     figure = new_figure(1.5 * count + (0.7 if maps is not None else 0), 7.0)
     panels = figure.subplots(len(chosen), count, squeeze=False)
     for row, (kind, rows) in zip(panels, chosen._asdict().items(), strict=True):
-        row[0].set_title(SHEET_TITLES[kind] if len(rows) else f"{kind}: none", fontsize=NORMAL, loc="left")
+        row[0].set_title(SHEET_TITLES[kind] if len(rows) else f"{kind}: none", fontsize=NORMAL_SIZE, loc="left")
         for axes in row:
             axes.set_axis_off()
         for axes, index in zip(row, rows.tolist(), strict=False):
@@ -103,11 +103,11 @@ def sample_figure(
                 axes.imshow(maps[index], cmap=MAP_COLOURS, alpha=0.6 * maps[index], vmin=0, vmax=1)
             predicted = int(probabilities[index].argmax())
             words = f"{classes[int(labels[index])]}\n{classes[predicted]} {probabilities[index, predicted]:.2f}"
-            axes.text(0.5, -0.03, words, ha="center", va="top", fontsize=SMALL, transform=axes.transAxes)
+            axes.text(0.5, -0.03, words, ha="center", va="top", fontsize=SMALL_SIZE, transform=axes.transAxes)
     if maps is not None:
         _draw_map_scale(figure, panels)
-    figure.suptitle(title, fontsize=NORMAL)
-    figure.supxlabel("under each image: its class, then the prediction with its probability", fontsize=SMALL)
+    figure.suptitle(title, fontsize=NORMAL_SIZE)
+    figure.supxlabel("under each image: its class, then the prediction with its probability", fontsize=SMALL_SIZE)
     return figure
 
 
@@ -118,8 +118,8 @@ def _draw_map_scale(figure: Figure, panels: Any) -> None:
 
     scale = ScalarMappable(Normalize(0, 1), cmap=MAP_COLOURS)
     bar = figure.colorbar(scale, ax=panels, shrink=0.5, aspect=25, pad=0.01)
-    bar.set_label("Grad-CAM, share of the highest value of the map", fontsize=SMALL)
-    bar.ax.tick_params(labelsize=SMALL)
+    bar.set_label("Grad-CAM, share of the highest value of the map", fontsize=SMALL_SIZE)
+    bar.ax.tick_params(labelsize=SMALL_SIZE)
 
 
 def failure_figure(
@@ -146,10 +146,10 @@ def failure_figure(
         axes.imshow(images[index].squeeze(), cmap="gray")
         predicted = int(probabilities[index].argmax())
         text = f"is {classes[int(labels[index])]}\ncalled {classes[predicted]}, {probabilities[index, predicted]:.2f}"
-        axes.text(0.5, -0.03, text, ha="center", va="top", fontsize=SMALL, transform=axes.transAxes)
+        axes.text(0.5, -0.03, text, ha="center", va="top", fontsize=SMALL_SIZE, transform=axes.transAxes)
     errors = int((probabilities.argmax(axis=1) != labels).sum())
     shown = f"the {len(wrong)} most confident of {errors} errors" if errors else "no error"
-    figure.suptitle(f"{place}: {shown} in {len(labels)} images. Keep this sheet at the place.", fontsize=NORMAL)
+    figure.suptitle(f"{place}: {shown} in {len(labels)} images. Keep this sheet at the place.", fontsize=NORMAL_SIZE)
     return figure
 
 
@@ -184,10 +184,12 @@ def plane_figure(
     panels = figure.subplots(1, len(positions), squeeze=False)[0]
     for axes, (name, plane) in zip(panels, positions.items(), strict=True):
         _draw_plane(axes, plane, np.asarray(sites), malignant)
-        axes.set_title(name, fontsize=NORMAL)
-        axes.set_xlabel((captions or {}).get(name, ""), fontsize=SMALL)
+        axes.set_title(name, fontsize=NORMAL_SIZE)
+        axes.set_xlabel((captions or {}).get(name, ""), fontsize=SMALL_SIZE)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize=SMALL, frameon=False)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize=SMALL_SIZE, frameon=False
+    )
     return figure
 
 
@@ -234,25 +236,27 @@ def scenario_figure(
     figure = new_figure(SCENARIO_INCHES * (1 + len(maps)), SCENARIO_INCHES * len(SCENARIO_TITLES))
     panels = figure.subplots(len(SCENARIO_TITLES), 1 + len(maps), squeeze=False)
     for row, (scenario, title) in zip(panels, SCENARIO_TITLES.items(), strict=True):
-        row[0].set_ylabel(title.format(ours=ours, reference=reference), fontsize=NORMAL)
+        row[0].set_ylabel(title.format(ours=ours, reference=reference), fontsize=NORMAL_SIZE)
         indices = found[scenario].tolist()
         for axes in row:
             axes.set_xticks([])
             axes.set_yticks([])
         if not indices:
-            row[0].text(0.5, 0.5, "no image", ha="center", va="center", fontsize=SMALL, transform=row[0].transAxes)
+            row[0].text(0.5, 0.5, "no image", ha="center", va="center", fontsize=SMALL_SIZE, transform=row[0].transAxes)
             continue
         image = images[indices[0]]
         row[0].imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
-        row[0].set_xlabel(answers[""][indices[0]] if answers else "", fontsize=SMALL)
+        row[0].set_xlabel(answers[""][indices[0]] if answers else "", fontsize=SMALL_SIZE)
         for axes, name in zip(row[1:], maps, strict=True):
             axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
             axes.imshow(maps[name][indices[0]].numpy(), cmap=MAP_COLOURS, vmin=0, vmax=1, alpha=OVERLAY)
             share = shares[name][indices[0]]
             inside = ["—" if share.isnan() else f"{float(share):.0%} inside"] if breast else []
-            axes.set_xlabel("\n".join([*([answers[name][indices[0]]] if answers else []), *inside]), fontsize=SMALL)
+            axes.set_xlabel(
+                "\n".join([*([answers[name][indices[0]]] if answers else []), *inside]), fontsize=SMALL_SIZE
+            )
     for axes, name in zip(panels[0][1:], maps, strict=True):
-        axes.set_title(name, fontsize=NORMAL)
+        axes.set_title(name, fontsize=NORMAL_SIZE)
     _draw_map_scale(figure, panels)
     return figure
 

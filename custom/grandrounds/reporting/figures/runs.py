@@ -18,7 +18,7 @@ from grandrounds.plotting import (
     GREY,
     INK,
     PALE,
-    SMALL,
+    SMALL_SIZE,
     Drawing,
     draw_legend,
     draw_line,
@@ -144,8 +144,10 @@ def method_figure(
     for (name, level), dash in zip(levels.items(), (":", "--"), strict=False):
         axes.axvline(level, color=GREY, linewidth=1.2, linestyle=dash)
         place = axes.get_xaxis_transform()
-        axes.text(level, 0.5, name, fontsize=SMALL, color=GREY, rotation=90, ha="right", va="center", transform=place)
-    axes.set_yticks(range(len(values)), list(values), fontsize=SMALL)
+        axes.text(
+            level, 0.5, name, fontsize=SMALL_SIZE, color=GREY, rotation=90, ha="right", va="center", transform=place
+        )
+    axes.set_yticks(range(len(values)), list(values), fontsize=SMALL_SIZE)
     axes.set_ylim(len(values) - 0.4, -0.6)
     low, high = axes.get_xlim()
     missing = max(0.0, MIN_RANGE - (high - low)) / 2  # or a hundredth fills the picture
@@ -194,14 +196,14 @@ def site_figure(
             axes.plot([constant[site]] * 2, [row - 0.42, row + 0.42], color=GREY, linewidth=2)
     if chance is not None:
         axes.axvline(chance, color=GREY, linewidth=1, linestyle=":")
-    axes.set_yticks(range(len(sites)), sites, fontsize=SMALL)
+    axes.set_yticks(range(len(sites)), sites, fontsize=SMALL_SIZE)
     axes.set_ylim(len(sites) - 0.5, -0.5)
     axes.set_xlim(0, 1)
     axes.grid(axis="x", color=PALE, linewidth=0.5)
     axes.set_axisbelow(True)
     label_axes(axes, metric.replace("_", " "), "", "Test images of each site, 95 % interval")
     if len(scores) > 1:
-        figure.legend(loc="lower left", bbox_to_anchor=(0.02, 0), ncols=2, fontsize=SMALL, frameon=False)
+        figure.legend(loc="lower left", bbox_to_anchor=(0.02, 0), ncols=2, fontsize=SMALL_SIZE, frameon=False)
     return figure
 
 
@@ -269,8 +271,8 @@ def traffic_figure(moved: Mapping[str, Traffic]) -> Figure | None:
             hatch=HATCHES[number], edgecolor=INK, linewidth=0.5, label=label,
         )  # fmt: skip
         starts += values
-    axes.set_yticks(range(len(moved)), list(moved), fontsize=SMALL)
+    axes.set_yticks(range(len(moved)), list(moved), fontsize=SMALL_SIZE)
     axes.set_ylim(len(moved) - 0.5, -0.5)
     label_axes(axes, "MB of tensors, all sites and rounds", "", "Communication")
-    figure.legend(fontsize=SMALL, frameon=False, loc="lower left", ncols=3, handlelength=1.2, columnspacing=0.8)
+    figure.legend(fontsize=SMALL_SIZE, frameon=False, loc="lower left", ncols=3, handlelength=1.2, columnspacing=0.8)
     return figure

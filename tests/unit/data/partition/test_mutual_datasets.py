@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from grandrounds.data.datasets.blood import BLOOD_CELL_CLASSES, INT20, MATEK19, MLL23
-from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, LabelledImages, write_once
+from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, CifarImages, write_once
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.partition.public_set import read_public_set
@@ -58,7 +58,7 @@ def archive(path, seed, per_class, classes):
 
     def part(count):
         labels = np.repeat(np.arange(classes), count)
-        return LabelledImages(generator.integers(0, 256, (len(labels), 32, 32, 3), dtype=np.uint8), labels)
+        return CifarImages(generator.integers(0, 256, (len(labels), 32, 32, 3), dtype=np.uint8), labels)
 
     return write_once(path, [], lambda: {"train": part(per_class), "test": part(1)})
 

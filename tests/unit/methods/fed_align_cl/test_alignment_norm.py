@@ -9,7 +9,7 @@ from align_hospitals import FEATURES, SITES, batch, make_optimizers, moved, netw
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
 from grandrounds.methods.fed_align_cl.loss import make_discriminator
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions, EmbeddingNoiseOptions
+from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions
 from grandrounds.models.split import split_network
 from grandrounds.seeding import numpy_generator
 
@@ -37,7 +37,7 @@ def neighbours():
 
 
 def iterate(trainer, update="summed"):
-    options = AlignmentOptions(update=update)
+    options = EncoderAlignmentOptions(update=update)
     return train_iteration(trainer, SITES[0], *batch(SITES[0]), neighbours(), options, numpy_generator(1))
 
 
@@ -84,11 +84,11 @@ def test_shared_statistics_are_those_that_were_deployed_although_classification_
 def test_without_others_a_site_classifies_with_batch_norm_as_ever():
     frozen, plain = hospital("frozen"), hospital("batch")
     for trainer in (frozen, plain):
-        train_iteration(trainer, SITES[0], *batch(SITES[0]), {}, AlignmentOptions(), numpy_generator(1))
+        train_iteration(trainer, SITES[0], *batch(SITES[0]), {}, EncoderAlignmentOptions(), numpy_generator(1))
     assert not moved(state(plain.network), frozen.network)
     assert int(frozen.network[1].num_batches_tracked) == 1
 
 
 def test_a_joint_step_has_one_normalisation():
     with pytest.raises(ConfigurationError, match=r"update=joint has one pass .* alignment_norm"):
-        AlignmentOptions(update="joint", alignment_norm="shared")
+        EncoderAlignmentOptions(update="joint", alignment_norm="shared")

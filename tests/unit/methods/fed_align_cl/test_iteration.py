@@ -29,8 +29,8 @@ from grandrounds.methods.fed_align_cl.local_steps import require_channels
 from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.options import (
     ROLES,
-    AlignmentOptions,
     EmbeddingNoiseOptions,
+    EncoderAlignmentOptions,
 )
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network
@@ -50,7 +50,7 @@ def neighbours(of: str) -> dict[str, Neighbour]:
 
 
 def iterate(hospital: AlignmentTrainer, update: str, site: str = "site-1", step: int = 0) -> dict[str, torch.Tensor]:
-    options = AlignmentOptions(update=update)
+    options = EncoderAlignmentOptions(update=update)
     return train_iteration(hospital, site, *batch(site, step), neighbours(site), options, numpy_generator(step))
 
 
@@ -60,7 +60,7 @@ def test_every_update_trains_the_network_and_the_own_discriminator_only(update):
     network, discriminator = state(hospital.network), state(hospital.discriminator)
     sent = {site: state(other.discriminator) for site, other in others.items()}
     losses = train_iteration(
-        hospital, "site-1", *batch("site-1"), others, AlignmentOptions(update=update), numpy_generator(1)
+        hospital, "site-1", *batch("site-1"), others, EncoderAlignmentOptions(update=update), numpy_generator(1)
     )
     assert moved(network, hospital.network, ENCODER)
     assert moved(network, hospital.network, HEAD)
@@ -91,7 +91,7 @@ def test_a_batch_is_noted_once_in_the_running_statistics_but_twice_as_released(u
 def test_without_neighbours_an_iteration_is_plain_training():
     plain, alone = participant("site-1"), participant("site-1")
     loss = plain.classify(*batch("site-1"))
-    losses = train_iteration(alone, "site-1", *batch("site-1"), {}, AlignmentOptions(), numpy_generator(1))
+    losses = train_iteration(alone, "site-1", *batch("site-1"), {}, EncoderAlignmentOptions(), numpy_generator(1))
     assert losses == {"loss": loss}
     assert not moved(state(plain.network), alone.network)
 
@@ -102,7 +102,7 @@ def test_the_order_in_which_neighbours_are_named_does_not_matter(update):
     for order in (1, -1):
         hospital = participant("site-1")
         others = dict(list(neighbours("site-1").items())[::order])
-        options = AlignmentOptions(update=update)
+        options = EncoderAlignmentOptions(update=update)
         train_iteration(hospital, "site-1", *batch("site-1"), others, options, numpy_generator(1))
         found.append(hospital)
     assert not moved(state(found[0].network), found[1].network)
@@ -111,7 +111,9 @@ def test_the_order_in_which_neighbours_are_named_does_not_matter(update):
 def test_a_neighbour_that_sent_nothing_is_left_out():
     hospital, others = participant("site-1"), neighbours("site-1")
     del others["site-2"]
-    losses = train_iteration(hospital, "site-1", *batch("site-1"), others, AlignmentOptions(), numpy_generator(1))
+    losses = train_iteration(
+        hospital, "site-1", *batch("site-1"), others, EncoderAlignmentOptions(), numpy_generator(1)
+    )
     assert bool(torch.isfinite(losses["loss_alignment"]))
 
 
@@ -135,7 +137,7 @@ def test_with_fresh_banks_and_discriminators_it_is_a_synchronous_iteration():
                     own[other].noisy.detach(), received_discriminator(sent, FEATURES, other), len(own[other].noisy)
                 )
         hospital = participant(site)
-        train_iteration(hospital, site, *batch(site), others, AlignmentOptions(), numpy_generator(1))
+        train_iteration(hospital, site, *batch(site), others, EncoderAlignmentOptions(), numpy_generator(1))
         for name, value in together[site].network.state_dict().items():
             torch.testing.assert_close(hospital.network.state_dict()[name], value, rtol=0, atol=1e-12)
 
@@ -159,7 +161,7 @@ def test_an_image_costs_so_many_forward_passes(update, most, least):
     others = {site: Neighbour(banks, make_discriminator(256, site), 4) for site in ("site-2", "site-3")}
     with torch.no_grad():
         forward = flops(lambda: model(images))
-    options = AlignmentOptions(update=update)
+    options = EncoderAlignmentOptions(update=update)
     spent = flops(lambda: train_iteration(hospital, "site-1", images, labels, others, options, numpy_generator(1)))
     # The discriminators' share is below a thousandth.
     assert least < spent / forward <= most * 1.001
@@ -234,7 +236,7 @@ def separable_sites(update: str) -> float:
                 images[site][rows],
                 labels[site][rows],
                 others,
-                AlignmentOptions(update=update, weight=100.0),
+                EncoderAlignmentOptions(update=update, weight=100.0),
                 numpy_generator("draws", step),
                 embedded[site].clean.detach() if update == "moments" else None,
             )
@@ -264,7 +266,7 @@ def test_matching_moments_trains_no_discriminator():
     hospital, others = participant("site-1"), neighbours("site-1")
     discriminator = state(hospital.discriminator)
     own = hospital.embed(batch("site-1")[0]).clean.detach()
-    options = AlignmentOptions(update="moments")
+    options = EncoderAlignmentOptions(update="moments")
     losses = train_iteration(hospital, "site-1", *batch("site-1"), others, options, numpy_generator(1), own)
     assert losses.keys() == {"loss", "loss_alignment"}
     assert not moved(discriminator, hospital.discriminator)
@@ -306,11 +308,11 @@ def test_what_is_averaged():
     ("make", "message"),
     [
         (
-            lambda: AlignmentOptions("moments", bank_encoder="own"),
+            lambda: EncoderAlignmentOptions("moments", bank_encoder="own"),
             "compares banks of one encoder; set bank_encoder to mean",
         ),
         (
-            lambda: AlignmentOptions("moments", alignment_learning_rate=1e-5),
+            lambda: EncoderAlignmentOptions("moments", alignment_learning_rate=1e-5),
             "update=moments has one step at learning_rate",
         ),
     ],

@@ -24,9 +24,9 @@ from grandrounds.methods.fed_align_cl.local_steps import (
 )
 from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.options import (
-    AlignmentOptions,
     CurriculumOptions,
     EmbeddingNoiseOptions,
+    EncoderAlignmentOptions,
     ScheduleOptions,
 )
 from grandrounds.protocol.problem import Problem
@@ -78,7 +78,7 @@ def work(context):
 
 
 def test_an_interval_trains_on_its_own_batches_of_the_order(work):
-    losses = work.train({}, AlignmentOptions())
+    losses = work.train({}, EncoderAlignmentOptions())
     assert work.images.numbers == [[5, 9], [1, 8]]  # iterations 3 and 4
     assert losses.keys() == {"loss"}
 
@@ -107,7 +107,10 @@ def test_views_are_for_training_and_every_step_has_its_own(context):
 def test_the_bank_is_made_of_the_images_that_come_next_normalised_by_their_batches(work):
     statistics = work.trainer.network[2].running_mean.clone()
     bank = work.bank(
-        work.upcoming_embeddings(AlignmentOptions()), AlignmentOptions(), NEXT_TO_NO_NOISE, numpy_generator(1).bytes
+        work.upcoming_embeddings(EncoderAlignmentOptions()),
+        EncoderAlignmentOptions(),
+        NEXT_TO_NO_NOISE,
+        numpy_generator(1).bytes,
     )
     # Two batches of the order are left for iteration 5 and for its surplus; then the order begins again.
     assert work.images.numbers == [[2, 6], [4, 10], [3, 7], [0, 5]]
@@ -122,13 +125,16 @@ def test_the_rows_of_a_bank_have_the_noise_of_the_bank_alone(work):
     old = work.trainer
     loud = replace(work, trainer=AlignmentTrainer(old.network, old.discriminator, {}, training))
     bank = loud.bank(
-        loud.upcoming_embeddings(AlignmentOptions()), AlignmentOptions(), NEXT_TO_NO_NOISE, numpy_generator(1).bytes
+        loud.upcoming_embeddings(EncoderAlignmentOptions()),
+        EncoderAlignmentOptions(),
+        NEXT_TO_NO_NOISE,
+        numpy_generator(1).bytes,
     )
     torch.testing.assert_close(bank.abs(), torch.ones_like(bank), atol=1e-3, rtol=0)
 
 
 def test_a_bank_is_no_larger_than_it_may_be(work):
-    options = AlignmentOptions(max_bank_size=3)
+    options = EncoderAlignmentOptions(max_bank_size=3)
     bank = work.bank(work.upcoming_embeddings(options), options, NEXT_TO_NO_NOISE, numpy_generator(1).bytes)
     assert bank.shape == (3, FEATURES)
     assert work.images.numbers == [[2, 6]], "whole batches"

@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from grandrounds.methods.fed_align_cl.iteration import Neighbour, train_iteration
 from grandrounds.methods.fed_align_cl.loss import make_discriminator
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions, EmbeddingNoiseOptions
+from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions
 from grandrounds.seeding import numpy_generator
 
 LOUD = EmbeddingNoiseOptions("absolute", 1.0, embedding_clip=50.0)
@@ -119,7 +119,7 @@ def test_clipped_embeddings_travel():
     torch.testing.assert_close(sent, lengths.clamp_max(NOISE.embedding_clip), rtol=0, atol=1e-8)
 
 
-PAIR_BY_PAIR = AlignmentOptions("pair_sequential")
+PAIR_BY_PAIR = EncoderAlignmentOptions("pair_sequential")
 
 
 def test_pair_by_pair_two_sites_take_the_steps_of_the_papers_algorithm():

@@ -9,7 +9,7 @@ from torch import nn
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
 from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.noise import clip_bound, clipped_share, noisy_embeddings
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions, EmbeddingNoiseOptions
+from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions
 from grandrounds.seeding import numpy_generator, torch_generator
 
 WIDTH, BATCH, STEPS, LAST = 64, 32, 400, 100
@@ -93,7 +93,7 @@ def test_banks_by_the_mean_encoder_hide_the_drift_of_local_encoders(banked):
     for _ in range(STEPS):
         images = torch.randn(BATCH, 8, generator=generator)
         bank = own if banked else None
-        found = train_iteration(trainer, "site-1", images, labels, neighbours, AlignmentOptions(), draws, bank)
+        found = train_iteration(trainer, "site-1", images, labels, neighbours, EncoderAlignmentOptions(), draws, bank)
         losses.append(float(found["loss_discriminator"]))
     last = sum(losses[-LAST:]) / LAST
     if banked:

@@ -7,7 +7,7 @@ import scipy.special
 import torch
 
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
-from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
+from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation
 from grandrounds.methods.fedirm.training import train_labelled
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, train_unlabelled
@@ -18,7 +18,7 @@ from grandrounds.protocol.tasks import SINGLE
 SIZE, BATCH, DRAWS = 32, 8, 5
 COUNTS = (12, 9, 2, 1)
 LABELS = np.repeat(np.arange(4), COUNTS)
-LOCAL = LocalOptions(batch_size=BATCH)
+LOCAL = ClientOptions(batch_size=BATCH)
 STEPS = LOCAL.pass_steps(len(LABELS))
 # Untrained predictions lie close together; this threshold divides them.
 DIVIDING = 1.36

@@ -10,7 +10,7 @@ from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
-from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, ServerOptions
+from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, ServerOptions
 from grandrounds.seeding import numpy_generator
 
 PROBLEM = {"dataset": "phantom", "classes": ["a", "b"]}
@@ -30,14 +30,14 @@ def test_an_option_out_of_range_is_named(options, message):
 
 @pytest.mark.parametrize("images", [1, 2, 15, 16, 17, 18, 32, 33, 34, 49])
 def test_a_pass_has_as_many_steps_as_batches_and_each_image_once(images):
-    steps = LocalOptions(batch_size=16).pass_steps(images)
+    steps = ClientOptions(batch_size=16).pass_steps(images)
     batches = list(index_batches(np.arange(images), 16, steps, numpy_generator("pass")))
     assert sorted(np.concatenate(batches)) == list(range(images))
 
 
 def test_a_round_is_epochs_or_as_many_steps_as_are_asked_for():
-    assert LocalOptions(batch_size=48, epochs=2).round_steps(700) == 30
-    assert LocalOptions(batch_size=48, epochs=2, steps=7).round_steps(700) == 7
+    assert ClientOptions(batch_size=48, epochs=2).round_steps(700) == 30
+    assert ClientOptions(batch_size=48, epochs=2, steps=7).round_steps(700) == 7
 
 
 def test_unlabelled_sites_are_absent_in_round_20_and_present_in_21():
@@ -58,9 +58,9 @@ def test_the_learning_rate_rises_in_round_21_and_need_not():
 
 
 def test_the_ramp_counts_epochs_and_where_steps_are_fixed_rounds():
-    local = LocalOptions(batch_size=48, epochs=2)
+    local = ClientOptions(batch_size=48, epochs=2)
     assert [local.elapsed(11, step, 700) for step in (0, 14, 15, 29)] == [20, 20, 21, 21]
-    assert LocalOptions(batch_size=48, steps=40).elapsed(11, 39, 700) == 10
+    assert ClientOptions(batch_size=48, steps=40).elapsed(11, 39, 700) == 10
 
 
 # The phantom's network has no frozen layers whose features could be kept.

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_site import BATCH, COUNTS, DRAWS, LABELS, LOCAL, SIZE, STEPS, fit_unlabelled, flat, network_of, sgd
 
-from grandrounds.methods.fedirm.options import LocalOptions, UnlabelledOptions
+from grandrounds.methods.fedirm.options import ClientOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, self_train, statistics_of_passes
 from grandrounds.models.split import head_of
 from grandrounds.protocol.tasks import SINGLE
@@ -32,7 +32,7 @@ def test_self_training_weighs_its_loss_by_the_ramp(context):
     for length in (0.0, 30.0):
         network = network_of(dropout=None)
         options = UnlabelledOptions(unlabelled_objective="self_training", ramp_length=length)
-        local = LocalOptions(batch_size=48, steps=1)
+        local = ClientOptions(batch_size=48, steps=1)
         losses.append(self_train(network, sgd(network), context, local, options)["loss"])
     # Three rounds came before.
     assert losses[1] == pytest.approx(losses[0] * math.exp(-5 * 0.9**2))
@@ -48,7 +48,7 @@ def test_the_step_size_of_self_training_can_follow_the_ramp(context):
             ramp_learning_rate=follows,
             unlabelled_learning_rate=0.05,
         )
-        self_train(network, sgd(network), context, LocalOptions(batch_size=48, steps=1), options)
+        self_train(network, sgd(network), context, ClientOptions(batch_size=48, steps=1), options)
         moved.append(head_of(network).weight.detach() - head_of(network_of(dropout=None)).weight.detach())
     assert moved[0].abs().max() > 1e-4
     torch.testing.assert_close(moved[1], moved[0] * math.exp(-5 * 0.25**2), rtol=1e-3, atol=1e-7)
@@ -103,7 +103,7 @@ def test_running_statistics_follow_a_batch_once_or_as_with_all_passes_of_the_cod
     moved = []
     for updates in ("once", "code"):
         network = network_of()
-        fit_unlabelled(network, context, local=LocalOptions(batch_size=BATCH, steps=1), bn_updates=updates)
+        fit_unlabelled(network, context, local=ClientOptions(batch_size=BATCH, steps=1), bn_updates=updates)
         assert network.stem[1].momentum == 0.1
         moved.append(network.state_dict()["stem.1.running_mean"] - start)
     torch.testing.assert_close(moved[1], moved[0] / 0.1 * (1 - 0.9 ** (DRAWS + 1)))

@@ -9,7 +9,7 @@ from grandrounds.data.batches import index_batches
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import DataError
-from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions
+from grandrounds.methods.fedirm.options import ClientOptions, RelationOptions
 
 
 @pytest.mark.parametrize("temperature", [2.0, 0.5])
@@ -46,7 +46,9 @@ def test_the_exact_matrix_is_of_the_trained_network_without_dropout_and_views(la
     assert relation.support.tolist() == list(COUNTS)
 
 
-@pytest.mark.parametrize("local", [LocalOptions(batch_size=BATCH, epochs=3), LocalOptions(batch_size=BATCH, steps=10)])
+@pytest.mark.parametrize(
+    "local", [ClientOptions(batch_size=BATCH, epochs=3), ClientOptions(batch_size=BATCH, steps=10)]
+)
 def test_support_of_a_row_counts_each_image_once(labelled, local):
     _, relation = fit_labelled(network_of(), labelled, RelationOptions(min_support=3), local=local)
     assert (relation.support <= torch.tensor(COUNTS)).all()
@@ -80,7 +82,7 @@ def test_the_last_pass_alone_makes_the_matrix(labelled):
     """After two passes it is that of the second: of a network that has learnt more."""
     network, outputs = network_of(), []
     network.register_forward_hook(lambda _, inputs, output: outputs.append(output.detach().numpy()))
-    local = LocalOptions(batch_size=BATCH, epochs=2)
+    local = ClientOptions(batch_size=BATCH, epochs=2)
     _, relation = fit_labelled(network, labelled, RelationOptions(min_support=0), local=local)
     batches = list(
         index_batches(labelled.data.rows("labelled"), BATCH, 2 * STEPS, labelled.generator("labelled batches"))
@@ -90,7 +92,7 @@ def test_the_last_pass_alone_makes_the_matrix(labelled):
 
 
 def test_smoothing_and_two_views_change_the_loss(labelled):
-    local = LocalOptions(batch_size=48, steps=1)
+    local = ClientOptions(batch_size=48, steps=1)
     plain = fit_labelled(network_of(), labelled, local=local)[0]["loss"]
     two = fit_labelled(network_of(), labelled, local=local, two_views=True)[0]["loss"]
     assert two == pytest.approx(2 * plain, rel=0.2)

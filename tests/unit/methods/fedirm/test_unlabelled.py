@@ -28,7 +28,7 @@ from grandrounds.data.batches import index_batches
 from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions
+from grandrounds.methods.fedirm.options import ClientOptions, RelationOptions
 from grandrounds.methods.fedirm.relation import Relation
 from grandrounds.models.split import head_of
 
@@ -110,7 +110,7 @@ def test_a_step_with_draws_of_the_head_costs_four_forward_passes_and_the_release
     """A backward pass costs two forward ones; the released loop draws eleven times beside the pass of the loss."""
     network = network_of()
     first, _ = passes(network)
-    fit_unlabelled(network, context, local=LocalOptions(batch_size=BATCH, steps=1), **options)
+    fit_unlabelled(network, context, local=ClientOptions(batch_size=BATCH, steps=1), **options)
     assert len(first) + 2 * sum(gradient for _, gradient in first) == forwards
 
 
@@ -206,7 +206,7 @@ def test_support_of_an_unlabelled_sites_row_counts_patients_not_predictions(cont
         head_of(network).bias[1] += 50
     names = context.data.names
     one = in_groups(context, ["p"] * 8 + ["", ""] + list(names[10:]))
-    local = LocalOptions(batch_size=BATCH, epochs=2)
+    local = ClientOptions(batch_size=BATCH, epochs=2)
     relations = RelationOptions(min_support=0)
     metrics, own, _ = fit_unlabelled(network, one, local=local, relations=relations, uncertainty_threshold=1.0)
     assert own.support.tolist() == [0, 1 + 2 + len(names) - 10, 0, 0]
@@ -214,7 +214,7 @@ def test_support_of_an_unlabelled_sites_row_counts_patients_not_predictions(cont
 
 
 def test_a_short_batch_is_divided_by_the_full_size_in_the_code(context):
-    local = LocalOptions(batch_size=48, steps=1)
+    local = ClientOptions(batch_size=48, steps=1)
     divided = [
         fit_unlabelled(network_of(), context, local=local, consistency_divisor=by)[0]["consistency"]
         for by in ("images", "batch_size")
@@ -223,7 +223,7 @@ def test_a_short_batch_is_divided_by_the_full_size_in_the_code(context):
 
 
 def test_a_single_remaining_image_joins_a_batch_and_its_divisor(context):
-    local = LocalOptions(batch_size=len(LABELS) - 1, steps=1)
+    local = ClientOptions(batch_size=len(LABELS) - 1, steps=1)
     divided = [
         fit_unlabelled(network_of(), context, local=local, consistency_divisor=by)[0]["consistency"]
         for by in ("images", "batch_size")
@@ -233,7 +233,7 @@ def test_a_single_remaining_image_joins_a_batch_and_its_divisor(context):
 
 def test_the_loss_is_weighed_by_the_ramp(context):
     """Three rounds came before, of thirty until the weight is full."""
-    local = LocalOptions(batch_size=48, steps=1)
+    local = ClientOptions(batch_size=48, steps=1)
 
     def first_loss(**options):
         return fit_unlabelled(network_of(), context, local=local, **options)[0]["loss"]
@@ -246,7 +246,7 @@ def test_the_loss_is_weighed_by_the_ramp(context):
 
 def test_the_step_size_follows_the_ramp_where_that_is_asked_for(context):
     """Three rounds came before, of four until the weight is full."""
-    local, moved = LocalOptions(batch_size=48, steps=1), []
+    local, moved = ClientOptions(batch_size=48, steps=1), []
     for follows in (False, True):
         network = network_of()
         ramped = {"ramp_length": 4.0, "ramp_learning_rate": follows, "unlabelled_learning_rate": 0.05}
@@ -261,7 +261,7 @@ def test_an_own_matrix_is_made_of_logits_or_of_probabilities_as_asked(context, s
     network, outputs = network_of(), []
     head_of(network).register_forward_hook(lambda _, inputs, output: outputs.append(output.detach().numpy()))
     relations = RelationOptions(min_support=0, relation_source=source, temperature=temperature)
-    local = LocalOptions(batch_size=48, steps=1)
+    local = ClientOptions(batch_size=48, steps=1)
     own = fit_unlabelled(network, context, local=local, relations=relations, mc_dropout="none")[1]
     # The student's pass comes before the teacher's.
     logits = outputs[0].astype(float)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.checkpoints import PARTS, CheckpointFolder, TensorFileStore
+from grandrounds.federation.checkpoints import PARTS_FOLDER, CheckpointFolder, TensorFileStore
 from grandrounds.federation.site.context import StateCache
 from grandrounds.methods.fedperl.model_store import ModelStore, PeerDelivery, received_peers
 from grandrounds.methods.fedperl.options import StoreOptions
@@ -35,12 +35,12 @@ def value_of(state):
 @pytest.fixture
 def make(tmp_path):
     """Make a store that has room for so many models."""
-    return lambda models: ModelStore(TensorFileStore(tmp_path / PARTS), models * MODEL_BYTES)
+    return lambda models: ModelStore(TensorFileStore(tmp_path / PARTS_FOLDER), models * MODEL_BYTES)
 
 
 @pytest.fixture
 def files(tmp_path):
-    return lambda: sorted(path.name for path in (tmp_path / PARTS).glob("*"))
+    return lambda: sorted(path.name for path in (tmp_path / PARTS_FOLDER).glob("*"))
 
 
 @pytest.mark.parametrize(("room", "on_disk"), [(3, 0), (2, 1), (0, 3)])

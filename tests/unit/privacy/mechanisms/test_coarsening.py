@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grandrounds.privacy.mechanisms.coarsening import WITHHELD, quantise_rows, withhold_classes
+from grandrounds.privacy.mechanisms.coarsening import WITHHELD_COUNT, quantise_rows, withhold_classes
 
 MATRIX = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]])
 
@@ -14,12 +14,16 @@ def test_rows_with_too_little_support_are_uniform_and_marked():
     matrix, support = withhold_classes(MATRIX, torch.tensor([4, 5, 0]), minimum=5)
     torch.testing.assert_close(matrix[[0, 2]], torch.full((2, 3), 1 / 3))
     assert torch.equal(matrix[1], MATRIX[1])
-    assert support.tolist() == [WITHHELD, 5, WITHHELD]
+    assert support.tolist() == [WITHHELD_COUNT, 5, WITHHELD_COUNT]
     assert support.dtype == torch.int64
 
 
 def test_withheld_values_stay_withheld():
-    assert withhold_classes(MATRIX, torch.tensor([WITHHELD, 9, 9]), minimum=2)[1].tolist() == [WITHHELD, 9, 9]
+    assert withhold_classes(MATRIX, torch.tensor([WITHHELD_COUNT, 9, 9]), minimum=2)[1].tolist() == [
+        WITHHELD_COUNT,
+        9,
+        9,
+    ]
 
 
 @pytest.mark.parametrize(

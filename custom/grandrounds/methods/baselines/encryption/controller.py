@@ -9,7 +9,7 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.encrypted import encrypted_numbers, encryption_of
 from grandrounds.federation.keys import find_key
-from grandrounds.methods.baselines.encryption.executor import SUM, WEIGHTS
+from grandrounds.methods.baselines.encryption.executor import CIPHER_WEIGHTS, SUM
 from grandrounds.methods.mutual.controller import DeliveringController, MutualController
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
 from grandrounds.methods.mutual.options import ExchangeOptions
@@ -21,7 +21,7 @@ from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.paths import key_folders
 from grandrounds.protocol.registration import Registration
 
-FIXED = {"content": "probabilities", "weighting": "uniform", "wire": "fp32"}
+ENCRYPTED_OPTIONS = {"content": "probabilities", "weighting": "uniform", "wire": "fp32"}
 
 
 class EncryptedExchange(SoftLabelExchange):
@@ -69,7 +69,7 @@ class EncryptedController(MutualController):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name, value in FIXED.items():
+        for name, value in ENCRYPTED_OPTIONS.items():
             if getattr(self.exchange, name) != value:
                 raise ConfigurationError(
                     f"{name} must be {value} where soft labels are encrypted, got {getattr(self.exchange, name)}"
@@ -154,16 +154,20 @@ class EncryptedMeanController(DeliveringController):
             if result.releases:
                 raise MessageError(f"{site} has sent a model in the last round, which is not used")
             return
-        release = result.releases.get(WEIGHTS)
-        if release is None or release.kind is not ReleaseKind.ENCRYPTED_VALUES or set(release.tensors) != {WEIGHTS}:
+        release = result.releases.get(CIPHER_WEIGHTS)
+        if (
+            release is None
+            or release.kind is not ReleaseKind.ENCRYPTED_VALUES
+            or set(release.tensors) != {CIPHER_WEIGHTS}
+        ):
             raise MessageError(f"{site} must send its encrypted weights")
         numbers = encrypted_numbers(encryption_of(self._initial, "")["shapes"])
-        require_encrypted(release.tensors[WEIGHTS], self._key, numbers, f"weights of {site}")
+        require_encrypted(release.tensors[CIPHER_WEIGHTS], self._key, numbers, f"weights of {site}")
 
     def absorb(self, site: str, result: Result) -> None:
         """Add the site's model; sums of ciphertexts do not depend on their order."""
-        if WEIGHTS in result.releases:
-            received = result.releases[WEIGHTS].tensors[WEIGHTS]
+        if CIPHER_WEIGHTS in result.releases:
+            received = result.releases[CIPHER_WEIGHTS].tensors[CIPHER_WEIGHTS]
             earlier = [] if self._added is None else [self._added]
             name = f"weights of {site}"
             self._added = add_encrypted([*earlier, received], self._key, name) if earlier else received

@@ -23,7 +23,7 @@ from grandrounds.privacy.mechanisms.ciphertexts import decrypt, encrypt
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, State
 from grandrounds.protocol.paths import key_folders
 
-SUM, WEIGHTS = "sum", "weights"
+SUM, CIPHER_WEIGHTS = "sum", "weights"
 
 
 class KeyHolder(SiteExecutor):
@@ -98,7 +98,7 @@ def decrypted_sum(
 class EncryptedMeanExecutor(KeyHolder, DeliveredModelExecutor):
     """Trains the mean of all models, which the sites alone can decrypt, on the site's own labels."""
 
-    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({WEIGHTS: ReleaseKind.ENCRYPTED_VALUES})
+    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({CIPHER_WEIGHTS: ReleaseKind.ENCRYPTED_VALUES})
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -129,4 +129,8 @@ class EncryptedMeanExecutor(KeyHolder, DeliveredModelExecutor):
 
     def releases_of(self, trained: State, sent: State) -> dict[str, Release]:
         """The ciphertexts of the weights."""
-        return {WEIGHTS: Release(ReleaseKind.ENCRYPTED_VALUES, {WEIGHTS: encrypt_model(trained, 1.0, self._key)})}
+        return {
+            CIPHER_WEIGHTS: Release(
+                ReleaseKind.ENCRYPTED_VALUES, {CIPHER_WEIGHTS: encrypt_model(trained, 1.0, self._key)}
+            )
+        }

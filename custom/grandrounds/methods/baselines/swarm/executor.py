@@ -42,7 +42,7 @@ from grandrounds.protocol.tensors import apply_update, difference
 
 CONFIGURATION = "grandrounds"
 """Entry of the swarm's configuration that holds the problem, the seed, the run's name and the rounds."""
-POLL_SECONDS = 0.05
+SWARM_POLL_SECONDS = 0.05
 
 
 class SwarmExecutor(LocalTrainingExecutor):
@@ -110,7 +110,7 @@ class SwarmAggregator(InTimeAccumulateWeightedAggregator):
         while self._added < sites:
             if time.monotonic() > deadline:
                 raise GrandRoundsError(f"only {self._added} of {sites} sites are in the mean of the swarm")
-            time.sleep(POLL_SECONDS)
+            time.sleep(SWARM_POLL_SECONDS)
         self._added = 0
         return super().aggregate(fl_ctx)
 
