@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.plugins import Registry
@@ -16,20 +16,19 @@ if TYPE_CHECKING:
     import numpy as np
 
     from grandrounds.data.manifest import Record
-    from grandrounds.data.options import PartitionOptions
 
 
 class SiteRule(Protocol):
     """What a plug-in's scheme is."""
 
     def sites(
-        self, records: Sequence[Record], options: PartitionOptions, generator: np.random.Generator
+        self, records: Sequence[Record], options: Any, generator: np.random.Generator
     ) -> Mapping[str, Sequence[Record]]:
         """The records of each site.
 
         Args:
             records: all of them, without those of the server.
-            options: of the partition; ``options.site_count`` is the number of sites.
+            options: ``PartitionOptions``; ``options.site_count`` is the number of sites.
             generator: the only source of randomness.
 
         Returns:
