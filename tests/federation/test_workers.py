@@ -3,7 +3,6 @@
 import gc
 
 import pytest
-import torch
 
 from grandrounds.deployment.jobs import write_job
 from grandrounds.errors import GrandRoundsError
@@ -19,14 +18,6 @@ def test_the_models_are_those_of_one_process_also_after_a_resume(run, tiny, same
     run(tiny("fedperl", "controller.rounds=1", *options), tmp_path / "three", SITES, workers=3)
     resumed = run(tiny("fedperl", "controller.rounds=2", *options), tmp_path / "three", SITES, workers=2)
     same_run(resumed, whole)
-
-
-def test_sites_keep_their_own_models(run, tiny, same_run, tmp_path):
-    job = tiny("local", "executor.model=own", "controller.rounds=2")
-    same_run(run(job, tmp_path / "workers", SITES, workers=2, wire=True), run(job, tmp_path / "plain", SITES))
-    for site in SITES:
-        kept = [torch.load(tmp_path / name / "state" / "local" / site / "own.pt") for name in ("plain", "workers")]
-        assert all(torch.equal(kept[0][entry], kept[1][entry]) for entry in kept[0])
 
 
 def test_workers_share_the_memory_of_a_run_until_its_end(run, tiny, tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 ISIC2019_HEADER = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK"
-ISIC2019_COLUMNS = ISIC2019_HEADER.split(",")[1:]
 PAD_HEADER = (
     "patient_id,lesion_id,smoke,drink,background_father,background_mother,age,pesticide,gender,skin_cancer_history,"
     "cancer_history,has_piped_water,has_sewage_system,fitspatrick,region,diameter_1,diameter_2,diagnostic,itch,grew,hurt,"
@@ -33,126 +32,97 @@ def row_of(header, **values):
     return ",".join(values.get(name, "") for name in header.split(","))
 
 
-@pytest.fixture
-def isic2019():
+def write_rows(path, header, rows):
+    """Write a table of rows that are already lines."""
+    put(path.parent, path.name, "\n".join([header, *rows]) + "\n")
+
+
+def write_isic(root, year, header, rows, contents):
+    """The table of classes and the images of a challenge, whose names begin with the year."""
+    columns = header.split(",")[1:]
+    truth = [",".join([image, *(str(float(one == column)) for one in columns)]) for image, column, _ in rows]
+    write_rows(root / f"{year}_Training_GroundTruth.csv", header, truth)
+    for image, _, _ in rows:
+        put(root, f"{year}_Training_Input/{image}.jpg", (contents or {}).get(image))
+    return root
+
+
+def write_isic2019(root, rows, contents=None):
     """Write ISIC 2019 from ``(image, column, lesion)``."""
-
-    def make(root, rows, contents=None):
-        truth = [
-            ",".join([image, *("1.0" if c == column else "0.0" for c in ISIC2019_COLUMNS)]) for image, column, _ in rows
-        ]
-        put(root, "ISIC_2019_Training_GroundTruth.csv", "\n".join([ISIC2019_HEADER, *truth]) + "\n")
-        about = [f"{image},55.0,anterior torso,{lesion},female" for image, _, lesion in rows]
-        header = "image,age_approx,anatom_site_general,lesion_id,sex"
-        put(root, "ISIC_2019_Training_Metadata.csv", "\n".join([header, *about]) + "\n")
-        for image, _, _ in rows:
-            put(root, f"ISIC_2019_Training_Input/{image}.jpg", (contents or {}).get(image))
-        return root
-
-    return make
+    about = [f"{image},55.0,anterior torso,{lesion},female" for image, _, lesion in rows]
+    header = "image,age_approx,anatom_site_general,lesion_id,sex"
+    write_rows(root / "ISIC_2019_Training_Metadata.csv", header, about)
+    return write_isic(root, "ISIC_2019", ISIC2019_HEADER, rows, contents)
 
 
-@pytest.fixture
-def ham10000():
+def write_ham10000(root, rows, contents=None):
     """Write HAM10000 from ``(lesion, image, dx)``."""
-
-    def make(root, rows, contents=None):
-        header = "lesion_id,image_id,dx,dx_type,age,sex,localization,dataset"
-        about = [f"{lesion},{image},{dx},histo,80.0,male,scalp,vidir_modern" for lesion, image, dx in rows]
-        put(root, "HAM10000_metadata.csv", "\n".join([header, *about]) + "\n")
-        for _, image, _ in rows:
-            put(root, f"HAM10000_images_part_1/{image}.jpg", (contents or {}).get(image))
-        return root
-
-    return make
+    header = "lesion_id,image_id,dx,dx_type,age,sex,localization,dataset"
+    about = [f"{lesion},{image},{dx},histo,80.0,male,scalp,vidir_modern" for lesion, image, dx in rows]
+    put(root, "HAM10000_metadata.csv", "\n".join([header, *about]) + "\n")
+    for _, image, _ in rows:
+        put(root, f"HAM10000_images_part_1/{image}.jpg", (contents or {}).get(image))
+    return root
 
 
-@pytest.fixture
-def pad_ufes_20():
+def write_pad_ufes_20(root, rows):
     """Write PAD-UFES-20 from ``(patient, lesion, diagnostic, image)``."""
-
-    def make(root, rows):
-        about = [
-            row_of(PAD_HEADER, patient_id=patient, lesion_id=lesion, diagnostic=diagnostic, img_id=image)
-            for patient, lesion, diagnostic, image in rows
-        ]
-        put(root, "metadata.csv", "\n".join([PAD_HEADER, *about]) + "\n")
-        for part, (_, _, _, image) in enumerate(rows):
-            put(root, f"images/imgs_part_{part % 3 + 1}/{image}")
-        return root
-
-    return make
+    about = [
+        row_of(PAD_HEADER, patient_id=patient, lesion_id=lesion, diagnostic=diagnostic, img_id=image)
+        for patient, lesion, diagnostic, image in rows
+    ]
+    put(root, "metadata.csv", "\n".join([PAD_HEADER, *about]) + "\n")
+    for part, (_, _, _, image) in enumerate(rows):
+        put(root, f"images/imgs_part_{part % 3 + 1}/{image}")
+    return root
 
 
-@pytest.fixture
-def derm7pt():
+def write_derm7pt(root, rows):
     """Write Derm7pt from ``(case, diagnosis, dermoscopic image)``; every case also has a clinical image."""
-
-    def make(root, rows):
-        about = [
-            row_of(DERM7PT_HEADER, case_num=case, diagnosis=diagnosis, clinic=f"clinic/{case}.jpg", derm=derm)
-            for case, diagnosis, derm in rows
-        ]
-        put(root, "meta/meta.csv", "\n".join([DERM7PT_HEADER, *about]) + "\n")
-        for case, _, derm in rows:
-            put(root, f"images/{derm}")
-            put(root, f"images/clinic/{case}.jpg")
-        return root
-
-    return make
+    about = [
+        row_of(DERM7PT_HEADER, case_num=case, diagnosis=diagnosis, clinic=f"clinic/{case}.jpg", derm=derm)
+        for case, diagnosis, derm in rows
+    ]
+    put(root, "meta/meta.csv", "\n".join([DERM7PT_HEADER, *about]) + "\n")
+    for case, _, derm in rows:
+        put(root, f"images/{derm}")
+        put(root, f"images/clinic/{case}.jpg")
+    return root
 
 
-@pytest.fixture
-def isic2018():
+def write_isic2018(root, rows, contents=None):
     """Write ISIC 2018 task 3 from ``(image, column, lesion)``; without the table of lesions if none is named."""
-
-    def make(root, rows, contents=None):
-        header = "image,MEL,NV,BCC,AKIEC,BKL,DF,VASC"
-        truth = [
-            ",".join([image, *("1.0" if name == column else "0.0" for name in header.split(",")[1:])])
-            for image, column, _ in rows
-        ]
-        put(root, "ISIC2018_Task3_Training_GroundTruth.csv", "\n".join([header, *truth]) + "\n")
-        if any(lesion for _, _, lesion in rows):
-            about = [f"{image},{lesion},histopathology" for image, _, lesion in rows]
-            header = "image,lesion_id,diagnosis_confirm_type"
-            put(root, "ISIC2018_Task3_Training_LesionGroupings.csv", "\n".join([header, *about]) + "\n")
-        for image, _, _ in rows:
-            put(root, f"ISIC2018_Task3_Training_Input/{image}.jpg", (contents or {}).get(image))
-        return root
-
-    return make
+    if any(lesion for _, _, lesion in rows):
+        about = [f"{image},{lesion},histopathology" for image, _, lesion in rows]
+        header = "image,lesion_id,diagnosis_confirm_type"
+        write_rows(root / "ISIC2018_Task3_Training_LesionGroupings.csv", header, about)
+    return write_isic(root, "ISIC2018_Task3", "image,MEL,NV,BCC,AKIEC,BKL,DF,VASC", rows, contents)
 
 
-@pytest.fixture
-def ct_slice():
+def bytes_of_ct_slice(hounsfield, intercept=-1024, **attributes):
     """The bytes of a CT slice with these Hounsfield units, stored as value - intercept, and any attributes."""
-
-    def make(hounsfield, intercept=-1024, **attributes):
-        stored = (np.asarray(hounsfield) - intercept).astype(np.int16)
-        meta = FileMetaDataset()
-        meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        meta.MediaStorageSOPClassUID = CTImageStorage
-        meta.MediaStorageSOPInstanceUID = generate_uid()
-        data = Dataset()
-        data.file_meta = meta
-        data.SOPClassUID, data.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
-        data.Rows, data.Columns = stored.shape
-        data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
-        data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 16, 15, 1
-        data.RescaleSlope, data.RescaleIntercept = "1", str(intercept)
-        data.WindowCenter, data.WindowWidth = "30", "2000"
-        data.PixelData = stored.tobytes()
-        for keyword, value in attributes.items():
-            if value is None:
-                delattr(data, keyword)
-            else:
-                setattr(data, keyword, value)
-        stream = io.BytesIO()
-        data.save_as(stream, enforce_file_format=True)
-        return stream.getvalue()
-
-    return make
+    stored = (np.asarray(hounsfield) - intercept).astype(np.int16)
+    meta = FileMetaDataset()
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    meta.MediaStorageSOPClassUID = CTImageStorage
+    meta.MediaStorageSOPInstanceUID = generate_uid()
+    data = Dataset()
+    data.file_meta = meta
+    data.SOPClassUID, data.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
+    data.Rows, data.Columns = stored.shape
+    data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
+    data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 16, 15, 1
+    data.RescaleSlope, data.RescaleIntercept = "1", str(intercept)
+    data.WindowCenter, data.WindowWidth = "30", "2000"
+    data.PixelData = stored.tobytes()
+    for keyword, value in attributes.items():
+        if value is None:
+            delattr(data, keyword)
+        else:
+            setattr(data, keyword, value)
+    stream = io.BytesIO()
+    data.save_as(stream, enforce_file_format=True)
+    return stream.getvalue()
 
 
 @pytest.fixture
@@ -265,19 +235,21 @@ def cmmd(mammogram):
     return make
 
 
-@pytest.fixture
-def mini_mias():
+def write_mini_mias(root, rows):
     """Write mini-MIAS from the rows of ``Info.txt``; a film is listed on one or more of them."""
+    put(root, "Info.txt", "INFORMATION:\n\n1st column: MIAS database reference number.\n\n" + "\n".join(rows) + "\n")
+    for row in rows:
+        number = int(row[3:6])
+        levels = breast(64, 64, np.random.default_rng(number))
+        levels = levels[:, ::-1] if number % 2 else levels
+        Image.fromarray((levels / 16).astype(np.uint8)).save(root / f"{row[:6]}.pgm")
+    return root
 
-    def make(root, rows):
-        put(
-            root, "Info.txt", "INFORMATION:\n\n1st column: MIAS database reference number.\n\n" + "\n".join(rows) + "\n"
-        )
-        for row in rows:
-            number = int(row[3:6])
-            levels = breast(64, 64, np.random.default_rng(number))
-            levels = levels[:, ::-1] if number % 2 else levels
-            Image.fromarray((levels / 16).astype(np.uint8)).save(root / f"{row[:6]}.pgm")
-        return root
 
-    return make
+isic2019 = pytest.fixture(lambda: write_isic2019, name="isic2019")
+ham10000 = pytest.fixture(lambda: write_ham10000, name="ham10000")
+pad_ufes_20 = pytest.fixture(lambda: write_pad_ufes_20, name="pad_ufes_20")
+derm7pt = pytest.fixture(lambda: write_derm7pt, name="derm7pt")
+isic2018 = pytest.fixture(lambda: write_isic2018, name="isic2018")
+ct_slice = pytest.fixture(lambda: bytes_of_ct_slice, name="ct_slice")
+mini_mias = pytest.fixture(lambda: write_mini_mias, name="mini_mias")

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from grandrounds.data.batches import index_batches
-from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
 from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, ServerOptions
@@ -61,24 +59,3 @@ def test_the_ramp_counts_epochs_and_where_steps_are_fixed_rounds():
     local = ClientOptions(batch_size=48, epochs=2)
     assert [local.elapsed(11, step, 700) for step in (0, 14, 15, 29)] == [20, 20, 21, 21]
     assert ClientOptions(batch_size=48, steps=40).elapsed(11, 39, 700) == 10
-
-
-# The phantom's network has no frozen layers whose features could be kept.
-SIZED_FOR_THE_PHANTOM = {"batch_size", "learning_rate", "unlabelled_learning_rate", "ramp_length", "feature_cache"}
-
-
-# The text's filter is the default: the other one was tested with two of ten sites labelled.
-FILTER = {"mc_dropout": "head", "min_confidence": 0.0}
-
-
-@pytest.mark.parametrize(("name", "more"), [("fedirm", FILTER.keys()), ("rscfed", set())])
-def test_a_job_without_a_preset_is_the_recommended_one_at_the_size_of_the_phantom(name, more):
-    plain, advised = load_job(name).options("executor"), with_preset(load_job(name), "recommended").options("executor")
-    assert {option for option in plain if plain[option] != advised[option]} == SIZED_FOR_THE_PHANTOM | more
-
-
-def test_an_executor_without_options_is_the_recommended_one_with_the_texts_filter():
-    advised = with_preset(load_job("fedirm"), "recommended").options("executor")
-    made = FedIRMExecutor().options()
-    expected = {option: advised[option] for option in made} | {"feature_cache": 0} | FILTER
-    assert {**made, "betas": list(made["betas"])} == expected
