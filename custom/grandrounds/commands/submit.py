@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
@@ -154,6 +155,8 @@ def _show(outcome: Outcome) -> None:
     summary: dict[str, Any] = outcome.summary
     if sites := _statistics(summary):
         console.print(_statistics_table(sites))
+        for line in withheld_scores(sites, summary["configuration"]["problem"]["classes"]):
+            say(console, line)
         say(console, "brightness: rounds[0].statistics in summary.json; numbers of too few patients are not released")
     elif outcome.download and summary.get("records") and (runs := read_models(outcome.download)):
         console.print(score_table(runs))
@@ -184,6 +187,27 @@ def _statistics(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
     """The sites' numbers, if it was a run of the job ``statistics``, which has no model."""
     found = (entry["statistics"]["sites"] for entry in summary.get("rounds", ()) if "statistics" in entry)
     return next(found, {})
+
+
+def withheld_scores(sites: Mapping[str, Mapping[str, float]], classes: Sequence[str]) -> list[str]:
+    """Which scores a later run will not have of which site, by the counts that the job ``statistics`` was given.
+
+    Example:
+        >>> withheld_scores({"a": {"images.test.1": 31.0}}, ["nv", "mel"])
+        ['a: balanced accuracy and F1 of test images are withheld, too few patients of nv; largest class: mel (31 images)']
+    """
+    lines = []
+    for site, numbers in sites.items():
+        known = {name: numbers.get(f"images.test.{number}") for number, name in enumerate(classes)}
+        shown = {name: count for name, count in known.items() if count is not None}
+        few = ", ".join(name for name in known if name not in shown)
+        largest = max(shown, key=lambda name: shown[name], default=None)
+        beside = f"; largest class: {largest} ({shown[largest]:.0f} images)" if largest else ""
+        if few:
+            lines.append(
+                f"{site}: balanced accuracy and F1 of test images are withheld, too few patients of {few}{beside}"
+            )
+    return lines
 
 
 def _statistics_table(sites: dict[str, dict[str, float]]) -> Table:

@@ -27,6 +27,8 @@ Findings = Iterator[tuple[Level, str, str]]
 """Level, check and message without the site, of one check."""
 
 MIN_TRAINING_IMAGES = 2
+SHIPPED_MINIMUM = 10
+"""Patients behind a count that leaves, in the policy of startup kits."""
 SHOWN = 3
 SUPPORT_PARTS: tuple[tuple[Part, str], ...] = (
     ("labelled", "labelled training"),
@@ -70,7 +72,7 @@ def examine_location(
 def examine(
     data: SiteData, site: str, needs_labels: bool = False, trains: bool = True, tests: bool = False
 ) -> list[Finding]:
-    """Run all checks on loaded data; each gives at least one finding.
+    """Run all checks on loaded data.
 
     An empty labelled set is a failure if the site ``needs_labels``. Unless it ``trains``, training images and their classes
     are not examined. For a site that only ``tests`` a finished model, labelled test images are all it must have.
@@ -83,6 +85,7 @@ def examine(
         _test_images(data) if tests else _evaluation_images(data),
         _class_support(data, SUPPORT_PARTS) if trains else (),
         _class_support(data, SUPPORT_PARTS[-1:]) if tests else (),
+        _withheld_scores(data, SUPPORT_PARTS[-1:] if tests else SUPPORT_PARTS[1:]),
         _divided_groups(data),
         _repeated_images(data, rows),
         _empty_images(data, rows),
@@ -171,6 +174,25 @@ def _class_support(data: SiteData, parts: Sequence[tuple[Part, str]]) -> Finding
             yield "warning", check, f"no {word} image of {missing}; scores of these classes mean nothing here"
         else:
             yield "ok", check, f"{word} images of every class, the fewest {counts.min()}"
+
+
+def _withheld_scores(data: SiteData, parts: Sequence[tuple[Part, str]]) -> Findings:
+    """Which scores will not leave, because a class has fewer patients than may be counted."""
+    check = "released scores"
+    minimum = data.min_support or SHIPPED_MINIMUM
+    for part, word in parts:
+        if (data.labels[data.rows(part)] >= len(data.classes)).any():
+            continue
+        patients = data.patients_by_class(part)
+        few = [f"{name} {count}" for name, count in patients.items() if 0 < count < minimum]
+        largest = max(patients, key=lambda name: patients[name])
+        if few:
+            remedy = f"give more patients the split {part}, join classes, or agree on a smaller minimum"
+            message = (
+                f"{word}: balanced accuracy and F1 are withheld where a policy asks for {minimum} patients behind a count "
+                f"(patients by class: {', '.join(few)}; the largest class is {largest} with {patients[largest]}); {remedy}"
+            )
+            yield "warning" if data.min_support else "ok", check, message
 
 
 def _divided_groups(data: SiteData) -> Findings:

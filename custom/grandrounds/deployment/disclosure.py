@@ -33,6 +33,8 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         f"  leaves each site, in every round: {released}; and scalar metrics",
         "  leaves each site where a model is scored or tested: correct, missed and false predictions by class (counts)",
         "  leaves each site at the end: counts of at least ten patients for curves (curves), and scalar metrics",
+        "  stays: balanced accuracy and F1 of a site of whose classes one has fewer patients than its policy asks for (10 "
+        "in that of startup kits); the job statistics and grandrounds doctor name these classes before a run",
         f"  privacy: {scope}, as the site's own privacy.json defines it",
     ]
 

@@ -191,3 +191,22 @@ def test_the_first_failure_is_raised_with_the_number_of_others():
     with pytest.raises(DataError, match=r"^first$"):
         require_healthy(bad[:2])
     require_healthy(bad[:1])
+
+
+def test_the_scores_that_a_policy_will_withhold_are_named_before_a_run_with_the_largest_class_and_the_minimum():
+    data = healthy(
+        labels=np.array([0] * 26 + [1] * 14),
+        labelled=np.ones(40, np.bool_),
+        split=np.array(["test"] * 40),
+        names=tuple(f"{row}.png" for row in range(40)),
+        groups=tuple([f"a{row}" for row in range(26)] + [f"b{row // 2}" for row in range(14)]),
+        images=numpy_generator("doctor").integers(0, 256, (40, 4, 4, 3), dtype=np.uint8),
+    )
+    assert data.patients_by_class("test") == {"nevus": 26, "melanoma": 7}
+    (told,) = [one for one in examine(data, "site-1") if one.check == "released scores"]
+    assert told.level == "ok"
+    for said in ("10 patients behind a count", "melanoma 7", "the largest class is nevus with 26"):
+        assert said in told.message
+    strict = dataclasses.replace(data, min_support=30)
+    (told,) = [one for one in examine(strict, "site-1") if one.check == "released scores"]
+    assert (told.level, "nevus 26, melanoma 7" in told.message) == ("warning", True)
