@@ -139,13 +139,12 @@ class SiteData:
     def patients_by_class(self, part: Part) -> dict[str, int]:
         """How many patients (or lesions, or images) have a labelled image of each class."""
         rows = self.rows(part)
-        shows = np.array([self.task.class_counts(self.labels[[row]], len(self.classes)) for row in rows]).reshape(
-            len(rows), -1
-        )
-        return {
-            name: len({self.groups[row] for row, shown in zip(rows, column, strict=True) if shown})
-            for name, column in zip(self.classes, shows.T, strict=False)
-        }
+        patients: dict[str, set[str]] = {name: set() for name in self.classes}
+        for row in rows:
+            shown = self.task.class_counts(self.labels[[row]], len(self.classes))
+            for number in np.flatnonzero(shown):
+                patients[self.classes[number]].add(self.groups[row])
+        return {name: len(found) for name, found in patients.items()}
 
     def class_counts(self, part: Part) -> NDArray[np.int64]:
         """Number of images of each class, or with each finding, in one part, shape ``(classes,)``, if known."""

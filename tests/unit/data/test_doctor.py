@@ -44,7 +44,7 @@ def only(findings, level):
 def test_healthy_data_pass_every_check():
     findings = examine(healthy(), "site-1", needs_labels=True)
     assert {finding.level for finding in findings} == {"ok"}
-    assert len({finding.check for finding in findings}) == 9
+    assert len({finding.check for finding in findings}) == 10
     require_healthy(findings)
 
 
