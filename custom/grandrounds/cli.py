@@ -20,19 +20,19 @@ from grandrounds.errors import GrandRoundsError, UsageError
 EXPERIMENTS, RESULTS_PANEL = "Experiments on this machine", "Results"
 FEDERATIONS, SITES = "A federation", "A site and its data"
 COMMANDS = {
-    "jobs": (EXPERIMENTS, "jobs", "HELP"),
-    "simulate": (EXPERIMENTS, "simulate", "HELP"),
+    "jobs": (EXPERIMENTS, "jobs", "JOBS_HELP"),
+    "simulate": (EXPERIMENTS, "simulate", "SIMULATE_HELP"),
     "build": (EXPERIMENTS, "jobs", "BUILD_HELP"),
     "new": (EXPERIMENTS, "jobs", "NEW_HELP"),
-    "report": (RESULTS_PANEL, "report", "HELP"),
-    "figures": (RESULTS_PANEL, "figures", "HELP"),
-    "evaluate": (RESULTS_PANEL, "evaluate", "HELP"),
+    "report": (RESULTS_PANEL, "report", "REPORT_HELP"),
+    "figures": (RESULTS_PANEL, "figures", "FIGURES_HELP"),
+    "evaluate": (RESULTS_PANEL, "evaluate", "EVALUATE_HELP"),
     "export": (RESULTS_PANEL, "report", "EXPORT_HELP"),
     "provision": (FEDERATIONS, "kit", "PROVISION_HELP"),
-    "submit": (FEDERATIONS, "submit", "HELP"),
-    "status": (FEDERATIONS, "status", "HELP"),
+    "submit": (FEDERATIONS, "submit", "SUBMIT_HELP"),
+    "status": (FEDERATIONS, "status", "STATUS_HELP"),
     "monitor": (FEDERATIONS, "status", "MONITOR_HELP"),
-    "doctor": (SITES, "doctor", "HELP"),
+    "doctor": (SITES, "doctor", "DOCTOR_HELP"),
     "overlay": (SITES, "kit", "OVERLAY_HELP"),
 }
 """By name, its panel in the help, the module of its function, and the name of its help there."""
