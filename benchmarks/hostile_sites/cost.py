@@ -17,9 +17,9 @@ from benchmarks.parties import site_names
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
-from grandrounds.federation.server import averaging
+from grandrounds.federation.server import aggregate, robust
 from grandrounds.federation.server.controller import RoundController
-from grandrounds.federation.server.robust import ContributionBounds
+from grandrounds.federation.server.robust import BoundedContributions
 
 NETWORKS, ROUNDS = ("compact", "resnet12"), 2
 
@@ -47,9 +47,9 @@ def cost_of_bounds(network: str, rounds: int) -> dict[str, Any]:
         return lambda: setattr(owner, name, original)
 
     restore = [
-        timed(ContributionBounds, "take", "bounds"),
-        timed(ContributionBounds, "close", "bounds"),
-        timed(averaging, "require_finite_tensors", "bounds"),
+        timed(BoundedContributions, "_bound", "bounds"),
+        timed(robust, "update_norm", "bounds"),
+        timed(aggregate, "require_finite_tensors", "bounds"),
         timed(RoundController, "_run_round", "rounds"),
     ]
     assignments = [f"controller.rounds={rounds}", f"problem.backbone={network}", "executor.device=cpu"]

@@ -25,7 +25,7 @@ from grandrounds.api.sites import Sites
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.simulate import Simulation, simulate
-from grandrounds.federation.server.robust import ContributionBounds
+from grandrounds.federation.server.robust import BoundedContributions
 from grandrounds.files import read_json_object, write_json
 from grandrounds.privacy.ledger.ledger import Ledger
 
@@ -53,19 +53,19 @@ CASES: dict[str, tuple[str, tuple[str, ...], float]] = {
 @contextmanager
 def ratios_noted(found: list[tuple[int, float]]) -> Iterator[None]:
     """Note the round of each update, and its norm over the median that a bound would be a multiple of."""
-    original, rounds = ContributionBounds.close, iter(range(1, 10_000))
+    original, rounds = BoundedContributions.close, iter(range(1, 10_000))
 
-    def close(self: ContributionBounds) -> Any:
+    def close(self: BoundedContributions) -> Any:
         number, norms = next(rounds), [norm for norm, _ in self._round.values()]
         typical = median(self._norms or norms)
         found.extend((number, norm / typical) for norm in norms)
         return original(self)
 
-    ContributionBounds.close = close  # type: ignore[method-assign]
+    BoundedContributions.close = close  # type: ignore[method-assign]
     try:
         yield
     finally:
-        ContributionBounds.close = original  # type: ignore[method-assign]
+        BoundedContributions.close = original  # type: ignore[method-assign]
 
 
 def gated(local: Path, site: str) -> None:

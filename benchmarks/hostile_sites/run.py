@@ -27,7 +27,7 @@ from benchmarks.measure import run, table
 from benchmarks.parties import site_names
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.federation.server.means import OrderedMean
-from grandrounds.federation.server.robust import ContributionBounds, DefenceOptions, RobustMean
+from grandrounds.federation.server.robust import BoundedContributions, DefenceOptions, RobustMean
 from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import numpy_generator
 
@@ -183,17 +183,11 @@ def federation(
         for name, rows in zip(names, divided(labels, train, seed), strict=True)
     }
     state = {"w": torch.zeros(classes, features.shape[1]), "b": torch.zeros(classes)}
-    bounds = ContributionBounds(defence)
+    mean = BoundedContributions(OrderedMean() if defence.aggregation == "mean" else RobustMean(defence), defence)
     for _ in range(rounds):
-        mean: OrderedMean | RobustMean = OrderedMean(names) if defence.aggregation == "mean" else RobustMean(defence)
-        bounds.open()
+        mean.open(names)
         for number, name in enumerate(names):
-            update = (send if number < hostile else Site.update)(sites[name], state)
-            bounded = bounds.take(name, update, 1.0)
-            if bounded is not None:
-                mean.add(name, *bounded)
-        for waiting in bounds.close():
-            mean.add(*waiting)
+            mean.add(name, (send if number < hostile else Site.update)(sites[name], state))
         moved = mean.close()
         assert moved is not None
         state = {name: value + moved[name] for name, value in state.items()}

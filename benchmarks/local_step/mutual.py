@@ -19,13 +19,14 @@ from torch.nn import functional as F
 from benchmarks.local_step.case import AS_RELEASED, HALF, Case, Work, in_default_layout, precision_of, relative
 from benchmarks.local_step.loops import as_tensor, descend, mutual_pass, mutual_soft_labels, rhfl_pass
 from benchmarks.measure import run, table
+from grandrounds.federation.encrypted import encrypt_tensors
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.mutual.options import AlignmentOptions
 from grandrounds.methods.mutual.public import predict_public
 from grandrounds.methods.mutual.soft_labels import WIRE_DTYPES, SoftLabels, add_up
 from grandrounds.methods.mutual.training import AlignmentStep, align
 from grandrounds.models.registry import build_model
-from grandrounds.privacy.mechanisms.ciphertexts import encrypt, make_keys
+from grandrounds.privacy.mechanisms.ciphertexts import make_keys
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import numpy_generator, torch_generator
 
@@ -140,7 +141,9 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "bytes": {
             **{wire: images * CLASSES * WIRE_DTYPES[wire].itemsize for wire in ("fp32", "fp16", "uint8")},
-            "encrypted": len(encrypt(others_of(images, torch.float64)[0], make_keys().secret)),
+            "encrypted": len(
+                encrypt_tensors({"rows": others_of(images, torch.float64)[0]}, SITES[0], make_keys().secret)
+            ),
             "resnet12_weights": sum(entry.nbytes for entry in state.values()),
         }
     }

@@ -17,11 +17,11 @@ from benchmarks.parties import site_names
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
-from grandrounds.federation.encrypted import decrypt_mean, encrypt_model, encryption_of
-from grandrounds.federation.keys import SERVER_KEY, SITE_KEY
+from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, EncryptedSum
+from grandrounds.federation.encrypted_model import decrypt_mean, encrypt_model, encryption_of
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model
-from grandrounds.privacy.mechanisms.ciphertexts import Keys, add_encrypted, make_keys
+from grandrounds.privacy.mechanisms.ciphertexts import Keys, make_keys
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.problem import ModelSpec
 
@@ -62,11 +62,14 @@ def times(trainable: str, keys: Keys) -> dict[str, float]:
     model = build_model(ModelSpec("compact", 4, trainable=trainable), seed=1).state_dict()
     numbers = sum(value.numel() for value in model.values() if value.is_floating_point())
     clock = [time.process_time()]
-    packed = encrypt_model(model, 1.0, keys.secret)
+    total, packed = EncryptedSum(keys.public, "model"), encrypt_model(model, 1.0, "site-1", keys.secret)
+    total.add("site-1", packed)
     clock.append(time.process_time())
-    total = add_encrypted([packed, packed], keys.public, "model")
+    total.add("site-2", packed)
+    added = total.close()
+    assert added is not None
     clock.append(time.process_time())
-    decrypt_mean(total, keys.secret, encryption_of(model, "uniform")["shapes"])
+    decrypt_mean(added, keys.secret, encryption_of(model, "uniform")["shapes"])
     clock.append(time.process_time())
     steps = zip(("encrypt_s", "add_s", "decrypt_s"), clock, clock[1:], strict=False)
     return {"numbers": numbers, "plain_kib": numbers * 4 / 1024, **{name: end - start for name, start, end in steps}}

@@ -16,9 +16,8 @@ from grandrounds.methods.mutual.controller import MutualController
 
 tenseal = pytest.importorskip("tenseal")
 
-from grandrounds.federation.keys import SERVER_KEY, SITE_KEY, write_keys  # noqa: E402
-from grandrounds.methods.baselines.encryption.controller import EncryptedController  # noqa: E402
-from grandrounds.privacy.mechanisms.ciphertexts import decrypt  # noqa: E402
+from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, decrypt_sum, write_keys  # noqa: E402
+from grandrounds.methods.mutual.encrypted import EncryptedController  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("small_backbones")
 SITES = ["site-1", "site-2", "site-3"]
@@ -96,10 +95,12 @@ def test_the_sites_learn_what_they_learn_from_plain_soft_labels_and_the_server_r
     parts = [payload.parts["soft_labels"]["values"] for key, payload in watched.items() if key[0] == 2]
     assert all(torch.equal(part, parts[0]) for part in parts)
     public, secret = ((hospitals / place).read_bytes() for place in (f"server/{SERVER_KEY}", f"site-1/{SITE_KEY}"))
+    shapes = {"soft_labels": (PUBLIC_IMAGES, CLASSES)}
     with pytest.raises(ConfigurationError, match="no secret key"):
-        decrypt(parts[0], public, (PUBLIC_IMAGES, CLASSES), "the sum")
-    total = decrypt(parts[0], secret, (PUBLIC_IMAGES, CLASSES), "the sum")
-    torch.testing.assert_close(total / len(SITES), readable, atol=1e-6, rtol=0)
+        decrypt_sum(parts[0], public, shapes, "the sum")
+    total, roster = decrypt_sum(parts[0], secret, shapes, "the sum")
+    assert roster == SITES
+    torch.testing.assert_close(total["soft_labels"] / len(SITES), readable, atol=1e-6, rtol=0)
 
 
 def test_a_server_with_the_secret_key_does_not_start(run, hospitals, tmp_path):

@@ -15,7 +15,7 @@ from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.external import predict, tensors_of
-from grandrounds.federation.keys import write_keys
+from grandrounds.federation.encrypted import write_keys
 from grandrounds.federation.site import executor as site_executor
 from grandrounds.federation.site import features
 from grandrounds.federation.site.features import Features
@@ -49,9 +49,14 @@ OPTIONS = {
         "controller.server_device=cpu",
     ],
     "local": STEPS,
-    "fedavg_he": EPOCHS,
     "mdhfl_he": OWN,
 }
+ENCRYPTED = (
+    "controller.aggregation=encrypted",
+    "controller.norm_multiple=null",
+    "controller.weight_multiple=null",
+    "controller.min_sites=2",
+)
 SENDING_UPDATES = ("fedavg", "ssfl", "fedperl", "fedirm", "rscfed", "fed_align_cl")
 # What is trained, and how many views of each image are kept.
 CASES = [(job, "from:2", 2) for job in OPTIONS] + [(job, "head", 0) for job in OPTIONS if job != "fed_align_cl"]
@@ -136,7 +141,7 @@ def test_messages_have_the_size_of_what_is_trained(go, job):
 
 def test_what_is_encrypted_shrinks_too(go):
     moved = [
-        sum(sum(sent.values()) for sent in go("fedavg_he", trainable, views).summary["bytes"].values())
+        sum(sum(sent.values()) for sent in go("fedavg", trainable, views, *ENCRYPTED).summary["bytes"].values())
         for trainable, views in (("head", 0), ("from:2", 2))
     ]
     assert 0 < 5 * moved[0] < moved[1]

@@ -31,7 +31,7 @@ def small(name, *assignments):
 
 @pytest.mark.slow
 def test_the_swarm_ends_with_the_mean_of_the_sites_models_at_every_site(hospitals, tmp_path):
-    keys = pytest.importorskip("grandrounds.federation.keys")
+    keys = pytest.importorskip("grandrounds.federation.encrypted")
     pytest.importorskip("tenseal")
     summary = simulate(small("swarm", "controller.round_timeout=300"), tmp_path / "swarm", SITES, hospitals, "flare")
     assert summary["status"] == "finished"

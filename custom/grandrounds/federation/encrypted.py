@@ -1,200 +1,194 @@
-"""Averaging of models that the server cannot read (``controller.aggregation=encrypted``).
+"""Sums of the sites' tensors that the server makes and cannot read, and the keys for them.
 
-A site treats its update as always (gate, noise, job's filters). What would leave then is added to the model that the site
-received, weighted, and encrypted; the server adds up ciphertexts. The next task carries the sum, which a site decrypts
-before its filters see the task. So a site works on plain models, and the server on ciphertexts. Integer entries stay as they
-were at first: nothing depends on them.
+A site encrypts named tensors of any shape, in float64, with its name and a one behind them. The server adds up ciphertexts
+and joins the names: the roster of the sum. A site decrypts the sum and compares the sum of the ones with the length of the
+roster. They differ if a contribution is missing, counts twice, or is of another key.
 
-Behind the weighted model are its weight and a one. Their sums are what the sum of the models is divided by, and the number
-of sites, which is a whole one unless the sum is damaged or of another key.
+Keys are the files that FLARE's ``HEBuilder`` puts into startup kits. ``client_context.tenseal`` is a site's and holds the
+secret key, ``server_context.tenseal`` is the server's. A simulation has them beside the sites' data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import torch
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
-from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
-from grandrounds.errors import MessageError
-from grandrounds.privacy.mechanisms.ciphertexts import add_encrypted, decrypt, encrypt, require_encrypted
-from grandrounds.protocol.messages import (
-    DXO_KEY,
-    GLOBAL,
-    TREATED,
-    UPDATE,
-    Payload,
-    ReleaseKind,
-    Result,
-    State,
-    decode_payload,
-    encode_payload,
-    floating_entries,
-    require_like,
+from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.files import replacing
+from grandrounds.ordering import natural_sorted
+from grandrounds.privacy.mechanisms.ciphertexts import (
+    MOST_SITES,
+    add_encrypted,
+    decrypt,
+    encrypt,
+    is_private,
+    make_keys,
+    pack,
+    require_encrypted,
+    unpack,
 )
+from grandrounds.protocol.names import SERVER
 
-ENCRYPTION = "encryption"
-"""The value of a task of such a run: shapes of the encrypted entries, and how sites weight their models."""
-CIPHERTEXTS = "ciphertexts"
-"""The entry of a model, or of an update, with all of its floating entries."""
-MIN_SITES, MAX_SITES = 2, 10_000
-"""In a sum. Under another key the numbers are enormous, and enormous floats are whole."""
-COUNT_TOLERANCE = 1e-3
-
-
-def encryption_of(template: State, weighting: str) -> dict[str, Any]:
-    """The value ``encryption`` of a task: what a site must know to read and to send ciphertexts."""
-    shapes = {name: list(value.shape) for name, value in floating_entries(template).items()}
-    return {"shapes": shapes, "weighting": weighting}
+Shapes = Mapping[str, Sequence[int]]
+MIN_SITES = 2
+"""In a sum: that of one site's tensors is those tensors."""
+COUNT_TOLERANCE = 1e-6
+SITE_KEY, SERVER_KEY = "client_context.tenseal", "server_context.tenseal"
 
 
-def encrypted_numbers(shapes: Mapping[str, Sequence[int]]) -> int:
-    """How many numbers are encrypted for a model: its floating entries, its weight, and a one."""
-    return sum(torch.Size(shape).numel() for shape in shapes.values()) + 2
-
-
-def encrypt_model(state: State, weight: float, key: bytes) -> Tensor:
-    """Encrypt the floating entries of a model times its weight, the weight, and a one, with either of the keys."""
-    flat = [value.detach().cpu().double().flatten() * weight for value in floating_entries(state).values()]
-    return encrypt(torch.cat([*flat, torch.tensor([weight, 1.0], dtype=torch.float64)]), key)
-
-
-def decrypt_mean(packed: Tensor, key: bytes, shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
-    """The weighted mean of the models in an encrypted sum, in single precision.
+def encrypt_tensors(tensors: Mapping[str, Tensor], site: str, key: bytes) -> Tensor:
+    """A site's contribution to a sum.
 
     Args:
-        packed: the sum, as the server sends it.
-        key: the secret key.
-        shapes: of the floating entries, in the order of the model.
+        tensors: of any shape; they are encrypted in float64.
+        site: its name, which is readable.
+        key: either of the keys.
+
+    Returns:
+        A uint8 vector.
 
     Raises:
-        MessageError: if the sum is damaged, of another architecture, of fewer than two models, or of another key.
+        ConfigurationError: if the key cannot be used.
+        MessageError: if a value is not finite, or outside the range of the encryption (2^32).
     """
-    name = "the sum of the encrypted models"
-    total = decrypt(packed, key, [encrypted_numbers(shapes)], name)
-    finite = bool(torch.isfinite(total).all())
-    weight, count = total[-2:].tolist() if finite else (0.0, 0.0)
-    fits = MIN_SITES <= round(count) <= MAX_SITES and abs(count - round(count)) <= COUNT_TOLERANCE
-    if not fits or not weight > 0:
-        raise MessageError(f"{name} is not that of two or more models; have all sites the same key?")
-    parts = torch.split(total[:-2] / weight, [torch.Size(shape).numel() for shape in shapes.values()])
-    return {entry: part.reshape(*shape).float() for (entry, shape), part in zip(shapes.items(), parts, strict=True)}
-
-
-def is_encrypted(message: Shareable) -> bool:
-    """Whether a task is of a run whose models are encrypted."""
-    content = dict.get(message, DXO_KEY)
-    meta = content.get("meta") if isinstance(content, dict) else None
-    values = meta.get("values") if isinstance(meta, dict) else None
-    return isinstance(values, dict) and ENCRYPTION in values
-
-
-def decrypt_task(message: Shareable, key: bytes) -> None:
-    """Replace the encrypted models of a task by plain ones.
-
-    Args:
-        message: the task; it is changed.
-        key: the secret key.
-
-    Raises:
-        MessageError: if the task is none, or a sum cannot be decrypted.
-    """
-    payload = decode_payload(message)
-    shapes = _encryption(payload)["shapes"]
-    parts = {
-        name: {
-            **{entry: value for entry, value in state.items() if entry != CIPHERTEXTS},
-            **decrypt_mean(state[CIPHERTEXTS], key, shapes),
-        }
-        if CIPHERTEXTS in state
-        else state
-        for name, state in payload.parts.items()
-    }
-    message[DXO_KEY] = encode_payload(replace(payload, parts=parts))[DXO_KEY]
-
-
-def encrypt_update(message: Shareable, payload: Payload, key: bytes) -> None:
-    """Replace the update of an answer by the encrypted model that it leads to.
-
-    Args:
-        message: a site's answer, as its filters have let it out; it is changed.
-        payload: the task, decrypted.
-        key: the secret key.
-
-    Raises:
-        MessageError: if the answer has no update, or one that does not fit the model.
-    """
-    collection = from_shareable(message)
-    part = collection.data.get(UPDATE)
-    if part is None:
-        raise MessageError("the result has no update")
-    encryption, received = _encryption(payload), floating_entries(payload.parts[GLOBAL])
-    require_like(part.data, received, UPDATE)
-    start = {name: received[name] for name in encryption["shapes"]}  # one order at all sites
-    weight = float(collection.meta["samples"]) if encryption["weighting"] == "samples" else 1.0
-    model = {name: value.double() + part.data[name].double() for name, value in start.items()}
-    meta = {"release": ReleaseKind.ENCRYPTED_VALUES.value}
-    treated = part.get_meta_prop(TREATED)
-    content = {CIPHERTEXTS: encrypt_model(model, weight, key)}
-    collection.data[UPDATE] = DXO(
-        DataKind.APP_DEFINED, data=content, meta={**meta, TREATED: treated} if treated else meta
-    )
-    collection.update_shareable(message)
+    flat = [tensors[name].detach().cpu().double().flatten() for name in sorted(tensors)]
+    return pack([*encrypt(torch.cat([*flat, torch.ones(1, dtype=torch.float64)]), key), json.dumps([site]).encode()])
 
 
 class EncryptedSum:
-    """Adds up the encrypted models of a round at the server; sums of ciphertexts do not depend on their order.
+    """Adds up contributions at the server; sums of ciphertexts do not depend on their order.
 
     Args:
         key: the public key.
-        template: the initial model.
+        name: what is added, for errors.
     """
 
-    def __init__(self, key: bytes, template: State) -> None:
-        self._key = key
-        self._shapes = encryption_of(template, "")["shapes"]
-        self._integers = {name: value for name, value in template.items() if not value.is_floating_point()}
-        self._sum: Tensor | None = None
+    def __init__(self, key: bytes, name: str) -> None:
+        self._key, self._name = key, name
+        self._sum: list[bytes] | None = None
+        self.roster: list[str] = []
 
-    def check(self, site: str, result: Result) -> None:
-        """Refuse an update that is no ciphertext of a model of this size; what it holds cannot be seen.
+    def check(self, site: str, contribution: Tensor, shapes: Shapes) -> None:
+        """Refuse what is no contribution of this site, of these shapes; the values cannot be seen.
 
         Raises:
             MessageError: naming what is wrong.
         """
-        release = result.releases.get(UPDATE)
-        if release is None or release.kind is not ReleaseKind.ENCRYPTED_VALUES or set(release.tensors) != {CIPHERTEXTS}:
-            raise MessageError(f"{site} must encrypt its update")
-        received, name = release.tensors[CIPHERTEXTS], f"the update of {site}"
-        require_encrypted(received, self._key, encrypted_numbers(self._shapes), name)
+        name = f"{self._name} of {site}"
+        ciphertexts, roster = _unpacked(contribution, name)
+        if roster != [site] or site in self.roster or len(self.roster) >= MOST_SITES:
+            raise MessageError(f"{name}: expected one contribution of this site, got one of {', '.join(roster)}")
+        require_encrypted(ciphertexts, self._key, _numbers(shapes), name)
         if self._sum is not None:  # an addition that fails, by another scale, must not fail in the round of all sites
-            add_encrypted([self._sum, received], self._key, name)
+            add_encrypted(self._sum, ciphertexts, self._key, name)
 
-    def add(self, site: str, update: State, weight: float = 1.0) -> None:
-        """Take one site's model, which the site itself has weighted."""
-        received = update[CIPHERTEXTS]
-        earlier = [] if self._sum is None else [self._sum]
-        self._sum = add_encrypted([*earlier, received], self._key, f"the update of {site}")
+    def add(self, site: str, contribution: Tensor) -> None:
+        """Add what has passed the check."""
+        name = f"{self._name} of {site}"
+        ciphertexts, _ = _unpacked(contribution, name)
+        self._sum = ciphertexts if self._sum is None else add_encrypted(self._sum, ciphertexts, self._key, name)
+        self.roster = natural_sorted([*self.roster, site])
 
-    def skip(self, site: str) -> None:
-        """A site gives no update; nothing waits for it."""
-
-    def close(self) -> dict[str, Tensor] | None:
-        """The sum as a model, or None without any."""
-        return None if self._sum is None else {**self._integers, CIPHERTEXTS: self._sum}
+    def close(self) -> Tensor | None:
+        """The sum with its roster, as large as one contribution; None without any."""
+        return None if self._sum is None else pack([*self._sum, json.dumps(self.roster).encode()])
 
 
-def _encryption(payload: Payload) -> dict[str, Any]:
-    found = payload.values.get(ENCRYPTION)
-    shapes = found.get("shapes") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or not isinstance(shapes, dict) or not all(map(_is_shape, shapes.values())):
-        raise MessageError("the task does not describe its encrypted model: same versions?")
-    return found
+def decrypt_sum(
+    packed: Tensor, key: bytes, shapes: Shapes, name: str, at_least: int = MIN_SITES
+) -> tuple[dict[str, Tensor], list[str]]:
+    """What is in an encrypted sum.
+
+    Args:
+        packed: as :meth:`EncryptedSum.close` makes it.
+        key: the secret key.
+        shapes: of the tensors.
+        name: of the sum, for errors.
+        at_least: how many sites it must be of.
+
+    Returns:
+        The sums in float64, exact as :func:`~grandrounds.privacy.mechanisms.ciphertexts.decrypt` says, and the roster.
+
+    Raises:
+        ConfigurationError: if the key is not secret.
+        MessageError: if the sum is damaged, of other shapes, of too few sites, or not of the sites in its roster.
+    """
+    ciphertexts, roster = _unpacked(packed, name)
+    total, numbers = decrypt(ciphertexts, key), _numbers(shapes)
+    if len(total) != numbers:
+        raise MessageError(f"{name} holds {len(total)} numbers, expected {numbers}: another architecture?")
+    if len(set(roster)) < max(at_least, len(roster)):
+        raise MessageError(f"{name} is of {', '.join(roster)}; it must be of at least {at_least} different sites")
+    if not bool(torch.isfinite(total).all()) or abs(float(total[-1]) - len(roster)) > COUNT_TOLERANCE:
+        raise MessageError(f"{name} is not that of its {len(roster)} sites; have all sites the same key?")
+    names = sorted(shapes)
+    parts = torch.split(total[:-1], [torch.Size(shapes[part]).numel() for part in names])
+    return {part: values.reshape(tuple(shapes[part])) for part, values in zip(names, parts, strict=True)}, roster
 
 
-def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
+def write_keys(folder: Path, sites: Iterable[str]) -> None:
+    """Draw keys for a simulation: the secret one into each site's folder, the public one into the server's.
+
+    Args:
+        folder: of the sites.
+        sites: their names.
+
+    Raises:
+        ConfigurationError: if TenSEAL is not installed.
+    """
+    keys = make_keys()
+    contents = {folder / site / SITE_KEY: keys.secret for site in sites} | {folder / SERVER / SERVER_KEY: keys.public}
+    for path, content in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as stream:
+            os.fchmod(stream.fileno(), 0o600)
+            stream.write(content)
+
+
+def find_key(folders: Sequence[Path], party: str) -> bytes:
+    """The key of a party.
+
+    Args:
+        folders: where to look, in this order; in each, a folder of the party comes first.
+        party: a site, or ``server``.
+
+    Returns:
+        A serialised context.
+
+    Raises:
+        ConfigurationError: if there is none, it cannot be read, a site's has no secret key, or the server's has one.
+    """
+    name = SERVER_KEY if party == SERVER else SITE_KEY
+    paths = [path for folder in folders for path in (folder / party / name, folder / name)]
+    found = next((path for path in paths if path.is_file()), None)
+    if found is None:
+        raise ConfigurationError(
+            f"{party}: encryption needs a key; there is none at {', '.join(map(str, paths))}. FLARE's HEBuilder puts one "
+            "into every startup kit"
+        )
+    context = found.read_bytes()
+    if is_private(context) == (party == SERVER):
+        what = "holds the secret key, which belongs to the sites alone" if party == SERVER else "holds no secret key"
+        raise ConfigurationError(f"{found} {what}; provision the kits again")
+    return context
+
+
+def _numbers(shapes: Shapes) -> int:
+    """How many numbers are encrypted: those of the tensors, and a one."""
+    return sum(torch.Size(shape).numel() for shape in shapes.values()) + 1
+
+
+def _unpacked(packed: Tensor, name: str) -> tuple[list[bytes], list[str]]:
+    *ciphertexts, names = unpack(packed, name)
+    try:
+        roster = json.loads(names)
+    except ValueError as error:
+        raise MessageError(f"{name}: the ciphertexts are damaged: they have no roster") from error
+    if not ciphertexts or not isinstance(roster, list) or not all(isinstance(site, str) for site in roster):
+        raise MessageError(f"{name}: the ciphertexts are damaged: they have no roster")
+    return ciphertexts, roster

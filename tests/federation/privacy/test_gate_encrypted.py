@@ -6,7 +6,7 @@ from grandrounds.privacy.ledger.ledger import Ledger
 
 pytest.importorskip("tenseal")
 
-from grandrounds.federation.keys import write_keys
+from grandrounds.federation.encrypted import write_keys
 
 SITES = ["site-1", "site-2"]
 ENCRYPTED = [

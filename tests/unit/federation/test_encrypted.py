@@ -1,15 +1,126 @@
-"""The mean of encrypted models is the mean, and a sum that is not one of models is refused."""
+"""Sums of named tensors that the server makes and only sites read; the mean of encrypted models is one of them."""
+
+import json
 
 import pytest
 import torch
 
-from grandrounds.errors import MessageError
-from grandrounds.federation.encrypted import EncryptedSum, decrypt_mean, encrypt_model, encrypted_numbers, encryption_of
+from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.federation.encrypted import (
+    SERVER_KEY,
+    SITE_KEY,
+    EncryptedSum,
+    decrypt_sum,
+    encrypt_tensors,
+    find_key,
+    write_keys,
+)
+from grandrounds.federation.encrypted_model import CIPHERTEXTS, decrypt_mean, encrypt_model, encryption_of
+from grandrounds.federation.server.aggregate import Demands
+from grandrounds.federation.server.encrypted_mean import EncryptedMean
+from grandrounds.privacy.mechanisms.ciphertexts import make_keys, pack, unpack
 from grandrounds.protocol.messages import Release, ReleaseKind, Result
+from grandrounds.seeding import torch_generator
 
 tenseal = pytest.importorskip("tenseal")
 
-from grandrounds.privacy.mechanisms.ciphertexts import add_encrypted, make_keys, pack  # noqa: E402
+SITES = ["site-1", "site-2", "site-10"]
+SHAPES = {"products": (70, 70), "counts": (3,), "scale": (), "none": (0, 4)}
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return make_keys()
+
+
+def tensors_of(site):
+    """Class counts, a matrix of sums of products, and a number: of very different sizes."""
+    features = torch.randn(500, 70, generator=torch_generator(site), dtype=torch.float64)
+    return {
+        "counts": torch.tensor([0, 17, 400]),
+        "products": features.T @ features * 20,
+        "scale": torch.tensor(1e-6),
+        "none": torch.zeros(0, 4),
+    }
+
+
+def added(contributions, keys):
+    total = EncryptedSum(keys.public, "the test")
+    for site, contribution in contributions.items():
+        total.add(site, contribution)
+    return total.close()
+
+
+@pytest.fixture(scope="module")
+def sums(keys):
+    return added({site: encrypt_tensors(tensors_of(site), site, keys.secret) for site in reversed(SITES)}, keys)
+
+
+def test_the_sum_of_named_tensors_is_the_float64_sum_with_its_roster(keys, sums):
+    found, roster = decrypt_sum(sums, keys.secret, SHAPES, "the sum")
+    assert roster == SITES
+    assert {name: tuple(value.shape) for name, value in found.items()} == SHAPES
+    largest = max(float(tensors_of(site)["products"].max()) for site in SITES)
+    for name, value in found.items():
+        plain = sum(tensors_of(site)[name].double() for site in SITES)
+        assert value.dtype == torch.float64
+        # The promise of ``decrypt``; 2^-60 of a float32 model's sums would be lost in single precision.
+        torch.testing.assert_close(value, plain, rtol=0, atol=1e-11 + 3e-14 * largest)
+    assert found["counts"].round().tolist() == [0, 51, 1200]
+
+
+def test_small_numbers_are_summed_to_eleven_decimals(keys):
+    small = {"gradient": torch.linspace(-1e-4, 1e-4, 300, dtype=torch.float64)}
+    total = added({site: encrypt_tensors(small, site, keys.secret) for site in SITES}, keys)
+    found, _ = decrypt_sum(total, keys.secret, {"gradient": (300,)}, "the sum")
+    torch.testing.assert_close(found["gradient"], 3 * small["gradient"], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("roster", "reason"),
+    [
+        (["site-1", "site-2"], "is not that of its 2 sites; have all sites the same key"),
+        ([*SITES, "site-4"], "is not that of its 4 sites"),
+        (["site-1", "site-1", "site-2"], "must be of at least 2 different sites"),
+        (["site-1"], "must be of at least 2 different sites"),
+        ([1, 2], "have no roster"),
+        ({}, "have no roster"),
+    ],
+)
+def test_a_sum_that_is_not_of_its_roster_is_refused(keys, sums, roster, reason):
+    packed = pack([*unpack(sums, "the sum")[:-1], json.dumps(roster).encode()])
+    with pytest.raises(MessageError, match=reason):
+        decrypt_sum(packed, keys.secret, SHAPES, "the sum")
+
+
+def test_a_sum_of_another_key_or_of_other_tensors_is_refused(keys, sums):
+    for _ in range(4):  # by chance a number may be near
+        with pytest.raises(MessageError, match="have all sites the same key"):
+            decrypt_sum(sums, make_keys().secret, SHAPES, "the sum")
+    with pytest.raises(MessageError, match="holds 4905 numbers, expected 4902: another architecture"):
+        decrypt_sum(sums, keys.secret, {"products": (70, 70), "scale": ()}, "the sum")
+    with pytest.raises(MessageError, match="it must be of at least 4 different sites"):
+        decrypt_sum(sums, keys.secret, SHAPES, "the sum", at_least=4)
+
+
+def test_what_would_spoil_the_sum_of_all_is_refused_before_it_is_added(keys):
+    total, own = EncryptedSum(keys.public, "soft labels"), {"w": torch.ones(4)}
+    good = encrypt_tensors(own, "site-1", keys.secret)
+    total.check("site-1", good, {"w": (2, 2)})
+    total.add("site-1", good)
+    vector = tenseal.ckks_vector(tenseal.context_from(keys.public), [1.0] * 5, scale=2.0**30).serialize()
+    for site, wrong, reason in (
+        ("site-1", good, "expected one contribution of this site, got one of site-1"),
+        ("site-2", good, "expected one contribution of this site, got one of site-1"),
+        ("site-2", encrypt_tensors({"w": torch.ones(3)}, "site-2", keys.secret), r"of \[5\] numbers, got \[4\]"),
+        ("site-2", pack([vector, b'["site-2"]']), "cannot be added: scale mismatch"),
+        ("site-2", pack([b"no ciphertext", b'["site-2"]']), "damaged"),
+        ("site-2", pack([b'["site-2"]']), "damaged"),
+    ):
+        with pytest.raises(MessageError, match=f"soft labels of {site}.*{reason}|{reason}"):
+            total.check(site, wrong, {"w": (4,)})
+    assert total.roster == ["site-1"]
+
 
 MODELS = [
     {"w": torch.tensor([[1.5, -2.0], [0.0, 300.0]]), "count": torch.tensor(7), "b": torch.tensor([0.25])},
@@ -18,67 +129,59 @@ MODELS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def keys():
-    return make_keys()
+@pytest.mark.parametrize(
+    ("weights", "kernel", "bias"),
+    [
+        ([1.0, 1.0, 1.0], [[1.0, 1.0], [1e-3, 200.0]], 0.5),
+        ([100.0, 300.0], [[0.75, 2.5], [0.00075, 150.0]], -0.5),  # (100 * 1.5 + 300 * .5) / 400 = .75, and so on
+    ],
+)
+def test_the_weighted_mean_of_encrypted_models_is_right_to_the_last_bits_of_single_precision(
+    weights, kernel, bias, keys
+):
+    mean = EncryptedMean("samples")
+    mean._key, mean._encryption, mean._integers = keys.public, encryption_of(MODELS[0], "samples"), {"count": 7}
+    mean.open(SITES)
+    for site, model, weight in zip(SITES, MODELS, weights, strict=False):
+        update = {CIPHERTEXTS: encrypt_model(model, weight, site, keys.secret)}
+        mean.check(site, Result({"update": Release(ReleaseKind.ENCRYPTED_VALUES, update)}), MODELS[0])
+        mean.add(site, update)
+    mean.skip("site-4")
+    aggregate = mean.close()
+    assert mean.moved({}, aggregate) == aggregate
+    assert aggregate["count"] == 7
+    found = decrypt_mean(aggregate[CIPHERTEXTS], keys.secret, mean.values()["encryption"]["shapes"])
+    assert list(found) == ["w", "b"]
+    torch.testing.assert_close(found["w"], torch.tensor(kernel), rtol=1.2e-7, atol=1e-11)
+    torch.testing.assert_close(found["b"], torch.tensor([bias]), rtol=1.2e-7, atol=1e-11)
 
 
-SHAPES = encryption_of(MODELS[0], "uniform")["shapes"]
+@pytest.mark.parametrize(
+    ("demands", "reason"),
+    [
+        (Demands(1, "float32"), "min_sites must be at least 2"),
+        (Demands(2, "float16"), "update_precision must be float32"),
+        (Demands(2, "float32", ("peers are single models",)), "hides models and single updates.* and peers are single"),
+    ],
+)
+def test_the_class_says_what_it_forbids(demands, reason):
+    EncryptedMean("uniform").require_possible(Demands(2, "float32"))
+    with pytest.raises(ConfigurationError, match=reason):
+        EncryptedMean("uniform").require_possible(demands)
 
 
-def sum_of(models, weights, keys):
-    return add_encrypted(
-        [encrypt_model(model, weight, keys.secret) for model, weight in zip(models, weights, strict=True)],
-        keys.public,
-        "weights",
-    )
+def test_keys_are_for_their_owners_alone(keys, tmp_path):
+    write_keys(tmp_path, ["site-1"])
+    assert (tmp_path / "site-1" / SITE_KEY).stat().st_mode & 0o077 == 0
+    assert not list((tmp_path / "server").glob(SITE_KEY))
+    find_key([tmp_path], "site-1")
+    find_key([tmp_path / "server"], "server")
+    with pytest.raises(ConfigurationError, match="site-2: encryption needs a key; there is none at"):
+        find_key([tmp_path], "site-2")
 
 
-@pytest.fixture(scope="module")
-def total(keys):
-    return sum_of(MODELS, [1.0] * 3, keys)
-
-
-def test_the_mean_of_three_encrypted_models(keys, total):
-    assert encrypted_numbers(SHAPES) == 7  # four weights, a bias, the weight of the model, and a one
-    found = decrypt_mean(total, keys.secret, SHAPES)
-    torch.testing.assert_close(found["w"], torch.tensor([[1.0, 1.0], [1e-3, 200.0]]), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(found["b"], torch.tensor([0.5]), rtol=0, atol=1e-6)
-    assert set(found) == {"w", "b"}
-    assert found["w"].dtype == torch.float32
-
-
-def test_the_weighted_mean_of_two_encrypted_models(keys):
-    """Samples 100 and 300: (100 * 1.5 + 300 * .5) / 400 = .75, and so on."""
-    found = decrypt_mean(sum_of(MODELS[:2], [100.0, 300.0], keys), keys.secret, SHAPES)
-    torch.testing.assert_close(found["w"], torch.tensor([[0.75, 2.5], [0.00075, 150.0]]), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(found["b"], torch.tensor([-0.5]), rtol=0, atol=1e-6)
-
-
-def test_a_single_model_is_refused(keys):
-    with pytest.raises(MessageError, match="is not that of two or more models"):
-        decrypt_mean(sum_of(MODELS[:1], [1.0], keys), keys.secret, SHAPES)
-
-
-def test_a_sum_under_another_key_is_refused(total):
-    for _ in range(4):  # by chance a number may be positive
-        with pytest.raises(MessageError, match="have all sites the same key"):
-            decrypt_mean(total, make_keys().secret, SHAPES)
-
-
-def test_a_sum_of_another_architecture_is_refused(keys, total):
-    with pytest.raises(MessageError, match="holds 7 numbers, expected 6"):
-        decrypt_mean(total, keys.secret, {"w": SHAPES["w"]})
-
-
-def test_a_ciphertext_of_another_scale_is_refused_before_it_is_added(keys):
-    """The addition would fail, and with it the round of all sites."""
-    vector = tenseal.ckks_vector(tenseal.context_from(keys.public), [1.0] * encrypted_numbers(SHAPES), scale=2.0**30)
-    contents = (encrypt_model(MODELS[0], 1.0, keys.secret), pack([vector.serialize()]))
-    good, other = (Result({"update": Release(ReleaseKind.ENCRYPTED_VALUES, {"ciphertexts": c})}) for c in contents)
-    total = EncryptedSum(keys.public, MODELS[0])
-    total.check("site-1", good)
-    total.add("site-1", good.update)
-    with pytest.raises(MessageError, match="cannot be added: scale mismatch"):
-        total.check("site-2", other)
-    total.check("site-2", good)
+@pytest.mark.parametrize(("party", "name", "wrong"), [("server", SERVER_KEY, "secret"), ("site-1", SITE_KEY, "public")])
+def test_the_key_of_the_other_side_is_refused(party, name, wrong, keys, tmp_path):
+    (tmp_path / name).write_bytes(getattr(keys, wrong))
+    with pytest.raises(ConfigurationError, match="secret key"):
+        find_key([tmp_path], party)

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.encrypted import ENCRYPTION, MIN_SITES, EncryptedSum, encryption_of
-from grandrounds.federation.keys import find_key
+from grandrounds.federation.server.aggregate import Aggregator, Demands
 from grandrounds.federation.server.controller import RoundController
+from grandrounds.federation.server.encrypted_mean import EncryptedMean
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.options import AveragingOptions, ServerComputeOptions, StoppingOptions, UpdateOptions
-from grandrounds.federation.server.robust import ENCRYPTED, ContributionBounds, DefenceOptions, RobustMean
+from grandrounds.federation.server.robust import ENCRYPTED, BoundedContributions, DefenceOptions, RobustMean
 from grandrounds.federation.server.selection import ServerImages
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
@@ -22,13 +22,10 @@ from grandrounds.protocol.messages import (
     Payload,
     Result,
     State,
-    floating_entries,
-    require_like,
 )
-from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.paths import key_folders
 from grandrounds.protocol.problem import require_whole_models
-from grandrounds.protocol.tensors import FULL, UpdatePrecision, apply_update, require_finite_tensors
+from grandrounds.protocol.tensors import UpdatePrecision
 
 
 class AveragingController(RoundController):
@@ -48,30 +45,25 @@ class AveragingController(RoundController):
             raise ConfigurationError("selection_images=server needs scores: set validate_every to at least 1")
         if self.stopping.patience is not None and not self.run.validate_every:
             raise ConfigurationError("patience needs scores: set validate_every to at least 1")
-        self.encrypted = self.defence.aggregation == ENCRYPTED
-        if self.encrypted:
-            self._require_encryptable()
+        mean = self.new_mean()
+        self.aggregator = BoundedContributions(mean, self.defence) if self.defence.bounds else mean
+        self.aggregator.require_possible(
+            Demands(self.run.min_sites, self.updates.update_precision, tuple(self.readers()))
+        )
         self.state: dict[str, Tensor] = {}
         self.sent: State = {}
         self._images: ServerImages | None = None
-        self._bounds = ContributionBounds(self.defence)
-        self._mean: OrderedMean | RobustMean | EncryptedSum
-        self._initial: State = {}
-        self._key = b""
 
-    def _require_encryptable(self) -> None:
-        if self.needs_single_updates:
-            raise ConfigurationError(f"aggregation=encrypted hides single updates, and {self.needs_single_updates}")
-        if self.updates.update_precision != FULL:
-            raise ConfigurationError("update_precision must be float32 with aggregation=encrypted: ciphertexts keep it")
-        if self.averaging.selection_images == "server":
-            raise ConfigurationError(
-                "selection_images must be sites with aggregation=encrypted: the server has no model"
-            )
-        if self.run.min_sites < MIN_SITES:
-            raise ConfigurationError(
-                f"min_sites must be at least {MIN_SITES} with aggregation=encrypted: the sum of one model is that model"
-            )
+    def new_mean(self) -> Aggregator:
+        """What makes a round's updates one, before any bounds."""
+        if self.defence.aggregation == ENCRYPTED:
+            return EncryptedMean(self.averaging.weighting)
+        return OrderedMean() if self.defence.aggregation == "mean" else RobustMean(self.defence)
+
+    def readers(self) -> list[str]:
+        """What at the server reads models or single updates, as sentences for errors."""
+        scored = "selection_images=server scores models" if self.averaging.selection_images == "server" else ""
+        return [reader for reader in (self.needs_single_updates, scored) if reader]
 
     def start(self) -> None:
         """Build the initial model, the same for all methods with one seed.
@@ -82,9 +74,7 @@ class AveragingController(RoundController):
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
         self.frozen_digest = frozen_digest(network)
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}
-        self._initial = self.state
-        if self.encrypted:
-            self._key = find_key(key_folders(self.fl_ctx), SERVER)
+        self.aggregator.prepare(self.state, key_folders(self.fl_ctx))
         if self.averaging.selection_images == "server":
             self.server_images("controller.selection_images=server").require_validation()
 
@@ -97,8 +87,6 @@ class AveragingController(RoundController):
         Raises:
             ConfigurationError: if the server has none, or cannot read the model.
         """
-        if self.encrypted:
-            raise ConfigurationError(f"{needed_by} needs a model, which the server cannot read: aggregation=encrypted")
         require_whole_models(self.problem, needed_by)
         if self._images is None:
             self._images = ServerImages(self.problem, self.seed, self.fl_ctx, self.server_compute, needed_by)
@@ -112,18 +100,12 @@ class AveragingController(RoundController):
 
     def open_round(self, sites: list[str]) -> None:
         """Expect an update from each of these sites; they start from ``sent``, the global model."""
-        if self.encrypted:
-            self._mean = EncryptedSum(self._key, self._initial)
-        else:
-            self._mean = OrderedMean(sites) if self.defence.aggregation == "mean" else RobustMean(self.defence)
-        self._bounds.open()
+        self.aggregator.open(sites)
         self.sent = self.state
 
     def payload(self, parts: Mapping[str, State] | None = None, **values: Any) -> Payload:
-        """See the base; with encrypted models also what a site must know to read them."""
-        if self.encrypted:
-            values = {**values, ENCRYPTION: encryption_of(self._initial, self.averaging.weighting)}
-        return super().payload(parts, **values)
+        """See the base; also what the aggregator tells sites about their contributions."""
+        return super().payload(parts, **values, **self.aggregator.values())
 
     def payload_for(self, site: str) -> Payload:
         """The global model."""
@@ -135,49 +117,31 @@ class AveragingController(RoundController):
         Raises:
             MessageError: naming the entry.
         """
-        if result.update is None:
-            raise MessageError("the result has no update")
-        if isinstance(self._mean, EncryptedSum):
-            self._mean.check(site, result)
-        else:
-            require_like(result.update, floating_entries(self.state), "update")
+        self.aggregator.check(site, result, self.state)
 
     def absorb(self, site: str, result: Result) -> None:
-        """Add the site's update to the mean, bounded; one that is encrypted cannot be."""
-        if result.update is None:
-            return
-        if self.encrypted:
-            self._mean.add(site, result.update)
-        else:
+        """Add the site's update to the aggregate."""
+        if result.update is not None:
             weight = float(result.samples) if self.averaging.weighting == "samples" else 1.0
-            bounded = self._bounds.take(site, result.update, weight)
-            if bounded is not None:
-                self._mean.add(site, *bounded)
+            self.aggregator.add(site, result.update, weight)
 
     def missed(self, site: str) -> None:
-        """Let the mean go on without the site."""
-        self._mean.skip(site)
+        """Let the aggregate go on without the site."""
+        self.aggregator.skip(site)
 
     def close_round(self) -> None:
-        """Move the global model by the mean update.
+        """Move the global model by the aggregate of the updates.
 
         Raises:
             GrandRoundsError: if the model would not be finite; it stays as it was.
         """
-        for bounded in self._bounds.close():
-            self._mean.add(*bounded)
-        update = self._mean.close()
-        if update is None:
+        aggregate = self.aggregator.close()
+        if aggregate is None:
             return
-        if self.encrypted:
-            self.state = update
-            return
-        moved = apply_update(self.sent, update)
         try:
-            require_finite_tensors(moved, "the model")
+            self.state = self.aggregator.moved(self.sent, aggregate)
         except MessageError as error:
             raise GrandRoundsError(f"round {self.round_number}: {error} after this round's updates") from error
-        self.state = moved
 
     def model(self) -> State:
         """The global model."""
@@ -204,15 +168,14 @@ class AveragingController(RoundController):
         return self.updates.update_precision
 
     def round_notes(self) -> dict[str, Any]:
-        """Whose update or weight was bounded, and by how much."""
-        bounded = {"bounded": self._bounds.bounded} if self._bounds.bounded else {}
-        return {**super().round_notes(), **bounded}
+        """What the aggregator notes: whose update or weight was bounded, and by how much."""
+        return {**super().round_notes(), **self.aggregator.notes()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The global model, and what contributions are bounded by."""
-        return {GLOBAL: self.state, "bounds": self._bounds.state_dict()}
+        """The global model, and the aggregator's state."""
+        return {GLOBAL: self.state, "aggregator": self.aggregator.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the global model and the bounds."""
+        """Take over the global model and the aggregator's state."""
         self.state = state[GLOBAL]
-        self._bounds.load_state_dict(state["bounds"])
+        self.aggregator.load_state_dict(state["aggregator"])

@@ -7,14 +7,14 @@ before it in the canonical order have been added or are known to be missing, and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
+from grandrounds.federation.server.aggregate import Aggregator
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import UPDATE, State, floating_entries, tensor_bytes
 
@@ -72,7 +72,7 @@ class HeldUpdates:
             self._folder = None
 
 
-class OrderedMean:
+class OrderedMean(Aggregator):
     r"""Weighted mean of the updates of several sites.
 
     .. math:: \bar\Delta = \sum_k w_k \Delta_k / \sum_k w_k
@@ -81,9 +81,9 @@ class OrderedMean:
     take the maximum. Inputs are never changed.
 
     Args:
-        sites: the sites that are asked this round.
+        sites: of the first round.
         held_bytes: how much of what came too early waits in memory; the rest waits on disk.
-        factors: of the weights of some sites, positive.
+        factor: of a site's weight, positive; None is one for all.
 
     Example:
         >>> mean = OrderedMean(["site-1", "site-2"])
@@ -95,13 +95,18 @@ class OrderedMean:
 
     def __init__(
         self,
-        sites: Iterable[str],
+        sites: Iterable[str] = (),
         held_bytes: int = HELD_BYTES,
-        factors: Mapping[str, float] = MappingProxyType({}),
+        factor: Callable[[str], float] | None = None,
     ) -> None:
-        self._factors = factors
-        self._waiting = natural_sorted(sites)
+        self._factor = factor or (lambda site: 1.0)
         self._held = HeldUpdates(held_bytes)
+        self.open(sites)
+
+    def open(self, sites: Iterable[str]) -> None:
+        """Expect an update from each of these sites."""
+        self._waiting = natural_sorted(sites)
+        self._held.clear()
         self._weights: dict[str, float] = {}
         self._sum: dict[str, Tensor] = {}
         self._dtypes: dict[str, torch.dtype] = {}
@@ -117,7 +122,7 @@ class OrderedMean:
             raise ValueError(f"{site} was not asked for an update, or has given one already")
         if not weight > 0:
             raise ValueError(f"the weight of {site} must be positive, got {weight}")
-        weight *= self._factors.get(site, 1.0)
+        weight *= self._factor(site)
         if site == self._waiting[0]:
             self._waiting.pop(0)
             self._fold(update, weight)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.server.aggregate import Aggregator
 from grandrounds.federation.server.means import HELD_BYTES, HeldUpdates
 from grandrounds.options import POSITIVE, Options, Range
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import State, floating_entries
+from grandrounds.protocol.messages import Result, State, floating_entries
 
 ENCRYPTED = "encrypted"
 Rule = Literal["mean", "median", "trimmed_mean", "geometric_median", "encrypted"]
@@ -56,11 +57,16 @@ class DefenceOptions(Options):
         """Refuse to trim everything, and bounds on what cannot be read."""
         if self.aggregation == "trimmed_mean" and self.trimmed_fraction >= 0.5:
             raise ConfigurationError(f"trimmed_fraction must be below 0.5, got {self.trimmed_fraction}")
-        bounds = [name for name in ("norm_multiple", "max_norm", "weight_multiple") if getattr(self, name) is not None]
-        if self.aggregation == ENCRYPTED and bounds:
+        if self.aggregation == ENCRYPTED and self.bounds:
+            names = " and ".join(self.bounds)
             raise ConfigurationError(
-                f"aggregation=encrypted: a server cannot bound what it cannot read; set {' and '.join(bounds)} to null"
+                f"aggregation=encrypted: a server cannot bound what it cannot read; set {names} to null"
             )
+
+    @property
+    def bounds(self) -> list[str]:
+        """The options that bound contributions."""
+        return [name for name in ("norm_multiple", "max_norm", "weight_multiple") if getattr(self, name) is not None]
 
 
 def update_norm(update: State) -> float:
@@ -144,7 +150,7 @@ def _distances(stacks: Mapping[str, Tensor], point: Mapping[str, Tensor]) -> Ten
     return torch.stack(parts).sum(dim=0).sqrt()
 
 
-class RobustMean:
+class RobustMean(Aggregator):
     """Holds the updates of a round in memory and aggregates them by a rule that needs all of them.
 
     Example:
@@ -157,6 +163,10 @@ class RobustMean:
 
     def __init__(self, options: DefenceOptions) -> None:
         self._options = options
+        self.open(())
+
+    def open(self, sites: Iterable[str]) -> None:
+        """A round begins."""
         self._updates: dict[str, tuple[State, float]] = {}
 
     def add(self, site: str, update: State, weight: float = 1.0) -> None:
@@ -183,44 +193,65 @@ class RobustMean:
         }
 
 
-class ContributionBounds:
-    """Bounds the norm and the weight of each site's update by the medians of the rounds before.
+class BoundedContributions(Aggregator):
+    """Bounds the norm and the weight of each site's update by the medians of the rounds before, for another aggregator.
 
     In the first round there is none: updates wait for all of the round, on disk where they are large.
+
+    Args:
+        inner: takes the bounded updates; the server can read them.
+        options: the bounds.
+        held_bytes: how much of what waits is in memory.
     """
 
-    def __init__(self, options: DefenceOptions, held_bytes: int = HELD_BYTES) -> None:
-        self._options = options
+    def __init__(self, inner: Aggregator, options: DefenceOptions, held_bytes: int = HELD_BYTES) -> None:
+        self._inner, self._options = inner, options
         self._norms: list[float] = []
         self._samples: list[float] = []
         self._round: dict[str, tuple[float, float]] = {}
         self._waiting = HeldUpdates(held_bytes)
         self.bounded: dict[str, dict[str, float]] = {}
 
-    def open(self) -> None:
+    def open(self, sites: Iterable[str]) -> None:
         """A round begins."""
         self._round, self.bounded = {}, {}
         self._waiting.clear()
+        self._inner.open(sites)
 
-    def take(self, site: str, update: State, weight: float) -> tuple[State, float] | None:
-        """Bound an update and its weight; None while they wait for the others of the first round."""
+    def check(self, site: str, result: Result, model: State) -> None:
+        """As the inner one."""
+        self._inner.check(site, result, model)
+
+    def add(self, site: str, update: State, weight: float = 1.0) -> None:
+        """Bound an update and its weight; in the first round they wait for the others."""
         self._round[site] = update_norm(update), weight
         if not self._norms and (self._options.norm_multiple or self._options.weight_multiple):
             self._waiting.put(site, update)
-            return None
-        return self._bound(site, update, weight, self._norms, self._samples)
+        else:
+            self._inner.add(site, *self._bound(site, update, weight, self._norms, self._samples))
 
-    def close(self) -> Iterator[tuple[str, State, float]]:
-        """What has waited, bounded, one by one in canonical order; the round's norms and weights count from now on."""
+    def skip(self, site: str) -> None:
+        """As the inner one."""
+        self._inner.skip(site)
+
+    def close(self) -> dict[str, Tensor] | None:
+        """Add what has waited, in canonical order; the round's norms and weights count from now on."""
         sites = natural_sorted(self._round)
         norms, samples = [self._round[site][0] for site in sites], [self._round[site][1] for site in sites]
         self._norms = [*self._norms, *norms][-KEPT_VALUES:]
         self._samples = [*self._samples, *samples][-KEPT_VALUES:]
-        return (
-            (site, *self._bound(site, self._waiting.pop(site), self._round[site][1], norms, samples))
-            for site in sites
-            if site in self._waiting
-        )
+        for site in (site for site in sites if site in self._waiting):
+            update, weight = self._waiting.pop(site), self._round[site][1]
+            self._inner.add(site, *self._bound(site, update, weight, norms, samples))
+        return self._inner.close()
+
+    def moved(self, start: State, aggregate: State) -> dict[str, Tensor]:
+        """As the inner one."""
+        return self._inner.moved(start, aggregate)
+
+    def notes(self) -> dict[str, Any]:
+        """Whose update or weight was bounded, and by how much."""
+        return {"bounded": self.bounded} if self.bounded else {}
 
     def _bound(
         self, site: str, update: State, weight: float, norms: Sequence[float], samples: Sequence[float]

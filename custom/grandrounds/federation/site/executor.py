@@ -19,7 +19,7 @@ from nvflare.apis.signal import Signal
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.encrypted import ENCRYPTION
+from grandrounds.federation.encrypted_model import ENCRYPTION
 from grandrounds.federation.memory import collect_garbage, keep_freed_memory, prepare_job_process
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess

@@ -10,8 +10,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 
 from grandrounds.errors import GrandRoundsError, MessageError
-from grandrounds.federation.encrypted import ENCRYPTION, decrypt_task, encrypt_update, is_encrypted
-from grandrounds.federation.keys import find_key
+from grandrounds.federation.encrypted import find_key
+from grandrounds.federation.encrypted_model import ENCRYPTION, decrypt_task, encrypt_update, is_encrypted
 from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
 from grandrounds.protocol.messages import GLOBAL, REASON_HEADER, TRAIN, Payload, Result, floating_entries, model_update
 from grandrounds.protocol.paths import DETAILS_VARIABLE, key_folders
@@ -63,7 +63,8 @@ def prepare_update(reply: Shareable, payload: Payload, fl_ctx: FLContext) -> Exc
     try:
         round_updates(reply, payload.values)
         if ENCRYPTION in payload.values:
-            encrypt_update(reply, payload, find_key(key_folders(fl_ctx), fl_ctx.get_identity_name()))
+            site = fl_ctx.get_identity_name()
+            encrypt_update(reply, payload, site, find_key(key_folders(fl_ctx), site))
     except Exception as error:
         reply.clear()
         reply.update(refusal(TRAIN, error))

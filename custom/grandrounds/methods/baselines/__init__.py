@@ -1,1 +1,1 @@
-"""Baselines: MDH-FL and federated averaging on encrypted values, and swarm learning."""
+"""Baselines: swarm learning."""

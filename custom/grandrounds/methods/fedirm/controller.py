@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.federation.server.aggregate import Aggregator
 from grandrounds.federation.server.averaging import AveragingController
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.selection import ModelSelection
@@ -112,8 +113,6 @@ class FedIRMController(AveragingController):
     def open_round(self, sites: list[str]) -> None:
         """Expect updates and relation matrices from these sites."""
         super().open_round(sites)
-        if self.server_options.labelled_weight != 1:
-            self._mean = OrderedMean(sites, factors=self.factors(sites))
         self._matrices = {RELATION: {}, PSEUDO_RELATION: {}}
         self._answered = set()
         self._scores: dict[str, dict[str, float]] = {}
@@ -124,9 +123,13 @@ class FedIRMController(AveragingController):
         if self.round_number == 1 and self.server_options.unlabelled_start is not None and self._all_have_labels():
             self.log_warning(self.fl_ctx, "every site has a labelled training image: no site trains without labels")
 
-    def factors(self, sites: Iterable[str]) -> dict[str, float]:
-        """The factors of the labelled sites' weights in the mean."""
-        return {site: self.server_options.labelled_weight for site in sites if self.has_labels(site)}
+    def new_mean(self) -> Aggregator:
+        """The mean in which labelled sites' weights have a factor."""
+        return super().new_mean() if self.server_options.labelled_weight == 1 else OrderedMean(factor=self.factor)
+
+    def factor(self, site: str) -> float:
+        """The factor of a site's weight in the mean."""
+        return self.server_options.labelled_weight if self.has_labels(site) else 1.0
 
     def payload_for(self, site: str) -> Payload:
         """The global model, and for an unlabelled site the mean relation matrix, if there is one yet."""

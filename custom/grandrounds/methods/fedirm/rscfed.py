@@ -8,9 +8,8 @@ in each subset that contains it, at the cost of federated averaging.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.server.aggregate import Aggregator
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.models.registry import build_model
@@ -106,22 +106,31 @@ class ConsensusOptions(Options):
     )
 
 
-class ConsensusMean(OrderedMean):
+class ConsensusMean(Aggregator):
     """The mean of a round's sub-consensus models instead of its updates.
 
-    ``generator`` draws the subsets; ``factors`` are those of the weights of some sites.
+    Args:
+        options: of the subsets and their weights.
+        generator: makes what draws the subsets of a round.
+        factor: of a site's weight; None is one for all.
+
+    Attributes:
+        measured: the entries that define distances.
+        weights: of each site by subset, of the last consensus.
     """
 
     def __init__(
         self,
-        sites: Iterable[str],
         options: ConsensusOptions,
-        measured: Collection[str],
-        generator: np.random.Generator,
-        factors: Mapping[str, float] = MappingProxyType({}),
+        generator: Callable[[], np.random.Generator],
+        factor: Callable[[str], float] | None = None,
     ) -> None:
-        super().__init__(sites, factors=factors)
-        self._options, self._measured, self._generator = options, measured, generator
+        self._options, self._generator, self._factor = options, generator, factor or (lambda site: 1.0)
+        self.measured: Collection[str] = ()
+        self.open(())
+
+    def open(self, sites: Iterable[str]) -> None:
+        """A round begins."""
         self._updates: dict[str, tuple[State, float]] = {}
         self.weights: list[dict[str, float]] = []
 
@@ -135,16 +144,19 @@ class ConsensusMean(OrderedMean):
             raise ValueError(f"the weight of {site} must be positive, got {weight}")
         self._updates[site] = (update, weight)
 
+    def skip(self, site: str) -> None:
+        """A site gives no update; nothing waits for it."""
+
     def close(self) -> dict[str, Tensor] | None:
         """The consensus of the updates, or None without any; :attr:`weights` has each site's weight by subset."""
         if not self._updates:
             return None
         subsets, size, scale = self._options.subsets, self._options.subset_size, self._options.distance_scale
         mean = OrderedMean(str(number) for number in range(subsets))
-        for number, chosen in enumerate(draw_subsets(self._updates, subsets, size, self._generator)):
+        for number, chosen in enumerate(draw_subsets(self._updates, subsets, size, self._generator())):
             updates, samples = zip(*(self._updates[site] for site in chosen), strict=True)
-            factors = [self._factors.get(site, 1.0) for site in chosen]
-            consensus, weights = sub_consensus(updates, samples, scale, self._measured, factors)
+            factors = [self._factor(site) for site in chosen]
+            consensus, weights = sub_consensus(updates, samples, scale, self.measured, factors)
             mean.add(str(number), consensus)
             self.weights.append(dict(zip(chosen, weights.tolist(), strict=True)))
         return mean.close()
@@ -180,16 +192,16 @@ class ConsensusController(FedIRMController):
         """Build the initial model, and note which entries are parameters."""
         super().start()
         network = build_model(self.problem.model_spec(pretrained=False), self.seed)
-        self._parameters = tuple(name for name, _ in network.named_parameters())
+        self._mean.measured = tuple(name for name, _ in network.named_parameters())
 
-    def open_round(self, sites: list[str]) -> None:
-        """Expect updates from these sites."""
-        super().open_round(sites)
-        generator = numpy_generator(self.seed, "consensus", self.round_number)
-        self._consensus = ConsensusMean(sites, self.consensus, self._parameters, generator, self.factors(sites))
-        self._mean = self._consensus
+    def new_mean(self) -> ConsensusMean:
+        """The consensus of random subsets."""
+        self._mean = ConsensusMean(
+            self.consensus, lambda: numpy_generator(self.seed, "consensus", self.round_number), self.factor
+        )
+        return self._mean
 
     def round_notes(self) -> dict[str, Any]:
         """Each site's weight in each subset."""
-        weights = [{site: round(weight, 6) for site, weight in of.items()} for of in self._consensus.weights]
+        weights = [{site: round(weight, 6) for site, weight in of.items()} for of in self._mean.weights]
         return {**super().round_notes(), "subsets": weights}

@@ -55,6 +55,11 @@ class FedAvgController(AveragingController):
         super().__init__(**options)
         self.server_training = self.server_options.training()
 
+    def readers(self) -> list[str]:
+        """Those of the base, and training at the server."""
+        trained = ["server_training trains the model"] if self.server_options.server_training is not None else []
+        return [*super().readers(), *trained]
+
     def start(self) -> None:
         """Build the initial model, and load the server's images if it trains."""
         super().start()

@@ -4,6 +4,9 @@ CKKS (Cheon, Kim, Kim & Song, "Homomorphic Encryption for Arithmetic of Approxim
 vectors so that sums of ciphertexts decrypt to sums of vectors. The sites share a secret key, the server has the public one.
 The server learns nothing of a single site's values; a server that obtains a site's key learns everything. Needs TenSEAL
 (``pip install "grandrounds[he]"``).
+
+Nothing is multiplied here, so the scale may be much larger than FLARE's 2^40: the noise of encryption, some 2^14 in units of
+the scale, is then below the rounding of float64 for numbers above 1e-3. The price is a smaller range, see ``LARGEST``.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ from grandrounds.errors import ConfigurationError, MessageError
 DEGREE = 8192
 """Of the polynomials: half of it are the numbers in a ciphertext. With 140 bits of modulus, 128-bit security."""
 MODULUS_BITS = (60, 40, 40)
-SCALE = 2.0**40
+SCALE = 2.0**56
 SLOTS = DEGREE // 2
+LARGEST, MOST_SITES = 2.0**32, 2**10
+"""Of one site's absolute values, and in a sum: their product with the scale is below half of a ciphertext's 100 bits."""
 CIPHER_WORD = np.dtype("<i8")
 
 
@@ -40,7 +45,7 @@ class Keys(NamedTuple):
 
 
 def make_keys() -> Keys:
-    """Draw keys, with the parameters that FLARE provisions: degree 8192, moduli of 60, 40 and 40 bits, scale 2^40.
+    """Draw keys, with the parameters that FLARE provisions: degree 8192, and moduli of 60, 40 and 40 bits.
 
     Raises:
         ConfigurationError: if TenSEAL is not installed.
@@ -49,7 +54,6 @@ def make_keys() -> Keys:
     context = tenseal.context(
         tenseal.SCHEME_TYPE.CKKS, poly_modulus_degree=DEGREE, coeff_mod_bit_sizes=list(MODULUS_BITS)
     )
-    context.global_scale = SCALE
     return Keys(context.serialize(save_secret_key=True), context.serialize(save_secret_key=False))
 
 
@@ -62,54 +66,63 @@ def is_private(context: bytes) -> bool:
     return bool(_open(context).is_private())
 
 
-def encrypt(values: Tensor, context: bytes) -> Tensor:
-    """Encrypt values.
+def encrypt(values: Tensor, context: bytes) -> list[bytes]:
+    """Encrypt a vector.
 
     Args:
-        values: of any shape.
+        values: a vector, which is encrypted in float64.
         context: either of the keys.
 
     Returns:
-        Ciphertexts of 4096 numbers each, in the order of the values; the last may hold fewer. See :func:`pack`.
+        Ciphertexts of 4096 numbers each, in the order of the values; the last may hold fewer.
 
     Raises:
-        ConfigurationError: if TenSEAL is not installed or ``context`` is not a context.
+        ConfigurationError: if TenSEAL is not installed, or ``context`` is not a context of these parameters.
+        MessageError: if a value is not finite, or above ``LARGEST``.
     """
     tenseal, opened = _tenseal(), _open(context)
-    numbers = values.detach().double().flatten().tolist()
-    parts = [numbers[start : start + SLOTS] for start in range(0, len(numbers), SLOTS)]
-    return pack([tenseal.ckks_vector(opened, part).serialize() for part in parts])
+    if not bool((values.abs() <= LARGEST).all()):
+        raise MessageError(f"values to encrypt must be finite and at most {LARGEST:.0f}, the range of the encryption")
+    try:
+        parts = torch.split(values.detach().double(), SLOTS)
+        return [tenseal.ckks_vector(opened, part.tolist(), SCALE).serialize() for part in parts]
+    except ValueError as error:
+        raise ConfigurationError(
+            f"the encryption context has other parameters than FLARE provisions: {error}"
+        ) from error
 
 
-def add_encrypted(packed: Sequence[Tensor], context: bytes, name: str) -> Tensor:
-    """Add up encrypted values without decrypting them.
+def add_encrypted(first: Sequence[bytes], second: Sequence[bytes], context: bytes, name: str) -> list[bytes]:
+    """Add encrypted vectors without decrypting them.
 
     Args:
-        packed: ciphertexts of each site, in the natural order of the sites.
+        first: ciphertexts.
+        second: as many, of as many numbers each.
         context: the public key.
         name: what is added, for errors.
 
     Returns:
-        Ciphertexts of the sum: as many, and as large, as those of one site.
+        Ciphertexts of the sum, as many.
 
     Raises:
         ConfigurationError: if the context holds a secret key, which does not belong on the server.
-        MessageError: if there are no ciphertexts, the sites' differ in number or length, or one is damaged.
+        MessageError: if the ciphertexts differ in number, length or scale, or one is damaged.
     """
     opened = _open(context)
     if opened.is_private():
         raise ConfigurationError("the context holds a secret key; the server must have the public one alone")
-    sites = [unpack(one, name) for one in packed]
-    if not sites or len({len(own) for own in sites}) != 1:
-        raise MessageError(f"{name} must have equal numbers of ciphertexts, got {[len(own) for own in sites]}")
-    return pack([_sum([_vector(opened, part) for part in parts]).serialize() for parts in zip(*sites, strict=True)])
+    try:
+        pairs = zip(first, second, strict=True)
+        return [(_vector(opened, one) + _vector(opened, other)).serialize() for one, other in pairs]
+    except ValueError as error:
+        raise MessageError(f"{name}: ciphertexts cannot be added: {error}") from error
 
 
-def require_encrypted(packed: Tensor, context: bytes, numbers: int, name: str) -> None:
+def require_encrypted(ciphertexts: Sequence[bytes], context: bytes, numbers: int, name: str) -> None:
     """Check that ciphertexts hold this many numbers; the numbers cannot be seen.
 
     Args:
-        packed: as :func:`encrypt` makes them.
+        ciphertexts: as :func:`encrypt` makes them.
         context: either of the keys.
         numbers: how many are expected.
         name: for errors.
@@ -118,49 +131,41 @@ def require_encrypted(packed: Tensor, context: bytes, numbers: int, name: str) -
         MessageError: if a ciphertext is damaged, or the number is another.
     """
     opened = _open(context)
-    found = [_vector(opened, part).size() for part in unpack(packed, name)]
+    found = [_vector(opened, part).size() for part in ciphertexts]
     expected = [min(SLOTS, numbers - start) for start in range(0, numbers, SLOTS)]
     if found != expected:
         raise MessageError(f"{name}: expected ciphertexts of {expected} numbers, got {found}")
 
 
-def decrypt(packed: Tensor, context: bytes, shape: Sequence[int], name: str) -> Tensor:
-    """Decrypt values or a sum of values.
-
-    Args:
-        packed: as :func:`encrypt` or :func:`add_encrypted` makes them.
-        context: the secret key.
-        shape: of the values.
-        name: for errors.
+def decrypt(ciphertexts: Sequence[bytes], context: bytes) -> Tensor:
+    """Decrypt a vector or a sum of vectors.
 
     Returns:
-        Values of that shape, float64, off by less than 1e-6 for sums of probabilities.
+        A vector, float64. Each number is off by less than 1e-11 and 1e-14 of the largest in its ciphertext together.
 
     Raises:
         ConfigurationError: if the context holds no secret key.
-        MessageError: if the number of values is another, or a ciphertext is damaged.
+        MessageError: if a ciphertext is damaged.
     """
     opened = _open(context)
     if not opened.is_private():
         raise ConfigurationError("the context holds no secret key; decryption is for the sites")
-    numbers = [number for part in unpack(packed, name) for number in _vector(opened, part).decrypt()]
-    if len(numbers) != int(np.prod(shape)):
-        raise MessageError(f"{name} holds {len(numbers)} numbers, expected {' x '.join(map(str, shape))}")
-    return torch.tensor(numbers, dtype=torch.float64).reshape(*shape)
+    numbers = [number for part in ciphertexts for number in _vector(opened, part).decrypt()]
+    return torch.tensor(numbers, dtype=torch.float64)
 
 
-def pack(ciphertexts: Sequence[bytes]) -> Tensor:
-    """Ciphertexts as one tensor.
+def pack(parts: Sequence[bytes]) -> Tensor:
+    """Ciphertexts, and what travels with them, as one tensor.
 
     Returns:
-        A uint8 vector: the number of ciphertexts and their lengths, each in eight bytes, then the ciphertexts.
+        A uint8 vector: the number of parts and their lengths, each in eight bytes, then the parts.
 
     Example:
         >>> pack([b"ab", b"c"]).tolist()[::8]
         [2, 2, 1, 97]
     """
-    header = np.array([len(ciphertexts), *map(len, ciphertexts)], CIPHER_WORD).tobytes()
-    return torch.from_numpy(np.frombuffer(header + b"".join(ciphertexts), np.uint8).copy())
+    header = np.array([len(parts), *map(len, parts)], CIPHER_WORD).tobytes()
+    return torch.from_numpy(np.frombuffer(header + b"".join(parts), np.uint8).copy())
 
 
 def unpack(packed: Tensor, name: str) -> list[bytes]:
@@ -181,24 +186,12 @@ def unpack(packed: Tensor, name: str) -> list[bytes]:
     words = len(content) // CIPHER_WORD.itemsize
     count = int(np.frombuffer(content, CIPHER_WORD, 1)[0]) if words else 0
     if not 1 <= count < words:
-        raise MessageError(f"{name}: the ciphertexts are damaged: {count} ciphertexts in {len(content)} bytes")
+        raise MessageError(f"{name}: the ciphertexts are damaged: {count} parts in {len(content)} bytes")
     lengths = np.frombuffer(content, CIPHER_WORD, count, CIPHER_WORD.itemsize).tolist()
     ends = list(accumulate(lengths, initial=CIPHER_WORD.itemsize * (1 + count)))
     if min(lengths) < 1 or ends[-1] != len(content):
         raise MessageError(f"{name}: the ciphertexts are damaged: {ends[-1]} bytes announced, got {len(content)}")
     return [content[start:end] for start, end in pairwise(ends)]
-
-
-def _sum(vectors: Sequence[Any]) -> Any:
-    total = vectors[0]
-    for vector in vectors[1:]:
-        if vector.size() != total.size():
-            raise MessageError(f"ciphertexts must have equal lengths, got {vector.size()} and {total.size()}")
-        try:
-            total = total + vector
-        except ValueError as error:
-            raise MessageError(f"ciphertexts cannot be added: {error}") from error
-    return total
 
 
 def _vector(context: Any, ciphertext: bytes) -> Any:

@@ -9,7 +9,7 @@ import torch
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.robust import (
-    ContributionBounds,
+    BoundedContributions,
     DefenceOptions,
     RobustMean,
     geometric_median,
@@ -85,18 +85,13 @@ def test_the_aggregate_does_not_depend_on_the_order_of_arrival():
 
 def bounded_rounds(rounds, **options):
     """Means over rounds as the controller makes them, and who was bounded in each."""
-    bounds, means, notes = ContributionBounds(DefenceOptions(**options)), [], []
+    mean, means, notes = BoundedContributions(OrderedMean(), DefenceOptions(**options)), [], []
     for sent, weights in rounds:
-        mean = OrderedMean(SITES)
-        bounds.open()
+        mean.open(SITES)
         for site, update in sent.items():
-            taken = bounds.take(site, update, weights.get(site, 1.0))
-            if taken:
-                mean.add(site, *taken)
-        for taken in bounds.close():
-            mean.add(*taken)
+            mean.add(site, update, weights.get(site, 1.0))
         means.append(mean.close())
-        notes.append(bounds.bounded)
+        notes.append(mean.bounded)
     return means, notes
 
 
@@ -133,14 +128,14 @@ def test_an_enormous_update_is_shortened_and_named(number):
 
 def test_updates_of_the_first_round_wait_on_disk_above_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    bounds = ContributionBounds(DefenceOptions(), held_bytes=200)
-    bounds.open()
-    sent = updates()
+    plain, mean, sent = OrderedMean(SITES), BoundedContributions(OrderedMean(), DefenceOptions(), 200), updates()
+    mean.open(SITES)
     for site, update in sent.items():
-        assert bounds.take(site, update, 1.0) is None
+        mean.add(site, update)
+        plain.add(site, update)
     assert len(list(tmp_path.glob("*/*.pt"))) == len(sent) - 3
-    for site, update, _ in bounds.close():
-        assert all(torch.equal(update[name], sent[site][name]) for name in update)
+    found, expected = mean.close(), plain.close()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert not list(tmp_path.glob("*/*.pt"))
 
 
@@ -160,16 +155,15 @@ def test_a_fixed_bound_holds_beside_the_multiple():
 
 
 def test_the_bounds_go_on_after_a_restart():
-    before, after = (ContributionBounds(DefenceOptions()) for _ in range(2))
-    before.open()
+    before, after = (BoundedContributions(OrderedMean(), DefenceOptions()) for _ in range(2))
+    before.open(SITES)
     for site, update in updates().items():
-        before.take(site, update, 1.0)
+        before.add(site, update)
     before.close()
     after.load_state_dict(before.state_dict())
-    after.open()
-    taken = after.take("site-1", {"w": torch.full((4, 3), 1e6)}, 1.0)
-    assert taken is not None
-    assert update_norm(taken[0]) < 100
+    after.open(["site-1"])
+    after.add("site-1", {"w": torch.full((4, 3), 1e6)})
+    assert update_norm(after.close()) < 100
 
 
 def test_options_that_leave_nothing_are_refused():

@@ -6,7 +6,6 @@ import torch
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import MessageError
-from grandrounds.methods.baselines.encryption.controller import EncryptedMeanController
 from grandrounds.methods.feddf.controller import FusionController
 from grandrounds.methods.feddf.executor import FusionExecutor
 from grandrounds.methods.mutual.controller import MutualController
@@ -83,16 +82,6 @@ def test_updates_are_for_the_rounds_that_distil_and_must_fit(fusion):
 def test_an_unknown_network_is_refused_by_name(fusion):
     with pytest.raises(MessageError, match=r"b has a network that the server does not know: .*'resnet11'"):
         fusion.check_registration("b", Registration({}, {"backbone": "resnet11", "architecture": "x"}))
-
-
-def test_encrypted_weights_are_for_the_rounds_that_average():
-    server = controller(EncryptedMeanController, "fedavg_he")
-    weights = Result({"weights": Release(ReleaseKind.ENCRYPTED_VALUES, {"weights": torch.zeros(9, dtype=torch.uint8)})})
-    with pytest.raises(MessageError, match="a has sent a model in the last round, which is not used"):
-        at(server, 3).check("a", weights)
-    for wrong in (Result({}), soft_labels(), Result({"weights": Release(ReleaseKind.SOFT_LABELS, {"weights": ROWS})})):
-        with pytest.raises(MessageError, match="a must send its encrypted weights"):
-            at(server, 1).check("a", wrong)
 
 
 @pytest.mark.parametrize(

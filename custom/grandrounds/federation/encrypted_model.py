@@ -1,0 +1,150 @@
+"""Averaging of models that the server cannot read (``controller.aggregation=encrypted``): a use of the encrypted sum.
+
+A site treats its update as always (gate, noise, job's filters). What would leave then is added to the model that the site
+received, weighted, and encrypted with its weight; the server adds up ciphertexts. The next task carries the sum, which a
+site decrypts before its filters see the task. So a site works on plain models, and the server on ciphertexts. Integers stay
+as they were at first: nothing depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.shareable import Shareable
+from torch import Tensor
+
+from grandrounds.errors import MessageError
+from grandrounds.federation.encrypted import Shapes, decrypt_sum, encrypt_tensors
+from grandrounds.protocol.messages import (
+    DXO_KEY,
+    GLOBAL,
+    TREATED,
+    UPDATE,
+    Payload,
+    ReleaseKind,
+    State,
+    decode_payload,
+    encode_payload,
+    floating_entries,
+    require_like,
+)
+
+ENCRYPTION = "encryption"
+"""The value of a task of such a run: shapes of the encrypted entries, and how sites weight their models."""
+CIPHERTEXTS = "ciphertexts"
+"""The entry of a model, or of an update, with all of its floating entries."""
+WEIGHT = "the site's weight"
+
+
+def encryption_of(template: State, weighting: str) -> dict[str, Any]:
+    """The value ``encryption`` of a task: what a site must know to read and to send ciphertexts."""
+    shapes = {name: list(value.shape) for name, value in floating_entries(template).items()}
+    return {"shapes": shapes, "weighting": weighting}
+
+
+def with_weight(shapes: Shapes) -> Shapes:
+    """The shapes of a contribution: those of the model, and of its weight."""
+    return {**shapes, WEIGHT: ()}
+
+
+def encrypt_model(model: Mapping[str, Tensor], weight: float, site: str, key: bytes) -> Tensor:
+    """A site's contribution: the floating entries of a model times its weight, and the weight."""
+    weighted = {name: value.double() * weight for name, value in floating_entries(model).items()}
+    return encrypt_tensors({**weighted, WEIGHT: torch.tensor(weight, dtype=torch.float64)}, site, key)
+
+
+def decrypt_mean(packed: Tensor, key: bytes, shapes: Shapes) -> dict[str, Tensor]:
+    """The weighted mean of the models in an encrypted sum, in single precision as networks have it.
+
+    Args:
+        packed: the sum, as the server sends it.
+        key: the secret key.
+        shapes: of the floating entries.
+
+    Raises:
+        MessageError: if the sum is damaged, of another architecture, of fewer than two models, or of another key.
+    """
+    name = "the sum of the encrypted models"
+    total, _ = decrypt_sum(packed, key, with_weight(shapes), name)
+    weight = float(total[WEIGHT])
+    if not weight > 0:
+        raise MessageError(f"{name} has the weight {weight:g}")
+    return {entry: (total[entry] / weight).float() for entry in shapes}
+
+
+def is_encrypted(message: Shareable) -> bool:
+    """Whether a task is of a run whose models are encrypted."""
+    content = dict.get(message, DXO_KEY)
+    meta = content.get("meta") if isinstance(content, dict) else None
+    values = meta.get("values") if isinstance(meta, dict) else None
+    return isinstance(values, dict) and ENCRYPTION in values
+
+
+def decrypt_task(message: Shareable, key: bytes) -> None:
+    """Replace the encrypted models of a task by plain ones.
+
+    Args:
+        message: the task; it is changed.
+        key: the secret key.
+
+    Raises:
+        MessageError: if the task is none, or a sum cannot be decrypted.
+    """
+    payload = decode_payload(message)
+    shapes = _encryption(payload)["shapes"]
+    parts = {
+        name: {
+            **{entry: value for entry, value in state.items() if entry != CIPHERTEXTS},
+            **decrypt_mean(state[CIPHERTEXTS], key, shapes),
+        }
+        if CIPHERTEXTS in state
+        else state
+        for name, state in payload.parts.items()
+    }
+    message[DXO_KEY] = encode_payload(replace(payload, parts=parts))[DXO_KEY]
+
+
+def encrypt_update(message: Shareable, payload: Payload, site: str, key: bytes) -> None:
+    """Replace the update of an answer by the encrypted model that it leads to.
+
+    Args:
+        message: a site's answer, as its filters have let it out; it is changed.
+        payload: the task, decrypted.
+        site: its name.
+        key: the secret key.
+
+    Raises:
+        MessageError: if the answer has no update, or one that does not fit the model.
+    """
+    collection = from_shareable(message)
+    part = collection.data.get(UPDATE)
+    if part is None:
+        raise MessageError("the result has no update")
+    received = floating_entries(payload.parts[GLOBAL])
+    require_like(part.data, received, UPDATE)
+    weight = float(collection.meta["samples"]) if _encryption(payload)["weighting"] == "samples" else 1.0
+    model = {name: value.double() + part.data[name].double() for name, value in received.items()}
+    meta = {"release": ReleaseKind.ENCRYPTED_VALUES.value}
+    treated = part.get_meta_prop(TREATED)
+    collection.data[UPDATE] = DXO(
+        DataKind.APP_DEFINED,
+        data={CIPHERTEXTS: encrypt_model(model, weight, site, key)},
+        meta={**meta, TREATED: treated} if treated else meta,
+    )
+    collection.update_shareable(message)
+
+
+def _encryption(payload: Payload) -> dict[str, Any]:
+    found = payload.values.get(ENCRYPTION)
+    shapes = found.get("shapes") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(shapes, dict) or not all(map(_is_shape, shapes.values())):
+        raise MessageError("the task does not describe its encrypted model: same versions?")
+    return found
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
