@@ -145,10 +145,10 @@ def test_torchs_error_on_a_full_disk_is_explained(tmp_path, monkeypatch):
 
 
 def test_the_reserve_occupies_its_space(tmp_path):
-    reserve = storage.DiskReserve(tmp_path)
-    reserve.take()
+    reserve = storage.DiskReserve(tmp_path, lambda: 0)
+    reserve.run_started()
     assert (tmp_path / storage.RESERVE).stat().st_blocks * 512 >= storage.RESERVE_BYTES
-    reserve.release()
+    reserve.run_ended()
     assert list(tmp_path.iterdir()) == []
     assert shutil.disk_usage(tmp_path).free
 

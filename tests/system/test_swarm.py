@@ -1,9 +1,13 @@
 """FLARE's swarm learning with this package's training, in FLARE's simulator."""
 
+import json
+import shutil
+
 import pytest
 import torch
 
 from grandrounds.console.output import facts
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
@@ -29,22 +33,39 @@ def small(name, *assignments):
     return with_options(load_job(name), [*SMALL, *assignments])
 
 
+def alone(hospitals, folder):
+    """The sites' models after the same local training without any exchange: the job mdhfl whose sites send nothing."""
+    with_public = folder / "hospitals"
+    shutil.copytree(hospitals, with_public)
+    drawn = phantom_site("public", folder / "drawn", size=32, images=8).parent
+    for site in SITES:
+        shutil.copytree(drawn, with_public / site / "public", dirs_exist_ok=True)
+        described = json.loads((with_public / site / "grandrounds.json").read_text())
+        described["datasets"]["public"] = {
+            "manifest": "public/manifest.csv",
+            "root": "public/images.npz",
+            "public": True,
+        }
+        (with_public / site / "grandrounds.json").write_text(json.dumps(described))
+    only_local = ("controller.content=none", "executor.final_phase=alignment", "executor.backbones=null")
+    simulate(small("mdhfl", *only_local, "executor.test_last=true"), folder / "alone", SITES, with_public)
+    states = [next((folder / "alone" / "state").glob(f"*/{site}/own_last.pt")) for site in SITES]
+    return [torch.load(path, weights_only=True) for path in states]
+
+
 @pytest.mark.slow
 def test_the_swarm_ends_with_the_mean_of_the_sites_models_at_every_site(hospitals, tmp_path):
-    keys = pytest.importorskip("grandrounds.federation.encrypted")
-    pytest.importorskip("tenseal")
     summary = simulate(small("swarm", "controller.round_timeout=300"), tmp_path / "swarm", SITES, hospitals, "flare")
     assert summary["status"] == "finished"
     assert facts(summary)[0] == "selected: the model after round 1 of 2"
     saved = sorted((tmp_path / "swarm" / "flare").glob("*/simulate_job/app_*/FL_global_model.pt"))
     assert [path.parts[-4] for path in saved] == SITES, "the server has no model"
     first, *others = [torch.load(path, weights_only=True)["model"] for path in saved]
-    keys.write_keys(hospitals, SITES)
-    simulate(small("fedavg_he", "executor.test_last=true"), tmp_path / "mean", SITES, hospitals)
-    mean = torch.load(next((tmp_path / "mean" / "state").glob("*/site-1/own_last.pt")), weights_only=True)
-    assert first.keys() == {name for name, value in mean.items() if value.is_floating_point()}
+    models = alone(hospitals, tmp_path)
+    assert first.keys() == {name for name, value in models[0].items() if value.is_floating_point()}
     for name, value in first.items():
-        torch.testing.assert_close(value, mean[name], rtol=1e-5, atol=1e-6)
+        mean = sum(model[name].double() for model in models) / len(SITES)
+        torch.testing.assert_close(value, mean.float(), rtol=1e-5, atol=1e-6)
         assert all(torch.equal(value, other[name]) for other in others)
     for site in SITES:
         assert (tmp_path / "swarm" / "results" / site / "predictions_common.csv").is_file()

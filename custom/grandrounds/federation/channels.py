@@ -7,7 +7,12 @@ details.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 from nvflare.apis.fl_component import FLComponent
@@ -26,7 +31,6 @@ from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
 
 from grandrounds.federation.memory import share_cleanup_thread
-from grandrounds.federation.parent import end_with_parent, runs_a_job
 from grandrounds.federation.proxy import replace_connect
 
 CREDENTIALS_CHANNEL = "credential_manager"
@@ -45,6 +49,11 @@ FROM_SERVER = frozenset(
 
 JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """The form of an id that FLARE gives a job."""
+JOB_MODULES = ("worker_process", "runner_process")
+"""FLARE's modules that run a job at a site and at the server."""
+GRACE_SECONDS = 60.0
+"""In which FLARE ends the process in its own way."""
+POLL_SECONDS = 1.0
 
 
 def is_job_id(name: object) -> bool:
@@ -163,3 +172,25 @@ def _guard_new_cells() -> None:
 
     guarded_start.guarded = True  # type: ignore[attr-defined]
     CoreCell.start = guarded_start
+
+
+def runs_a_job() -> bool:
+    """Whether FLARE has started this process for a job."""
+    return Path(sys.argv[0]).stem in JOB_MODULES
+
+
+def end_with_parent(grace: float = GRACE_SECONDS, poll: float = POLL_SECONDS) -> None:
+    """End this process when its parent has been gone for ``grace`` seconds.
+
+    FLARE 2.9 does so too, but not where a site's process dies while a job starts: the job's process then reports to it for
+    ever, fifteen times a second, and its client that was started again runs the next job beside it.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(poll)
+        time.sleep(grace)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()

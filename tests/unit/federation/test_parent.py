@@ -7,11 +7,9 @@ import time
 
 import pytest
 
-from grandrounds.federation.parent import runs_a_job
+from grandrounds.federation.channels import runs_a_job
 
-CHILD = (
-    "from grandrounds.federation.parent import end_with_parent; end_with_parent(0.0, 0.01); print(flush=True); input()"
-)
+CHILD = "from grandrounds.federation.channels import end_with_parent; end_with_parent(0.0, 0.01); print(flush=True); input()"
 PARENT = f"""
 import os, subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdin=0, stdout=subprocess.PIPE)

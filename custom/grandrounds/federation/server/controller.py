@@ -11,22 +11,27 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.app_common.app_constant import AppConstants
-from nvflare.app_common.app_event_type import AppEventType
-from nvflare.widgets.info_collector import InfoCollector
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
-from grandrounds.federation.memory import collect_garbage, prepare_job_process
+from grandrounds.federation.memory import prepare_job_process
 from grandrounds.federation.server.dispatcher import TaskDispatcher
 from grandrounds.federation.server.exchange import Assignment, RunAborted, training_assignments
 from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import SUMMARY, RunRecord
-from grandrounds.federation.server.rollback import require_usable
+from grandrounds.federation.server.rollback import Rollback
 from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.federation.server.sites import SiteRegistry, await_sites, joined, sample_sites, servers_roster
-from grandrounds.federation.server.storage import DiskReserve, described, require_room, state_size
+from grandrounds.federation.server.storage import DiskReserve, described, state_size
+from grandrounds.federation.server.subscribers import (
+    FlareEvents,
+    GarbageCollection,
+    JobStatistics,
+    RoundSubscriber,
+    Subscribers,
+    Tracking,
+)
 from grandrounds.files import exclusive
 from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import with_intensities
@@ -125,14 +130,6 @@ class RoundController(Configurable, RoundHooks, Controller):
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """FLARE's hook: nothing is left to do."""
 
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """FLARE's hook: add the current round to the job's statistics."""
-        super().handle_event(event_type, fl_ctx)
-        collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
-        if event_type == InfoCollector.EVENT_TYPE_GET_STATS and collector:
-            progress = self.record.progress() if self.round_number else {}
-            collector.add_info(self.name, {"round": self.round_number, "rounds": self.rounds, **progress})
-
     def process_result_of_unknown_task(
         self, client: Any, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
@@ -145,10 +142,18 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.folder = claimed_folder(fl_ctx, self.run.run_name, SERVER)
         self.record = RunRecord(self.folder, {})
         self.record.refused = self.sites.refused
-        self._reserve = DiskReserve(self.folder)
         self._checkpoints = CheckpointFolder(self.folder, {})
+        self._subscribers = Subscribers(
+            [
+                DiskReserve(self.folder, lambda: self._checkpoints.size() or state_size(self.model())),
+                FlareEvents(self, fl_ctx),
+                JobStatistics(self, self.rounds, self.record),
+                Tracking(self, fl_ctx),
+                GarbageCollection(),
+            ]
+        )
         self.dispatcher = TaskDispatcher(
-            self, self, self.run, self.problem, self.sites, self.record, fl_ctx, abort_signal
+            self, self, self.run, self.problem, self.sites, self.record, self._subscribers, fl_ctx, abort_signal
         )
         try:
             with exclusive(self.folder):
@@ -160,12 +165,14 @@ class RoundController(Configurable, RoundHooks, Controller):
 
     def _run_recorded(self) -> None:
         try:
-            self._reserve.take()
-            self._run()
+            try:
+                self._subscribers.tell(RoundSubscriber.run_started)
+                self._run()
+            finally:
+                self._subscribers.tell(RoundSubscriber.run_ended)
         except RunAborted:
             self._close_record("aborted", "FLARE's abort signal was triggered")
         except GrandRoundsError as error:
-            self._reserve.release()
             self.record.event("failed", reason=str(error))
             # A mistake in submitting a run again must not overwrite what the run has achieved.
             if self._under_way or not self.record.exists():
@@ -174,12 +181,9 @@ class RoundController(Configurable, RoundHooks, Controller):
         except Exception as error:
             self._close_record("failed", described(error, self.folder))
             raise
-        finally:
-            self._reserve.release()
 
     def _close_record(self, status: str, reason: str) -> None:
         """Write why the run ended early, for the next start and for the job's download."""
-        self._reserve.release()
         self._note_state()
         self.record.write(status, reason)
         self.record.publish(result_folder(self.fl_ctx), [])
@@ -199,6 +203,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         schedule = ("rounds", "run_name", "min_sites", "mandatory_sites", "preset")
         self.record.configuration = {**identity, **{name: getattr(self.run, name) for name in schedule}}
         self._checkpoints = CheckpointFolder(self.folder, identity)
+        self._subscribers.append(Rollback(self._checkpoints, self.record))
         self._resume()
         roster = joined(servers_roster(self.fl_ctx), self.run.mandatory_sites or ())
         run, connected = self.run, self.dispatcher.connected_sites
@@ -207,7 +212,6 @@ class RoundController(Configurable, RoundHooks, Controller):
         self._under_way = True
         self.record.event("start", rounds=self.rounds, sites=self.dispatcher.connected_sites())
         while not self._is_done():
-            require_room(self.folder, self._checkpoints.size() or state_size(self.model()), self.round_number)
             self.round_number += 1
             self._run_round()
             if self.round_number % self.run.checkpoint_every == 0 or self._is_done():
@@ -222,42 +226,41 @@ class RoundController(Configurable, RoundHooks, Controller):
         return self.round_number >= self.rounds or bool(self.stop_reason(self._selection.choice.get("round")))
 
     def _run_round(self) -> None:
-        started = time.monotonic()
-        self.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, self.round_number, private=True, sticky=True)
-        self.fire_event(AppEventType.ROUND_STARTED, self.fl_ctx)
+        started, number = time.monotonic(), self.round_number
+        self._subscribers.tell(RoundSubscriber.round_started, number)
+        available, chosen = self._choose_sites()
+        validate = number > 1 and self.run.validate_every > 0 and (number - 1) % self.run.validate_every == 0
+        self.record.event("round_start", round=number, sites=chosen)
+        self.open_round(chosen)
+        outcome = self.dispatcher.exchange(self._assignments(available, chosen, validate), self.run.grace)
+        self._subscribers.tell(RoundSubscriber.answers_in, number, chosen, outcome)
+        trained = outcome.require(self.run.min_sites, chosen, number)
+        if validate:
+            self._score(number - 1)
+        for site in (site for site in chosen if site not in trained):
+            self.missed(site)
+        self.close_round()
+        known = {"round": number, "asked": chosen, "answered": trained, "dropped": outcome.dropped}
+        seconds = round(time.monotonic() - started, 4)
+        self.record.close_round({**known, "round_seconds": seconds, **self.round_notes()})
+        self._subscribers.tell(RoundSubscriber.round_done, number)
+
+    def _choose_sites(self) -> tuple[list[str], list[str]]:
+        """The sites that are available, and those of them that train in this round."""
         available = self._available_sites()
         if self.registrations:
             available = self.dispatcher.register(available)
-        chosen = sample_sites(self.participants(available), self.run.sites_per_round, self.seed, self.round_number)
-        done = self.round_number - 1
-        validate = done > 0 and self.run.validate_every > 0 and done % self.run.validate_every == 0
-        self.record.event("round_start", round=self.round_number, sites=chosen)
-        self.open_round(chosen)
+        candidates = self.participants(available)
+        return available, sample_sites(candidates, self.run.sites_per_round, self.seed, self.round_number)
+
+    def _assignments(self, available: list[str], chosen: list[str], validate: bool) -> dict[str, Assignment]:
+        """What each site is asked: the chosen ones to train, all to score if that is due."""
         payloads = {site: self.payload_for(site) for site in chosen}
         assignments = training_assignments(payloads, validate, self.model())
         if validate:
             for site in available:
                 assignments.setdefault(site, Assignment(VALIDATE, self.payload(_shared(self.model()))))
-        outcome = self.dispatcher.exchange(assignments, self.run.grace)
-        require_usable(outcome, chosen, self.round_number, self._checkpoints, self.record.rounds)
-        trained = outcome.require(self.run.min_sites, chosen, self.round_number)
-        if validate:
-            self._score(done)
-        for site in (site for site in chosen if site not in trained):
-            self.missed(site)
-        self.close_round()
-        self.record.close_round(
-            {
-                "round": self.round_number,
-                "asked": chosen,
-                "answered": trained,
-                "dropped": outcome.dropped,
-                "round_seconds": round(time.monotonic() - started, 4),
-                **self.round_notes(),
-            }
-        )
-        self.fire_event(AppEventType.ROUND_DONE, self.fl_ctx)
-        collect_garbage()
+        return assignments
 
     def _available_sites(self) -> list[str]:
         connected = self.dispatcher.connected_sites()

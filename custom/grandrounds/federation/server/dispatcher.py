@@ -19,7 +19,7 @@ from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.federation.server.selection import LIKELIHOOD
 from grandrounds.federation.server.sites import SiteRegistry
-from grandrounds.federation.server.tracking import track
+from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribers
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import CURVES, JOIN, TEST, TRAIN, ReleaseKind, Result, tensor_bytes
@@ -42,6 +42,7 @@ class TaskDispatcher:
         problem: whose vocabulary curves and counts must have.
         sites: registered, refused and paused sites; kept up to date.
         record: of the run.
+        subscribers: are told of answers.
         fl_ctx: FLARE's context of the server.
         abort_signal: FLARE's.
 
@@ -58,12 +59,13 @@ class TaskDispatcher:
         problem: Problem,
         sites: SiteRegistry,
         record: RunRecord,
+        subscribers: Subscribers,
         fl_ctx: FLContext,
         abort_signal: Signal,
     ) -> None:
         self._controller, self._hooks = controller, hooks
         self._run, self._problem, self._classes = run, problem, problem.classes
-        self._sites, self._record = sites, record
+        self._sites, self._record, self._subscribers = sites, record, subscribers
         self._fl_ctx, self._abort_signal = fl_ctx, abort_signal
         self._round_number = 0
         self.metrics: dict[str, dict[str, float]] = {}
@@ -171,7 +173,7 @@ class TaskDispatcher:
         released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}
         facts = {"facts": dict(result.facts)} if result.facts else {}
         record.event("answer", round=number, site=site, task=task, metrics=result.metrics, **facts)
-        track(self._controller, self._fl_ctx, site, number, result.metrics)
+        self._subscribers.tell(RoundSubscriber.answered, site, number, result.metrics)
         record.count_bytes(site, "up", released)
         record.note_privacy(site, {name: one.treated for name, one in answer.releases.items()}, result.metrics)
         # Last, when nothing can go wrong any more: what is absorbed counts.

@@ -8,6 +8,8 @@ from typing import Any
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder
 from grandrounds.federation.server.exchange import ReplyOutcome
+from grandrounds.federation.server.record import RunRecord
+from grandrounds.federation.server.subscribers import RoundSubscriber
 from grandrounds.ordering import natural_sorted
 
 BOUNDED = "bounded"
@@ -18,44 +20,42 @@ class UnusableModel(GrandRoundsError):
     """Every site failed in a round, so the model that it started from is not usable."""
 
 
-def require_usable(
-    outcome: ReplyOutcome,
-    chosen: Sequence[str],
-    round_number: int,
-    checkpoints: CheckpointFolder,
-    rounds: Sequence[Any],
-) -> None:
-    """Mark the newest checkpoint bad if every site that was asked replied that its task failed.
+class Rollback(RoundSubscriber):
+    """Marks the newest checkpoint bad if every site that was asked replies that its task failed.
 
     Sites that do not reply, or whose gate refuses, say nothing about the model.
 
     Args:
-        outcome: of the round.
-        chosen: the sites that were asked to train.
-        round_number: of the round.
         checkpoints: of the run.
-        rounds: the record's entries of the rounds before, for the sites that may be the reason.
-
-    Raises:
-        UnusableModel: then; the message names the round to which the next start goes back, and the sites that were bounded
-            or dropped in the round before.
+        record: whose entries of the rounds before name sites that may be the reason.
     """
-    if not chosen or not set(chosen) <= set(outcome.failed) or not checkpoints.rounds():
-        return
-    reasons = "; ".join(f"{site}: {outcome.dropped[site]}" for site in natural_sorted(chosen))
-    newest, marked = checkpoints.rounds()[-1], checkpoints.mark_bad()
-    if marked:
-        names = " and ".join(map(str, marked))
-        consequence = (
-            f"the checkpoint after round {names} is marked bad, and the next start goes on after round "
-            f"{checkpoints.rounds()[-1]}"
-        )
-    else:
-        consequence = (
-            f"the checkpoint after round {newest} is the only one; fix the sites, or start again by resume=never"
-        )
-    suspects = _suspects(rounds[-1]) if rounds else ""
-    raise UnusableModel(f"round {round_number}: all {len(chosen)} sites failed ({reasons}); {consequence}{suspects}")
+
+    def __init__(self, checkpoints: CheckpointFolder, record: RunRecord) -> None:
+        self._checkpoints, self._record = checkpoints, record
+
+    def answers_in(self, number: int, chosen: Sequence[str], outcome: ReplyOutcome) -> None:
+        """Look whether the model was usable.
+
+        Raises:
+            UnusableModel: if not; the message names the round to which the next start goes back, and the sites that were
+                bounded or dropped in the round before.
+        """
+        if not chosen or not set(chosen) <= set(outcome.failed) or not self._checkpoints.rounds():
+            return
+        reasons = "; ".join(f"{site}: {outcome.dropped[site]}" for site in natural_sorted(chosen))
+        newest, marked = self._checkpoints.rounds()[-1], self._checkpoints.mark_bad()
+        if marked:
+            names = " and ".join(map(str, marked))
+            consequence = (
+                f"the checkpoint after round {names} is marked bad, and the next start goes on after round "
+                f"{self._checkpoints.rounds()[-1]}"
+            )
+        else:
+            consequence = (
+                f"the checkpoint after round {newest} is the only one; fix the sites, or start again by resume=never"
+            )
+        suspects = _suspects(self._record.rounds[-1]) if self._record.rounds else ""
+        raise UnusableModel(f"round {number}: all {len(chosen)} sites failed ({reasons}); {consequence}{suspects}")
 
 
 def _suspects(entry: Mapping[str, Any]) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.server.subscribers import RoundSubscriber
 from grandrounds.protocol.messages import State
 
 RESERVE = "reserve"
@@ -18,17 +20,19 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MEBIBYTE = 1024**2
 
 
-class DiskReserve:
+class DiskReserve(RoundSubscriber):
     """A file whose space is given back when a run ends, so that its record can be closed on a full disk.
 
     Args:
         folder: of the run's record.
+        checkpoint: the expected size of the next checkpoint in bytes.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / RESERVE
+    def __init__(self, folder: Path, checkpoint: Callable[[], int]) -> None:
+        self._folder, self._path = folder, folder / RESERVE
+        self._checkpoint = checkpoint
 
-    def take(self) -> None:
+    def run_started(self) -> None:
         """Occupy the space.
 
         Raises:
@@ -38,31 +42,26 @@ class DiskReserve:
             with self._path.open("wb") as stream:
                 os.posix_fallocate(stream.fileno(), 0, RESERVE_BYTES)
         except OSError as error:
-            self.release()
-            raise GrandRoundsError(f"{self._path.parent}: {error.strerror or error}; free some space") from error
+            self.run_ended()
+            raise GrandRoundsError(f"{self._folder}: {error.strerror or error}; free some space") from error
 
-    def release(self) -> None:
+    def round_started(self, number: int) -> None:
+        """Check that the next checkpoint fits on the disk, before a round is trained for it.
+
+        Raises:
+            GrandRoundsError: if it does not fit.
+        """
+        free, needed = shutil.disk_usage(self._folder).free, self._checkpoint() + MARGIN_BYTES
+        if free < needed:
+            raise GrandRoundsError(
+                f"the server's disk has {free / MEBIBYTE:.0f} MiB free at {self._folder}, the next checkpoint needs "
+                f"{needed / MEBIBYTE:.0f} MiB: free some space and submit the job again; it goes on after round "
+                f"{number - 1}"
+            )
+
+    def run_ended(self) -> None:
         """Give the space back."""
         self._path.unlink(missing_ok=True)
-
-
-def require_room(folder: Path, checkpoint: int, done: int) -> None:
-    """Check that the next checkpoint fits on the disk, before a round is trained for it.
-
-    Args:
-        folder: of the run.
-        checkpoint: expected size in bytes.
-        done: the number of complete rounds, for the error.
-
-    Raises:
-        GrandRoundsError: if it does not fit.
-    """
-    free, needed = shutil.disk_usage(folder).free, checkpoint + MARGIN_BYTES
-    if free < needed:
-        raise GrandRoundsError(
-            f"the server's disk has {free / MEBIBYTE:.0f} MiB free at {folder}, the next checkpoint needs "
-            f"{needed / MEBIBYTE:.0f} MiB: free some space and submit the job again; it goes on after round {done}"
-        )
 
 
 def state_size(model: State | None) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -19,16 +20,16 @@ from nvflare.apis.signal import Signal
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.encrypted_model import ENCRYPTION
+from grandrounds.federation.encrypted import find_key
+from grandrounds.federation.encrypted_model import ENCRYPTION, decrypt_task, encrypt_update, is_encrypted
 from grandrounds.federation.memory import collect_garbage, keep_freed_memory, prepare_job_process
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
 from grandrounds.federation.site.hooks import SiteHooks
+from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
 from grandrounds.federation.site.networks import SharedNetwork, forget_networks
-from grandrounds.federation.site.optimizers import KeptOptimizers
 from grandrounds.federation.site.options import ComputeOptions, SiteOptions
-from grandrounds.federation.site.replies import decrypt_models, prepare_update, refusal, require_readable, zero_update
 from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, evaluate_models, released, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.worker import declare_dp_training, hides_failures, require_gate, run_in_child
@@ -40,6 +41,7 @@ from grandrounds.protocol.messages import (
     FROZEN,
     GLOBAL,
     JOIN,
+    REASON_HEADER,
     SCORED,
     TASKS,
     TEST,
@@ -53,18 +55,39 @@ from grandrounds.protocol.messages import (
     State,
     decode_payload,
     encode_result,
+    floating_entries,
     model_update,
     require_like,
 )
 from grandrounds.protocol.names import OWN_ROUND, VALIDATION
-from grandrounds.protocol.paths import claimed_folder, in_kit
+from grandrounds.protocol.paths import DETAILS_VARIABLE, claimed_folder, in_kit, key_folders
+from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.problem import TRAIN_ALL
 from grandrounds.protocol.tensors import difference
 
 ARCHITECTURE_FACTS = ("backbone", "architecture")
+UNREADABLE = "__grandrounds_unreadable__"
+"""In a context of FLARE's: why the task's models could not be decrypted."""
 
 
-class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
+@dataclass
+class _RunHere:
+    """What a site has of the run that it works for: its store, and features of frozen layers if they are kept."""
+
+    identity: tuple[Any, ...]
+    store: SiteStore
+    features: Features | None = None
+
+
+@dataclass
+class _Asked:
+    """A training task; ``store`` has the staged state once it has been answered."""
+
+    payload: Payload
+    store: SiteStore | None = None
+
+
+class SiteExecutor(Configurable, SiteHooks, Executor):
     """Works on the tasks ``join``, ``train``, ``validate`` and ``test`` of a :class:`RoundController`.
 
     A method implements :meth:`train`. What must last from one round to the next it puts into ``kept``.
@@ -90,19 +113,21 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
             raise ConfigurationError(
                 "precision=float16 needs scaled gradients, which this training has not; use bfloat16"
             )
-        self.own_model = site.model == "own"
         self.kept: dict[str, Any] = {}
         self._access = SiteAccess(self.own_model, site.backbones or {}, self.compute, self.logger)
         self._shared_network = SharedNetwork(self.compute.compiler, self.build)
-        self._staged: tuple[SiteStore, Payload] | None = None
-        self._features: tuple[SiteStore, Features] | None = None
-        self._asked: Payload | None = None
+        self._run_here: _RunHere | None = None
+        self._asked: _Asked | None = None
         self._hides_failures = False
-        self._store_of: tuple[tuple[Any, ...], SiteStore] | None = None
         # For these events FLARE calls no ``handle_event``, also none of a method's own.
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
-        self.register_event_handler(EventType.BEFORE_TASK_DATA_FILTER, decrypt_models)
+        self.register_event_handler(EventType.BEFORE_TASK_DATA_FILTER, _decrypt_models)
         self.register_event_handler(EventType.AFTER_TASK_RESULT_FILTER, self._commit_released)
+
+    @property
+    def own_model(self) -> bool:
+        """Whether the site has a model of its own, which stays here."""
+        return self.site_options.model == "own"
 
     def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
         """The network in training mode with the weights this round starts from."""
@@ -187,29 +212,29 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         """FLARE's hook: do one task. An error becomes a reply with its reason, never half a result."""
         if task_name not in TASKS:
             return make_reply(ReturnCode.TASK_UNKNOWN)
-        self._staged = self._asked = None
+        self._asked = None
         try:
             require_gate(fl_ctx)
-            require_readable(fl_ctx)
+            _require_readable(fl_ctx)
             payload = decode_payload(shareable)
-            self._asked = payload if task_name == TRAIN else None
+            self._asked = _Asked(payload) if task_name == TRAIN else None
             if self.compute.isolation == "process":
                 reply, store = run_in_child(self.work, task_name, payload, fl_ctx, abort_signal)
             else:
                 reply, store = self.work(task_name, payload, fl_ctx, abort_signal)
             collect_garbage()
-            if task_name == TRAIN:
-                self._staged = (store, payload)
+            if self._asked:
+                self._asked.store = store
             return reply
         except TaskAborted:
             return make_reply(ReturnCode.TASK_ABORTED)
         except GrandRoundsError as error:
             # As an event FLARE's own components could send it away.
             self.log_error(fl_ctx, f"{task_name}: {error}", fire_event=False)
-            return refusal(task_name, error)
+            return _refusal(task_name, error)
         except Exception as error:
             self.log_exception(fl_ctx, f"{task_name}: {error}")
-            return refusal(task_name, error)
+            return _refusal(task_name, error)
 
     def work(
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
@@ -220,9 +245,10 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
         if self.needs_exclusive:
             context.problem.kind.require_exclusive(type(self).__name__)
-        store = self._store(payload, context, fl_ctx)
+        run = self._run_of(payload, context, fl_ctx)
+        store = run.store
         if task_name != JOIN:
-            context = replace(context, features=self._features_of(context, store))
+            context = replace(context, features=self._features_of(context, run))
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
         self._hides_failures = hides_failures(fl_ctx, self.own_model)
         declare_dp_training(self.spending(context) if task_name == TRAIN else None, fl_ctx)
@@ -234,14 +260,13 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
             store.stage_state(context.round_number, self.kept)
         return reply, store
 
-    def _features_of(self, context: SiteContext, store: SiteStore) -> Features | None:
+    def _features_of(self, context: SiteContext, run: _RunHere) -> Features | None:
         if (context.own_spec or context.problem).trainable == TRAIN_ALL and not self.feature_options.feature_cache:
             return None
-        if self._features is None or self._features[0] is not store:
+        if run.features is None:
             network = self.network(context)
-            found = Features(store.folder, self.feature_options, network, context.seed, context.site)
-            self._features = (store, found)
-        return self._features[1]
+            run.features = Features(run.store.folder, self.feature_options, network, context.seed, context.site)
+        return run.features
 
     def _prepare_process(self, event_type: str, fl_ctx: FLContext) -> None:
         prepare_job_process(fl_ctx)
@@ -251,19 +276,18 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
 
     def _commit_released(self, event_type: str, fl_ctx: FLContext) -> None:
         """Commit the state of an answer that leaves; what a filter has refused, or emptied, has not left."""
-        payload, self._asked = self._asked, None
+        asked, self._asked = self._asked, None
         reply = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
-        if payload is None or not isinstance(reply, Shareable) or reply.get_return_code() != ReturnCode.OK:
+        if asked is None or not isinstance(reply, Shareable) or reply.get_return_code() != ReturnCode.OK:
             return
         # Also where the gate has answered in place of a training that failed.
-        error = prepare_update(reply, payload, fl_ctx)
+        error = _prepare_update(reply, asked.payload, fl_ctx)
         if error:
             self.log_error(fl_ctx, f"{TRAIN}: {error}", fire_event=False)
-        if error or not self._staged:
+        if error or asked.store is None:
             return
-        (store, payload), self._staged = self._staged, None
-        self.on_result_released(reply, payload, store)
-        store.commit(payload.values.get("checkpoints"))
+        self.on_result_released(reply, asked.payload, asked.store)
+        asked.store.commit(asked.payload.values.get("checkpoints"))
 
     def _join(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         registration = self.register(payload, context)
@@ -292,7 +316,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
                 raise
             self.logger.error(f"{TRAIN}: {type(error).__name__}: {error}; the gate hides it")
         self.kept = store.load_state(context.round_number)
-        return Result() if self.own_model else zero_update(payload)
+        return Result() if self.own_model else _zero_update(payload)
 
     def _validate(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         self.kept = store.load_state(context.round_number)
@@ -333,11 +357,11 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         network.load_state_dict(state)
         return network
 
-    def _store(self, payload: Payload, context: SiteContext, fl_ctx: FLContext) -> SiteStore:
-        run = (payload.values["run_name"], payload.values["run_id"], context.problem, context.own_spec)
-        if self._store_of and self._store_of[0] == run:
-            self._store_of[1].claim()
-            return self._store_of[1]
+    def _run_of(self, payload: Payload, context: SiteContext, fl_ctx: FLContext) -> _RunHere:
+        identity = (payload.values["run_name"], payload.values["run_id"], context.problem, context.own_spec)
+        if self._run_here and self._run_here.identity == identity:
+            self._run_here.store.claim()
+            return self._run_here
         options = {
             "problem": context.problem.to_dict(),
             "model": self.site_options.model,
@@ -346,5 +370,56 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         }
         folder = claimed_folder(fl_ctx, payload.values["run_name"], context.site)
         store = SiteStore(folder, payload.values["run_id"], {**options, **self.options()})
-        self._store_of = (run, store)
-        return store
+        self._run_here = _RunHere(identity, store)
+        return self._run_here
+
+
+def _zero_update(payload: Payload) -> Result:
+    """The result in place of a training that has failed where the site's gate hides failures."""
+    received = floating_entries(payload.parts[GLOBAL])
+    return Result(model_update({name: torch.zeros_like(value) for name, value in received.items()}), {}, 1)
+
+
+def _refusal(task: str, error: Exception) -> Shareable:
+    """An error reply. Its reason leaves the site, and most messages may name files or patients of the site."""
+    shared = isinstance(error, MessageError | WorkerLost | WorkerStopped) or (
+        isinstance(error, GrandRoundsError) and DETAILS_VARIABLE in os.environ
+    )
+    reason = str(error) if shared else f"{type(error).__name__} in task {task}: see the site's log"
+    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: reason})
+
+
+def _decrypt_models(event_type: str, fl_ctx: FLContext) -> None:
+    """A handler of FLARE's events that decrypts the models of a task, before any filter looks at them."""
+    task, unreadable = fl_ctx.get_prop(FLContextKey.TASK_DATA), None
+    if isinstance(task, Shareable) and is_encrypted(task):
+        try:
+            decrypt_task(task, find_key(key_folders(fl_ctx), fl_ctx.get_identity_name()))
+        except Exception as error:
+            unreadable = error
+    fl_ctx.set_prop(UNREADABLE, unreadable, private=True, sticky=False)
+
+
+def _require_readable(fl_ctx: FLContext) -> None:
+    """Raise what prevented :func:`_decrypt_models`, if anything did."""
+    error: Exception | None = fl_ctx.get_prop(UNREADABLE)
+    if error is not None:
+        raise error
+
+
+def _prepare_update(reply: Shareable, payload: Payload, fl_ctx: FLContext) -> Exception | None:
+    """Round or encrypt the update of an answer as the task asks, after all filters.
+
+    Returns:
+        What prevented it; the answer has then become a refusal, so that nothing leaves unencrypted.
+    """
+    try:
+        round_updates(reply, payload.values)
+        if ENCRYPTION in payload.values:
+            site = fl_ctx.get_identity_name()
+            encrypt_update(reply, payload, site, find_key(key_folders(fl_ctx), site))
+    except Exception as error:
+        reply.clear()
+        reply.update(_refusal(TRAIN, error))
+        return error
+    return None

@@ -1,23 +1,34 @@
-"""What a method implements at a site."""
+"""What a method implements at a site, and the optimizers that it is given."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 from nvflare.apis.shareable import Shareable
+from torch import nn
 
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
+from grandrounds.federation.site.training import Algorithm, new_optimizer
 from grandrounds.protocol.messages import Payload, ReleaseKind, Result
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.spending import Spending
 
+OPTIMIZER = "optimizer"
+
 
 class SiteHooks(ABC):
-    """What :class:`~grandrounds.federation.site.executor.SiteExecutor` asks of a method."""
+    """What :class:`~grandrounds.federation.site.executor.SiteExecutor` asks of a method.
+
+    Attributes:
+        kept: what lasts until the site's next round.
+    """
+
+    kept: dict[str, Any]
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({})
     """What leaves the site beside the model update and metrics, by name; a method declares it here."""
@@ -56,3 +67,32 @@ class SiteHooks(ABC):
 
     def on_result_released(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
         """The answer to a training has left, as the filters have made it: stage the state anew if it depends on that."""
+
+    def make_optimizer(
+        self, network: nn.Module, learning_rate: float, algorithm: Algorithm = "adam", *, role: str = "", **options: Any
+    ) -> torch.optim.Optimizer:
+        """An optimizer, fresh or with the state that it had at the end of the last round here.
+
+        Args:
+            network: whose parameters it is for.
+            learning_rate: of all of them.
+            algorithm: ``adam`` or ``sgd``.
+            role: distinguishes several optimizers of a method.
+            options: torch's, such as ``betas``; without them there is no weight decay.
+        """
+        optimizer = new_optimizer(network.parameters(), algorithm, learning_rate, **options)
+        kept = self.kept.get(_optimizer_key(role))
+        if kept is not None:
+            optimizer.load_state_dict(kept)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+        return optimizer
+
+    def keep_optimizers(self, optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer]) -> None:
+        """Keep the state of one optimizer, or of several by role."""
+        optimizers = optimizer if isinstance(optimizer, Mapping) else {"": optimizer}
+        self.kept.update({_optimizer_key(role): made.state_dict() for role, made in optimizers.items()})
+
+
+def _optimizer_key(role: str) -> str:
+    return f"{OPTIMIZER}.{role}" if role else OPTIMIZER

@@ -2,39 +2,30 @@
 
 import pytest
 import torch
+from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import RunRecord
+from grandrounds.federation.server.subscribers import JobStatistics
 from grandrounds.methods.fedperl.controller import FedPerlController
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.protocol.messages import Result, model_update
 
 
-@pytest.mark.parametrize(
-    ("event", "reported"),
-    [
-        (InfoCollector.EVENT_TYPE_GET_STATS, {"FedPerlController": {"round": 3, "rounds": 12}}),
-        ("another event", {}),
-    ],
-)
-def test_job_statistics_report_the_round(event, reported, tmp_path):
-    controller = FedPerlController(**load_job("fedperl").controller["args"])
-    controller.round_number, controller.record = 3, RunRecord(tmp_path, {})
-    collector, context = GroupInfoCollector(), FLContext()
-    context.set_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR, collector)
-    controller.handle_event(event, context)
-    found = {name: {key: content[key] for key in ("round", "rounds")} for name, content in collector.info.items()}
-    assert found == reported
-
-
-def test_without_a_collector_nothing_is_reported():
-    controller = FedPerlController(**load_job("fedperl").controller["args"])
-    context = FLContext()
-    controller.handle_event(InfoCollector.EVENT_TYPE_GET_STATS, context)
+def test_job_statistics_report_the_round_to_a_collector(tmp_path):
+    component, context, collector = FLComponent(), FLContext(), GroupInfoCollector()
+    statistics = JobStatistics(component, 12, RunRecord(tmp_path, {}))
+    statistics.round_started(3)
+    ((handler, _),) = component.get_event_handlers()[InfoCollector.EVENT_TYPE_GET_STATS]
+    handler(InfoCollector.EVENT_TYPE_GET_STATS, context)
     assert context.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR) is None
+    context.set_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR, collector)
+    handler(InfoCollector.EVENT_TYPE_GET_STATS, context)
+    ((name, content),) = collector.info.items()
+    assert (name, content["round"], content["rounds"]) == ("FLComponent", 3, 12)
 
 
 @pytest.mark.parametrize(
