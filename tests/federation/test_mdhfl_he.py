@@ -17,7 +17,7 @@ from grandrounds.methods.mutual.controller import MutualController
 tenseal = pytest.importorskip("tenseal")
 
 from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, decrypt_sum, write_keys  # noqa: E402
-from grandrounds.methods.mutual.encrypted import EncryptedController  # noqa: E402
+from grandrounds.methods.mutual.encrypted.controller import EncryptedController  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("small_backbones")
 SITES = ["site-1", "site-2", "site-3"]

@@ -46,7 +46,6 @@ FULL: tuple[str, ...] = (
     "options.py",
     "plotting.py",
     "privacy/gate/treatment.py",
-    "privacy/mechanisms/ciphertexts.py",
     "privacy/mechanisms/gaussian.py",
     "protocol/messages.py",
     "protocol/paths.py",

@@ -13,12 +13,14 @@ from grandrounds.federation.encrypted import (
     decrypt_sum,
     encrypt_tensors,
     find_key,
+    pack,
+    unpack,
     write_keys,
 )
 from grandrounds.federation.encrypted_model import CIPHERTEXTS, decrypt_mean, encrypt_model, encryption_of
 from grandrounds.federation.server.aggregate import Demands
 from grandrounds.federation.server.encrypted_mean import EncryptedMean
-from grandrounds.privacy.mechanisms.ciphertexts import make_keys, pack, unpack
+from grandrounds.privacy.mechanisms.ciphertexts import make_keys
 from grandrounds.protocol.messages import Release, ReleaseKind, Result
 from grandrounds.seeding import torch_generator
 
@@ -185,3 +187,25 @@ def test_the_key_of_the_other_side_is_refused(party, name, wrong, keys, tmp_path
     (tmp_path / name).write_bytes(getattr(keys, wrong))
     with pytest.raises(ConfigurationError, match="secret key"):
         find_key([tmp_path], party)
+
+
+def test_ciphertexts_come_back_as_they_were():
+    assert unpack(pack([b"abc", b"d" * 300]), "the numbers") == [b"abc", b"d" * 300]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        torch.zeros(3, dtype=torch.uint8),
+        pack([b"abc", b"defg"])[:-1],
+        torch.cat([pack([b"abc"]), torch.zeros(1, dtype=torch.uint8)]),
+        pack([]),
+        pack([b"", b"abc"]),
+        torch.full((16,), 255, dtype=torch.uint8),
+        torch.zeros(2, 8, dtype=torch.uint8),
+        torch.zeros(16),
+    ],
+)
+def test_bytes_that_are_no_packed_ciphertexts_are_refused(packed):
+    with pytest.raises(MessageError, match=r"the numbers: .*(damaged|expected a vector)"):
+        unpack(packed, "the numbers")

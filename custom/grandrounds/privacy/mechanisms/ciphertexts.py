@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,7 +27,6 @@ SCALE = 2.0**56
 SLOTS = DEGREE // 2
 LARGEST, MOST_SITES = 2.0**32, 2**10
 """Of one site's absolute values, and in a sum: their product with the scale is below half of a ciphertext's 100 bits."""
-CIPHER_WORD = np.dtype("<i8")
 
 
 class Keys(NamedTuple):
@@ -152,46 +149,6 @@ def decrypt(ciphertexts: Sequence[bytes], context: bytes) -> Tensor:
         raise ConfigurationError("the context holds no secret key; decryption is for the sites")
     numbers = [number for part in ciphertexts for number in _vector(opened, part).decrypt()]
     return torch.tensor(numbers, dtype=torch.float64)
-
-
-def pack(parts: Sequence[bytes]) -> Tensor:
-    """Ciphertexts, and what travels with them, as one tensor.
-
-    Returns:
-        A uint8 vector: the number of parts and their lengths, each in eight bytes, then the parts.
-
-    Example:
-        >>> pack([b"ab", b"c"]).tolist()[::8]
-        [2, 2, 1, 97]
-    """
-    header = np.array([len(parts), *map(len, parts)], CIPHER_WORD).tobytes()
-    return torch.from_numpy(np.frombuffer(header + b"".join(parts), np.uint8).copy())
-
-
-def unpack(packed: Tensor, name: str) -> list[bytes]:
-    """Undo :func:`pack`.
-
-    Args:
-        packed: a vector of bytes.
-        name: for errors.
-
-    Raises:
-        MessageError: if it is not such a tensor, or its lengths do not fit.
-    """
-    if packed.dtype != torch.uint8 or packed.dim() != 1:
-        raise MessageError(
-            f"{name}: expected a vector of torch.uint8, got {packed.dtype} of shape {tuple(packed.shape)}"
-        )
-    content = packed.cpu().numpy().tobytes()
-    words = len(content) // CIPHER_WORD.itemsize
-    count = int(np.frombuffer(content, CIPHER_WORD, 1)[0]) if words else 0
-    if not 1 <= count < words:
-        raise MessageError(f"{name}: the ciphertexts are damaged: {count} parts in {len(content)} bytes")
-    lengths = np.frombuffer(content, CIPHER_WORD, count, CIPHER_WORD.itemsize).tolist()
-    ends = list(accumulate(lengths, initial=CIPHER_WORD.itemsize * (1 + count)))
-    if min(lengths) < 1 or ends[-1] != len(content):
-        raise MessageError(f"{name}: the ciphertexts are damaged: {ends[-1]} bytes announced, got {len(content)}")
-    return [content[start:end] for start, end in pairwise(ends)]
 
 
 def _vector(context: Any, ciphertext: bytes) -> Any:

@@ -109,7 +109,7 @@ def test_a_list_that_only_warns_is_no_list():
     ("path", "allowed"),
     [
         ("grandrounds.methods.fedperl.executor.FedPerlExecutor", True),
-        ("grandrounds.methods.mutual.encrypted.EncryptedController", True),
+        ("grandrounds.methods.mutual.encrypted.controller.EncryptedController", True),
         ("grandrounds.privacy.gate.filters.GaussianPrivacy", True),
         ("grandrounds.deployment.run_log.run_logged", False),
         ("grandrounds.deployment.jobs.import_module", False),

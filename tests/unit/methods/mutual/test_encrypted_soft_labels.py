@@ -15,9 +15,10 @@ from grandrounds.seeding import torch_generator
 pytest.importorskip("tenseal")
 
 
-from grandrounds.federation.encrypted import encrypt_tensors
-from grandrounds.methods.mutual.encrypted import EncryptedExchange, decrypted_sum
-from grandrounds.privacy.mechanisms.ciphertexts import make_keys, pack
+from grandrounds.federation.encrypted import encrypt_tensors, pack
+from grandrounds.methods.mutual.encrypted.controller import EncryptedExchange
+from grandrounds.methods.mutual.encrypted.executor import decrypted_sum
+from grandrounds.privacy.mechanisms.ciphertexts import make_keys
 
 IMAGES, CLASSES = 5, 3
 ROWS = {

@@ -7,7 +7,7 @@ import torch
 
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.privacy.mechanisms import ciphertexts as encryption
-from grandrounds.privacy.mechanisms.ciphertexts import LARGEST, add_encrypted, decrypt, encrypt, pack, unpack
+from grandrounds.privacy.mechanisms.ciphertexts import LARGEST, add_encrypted, decrypt, encrypt
 from grandrounds.seeding import torch_generator
 
 NUMBERS, NAME = 9100, "the numbers"
@@ -102,25 +102,3 @@ def test_a_missing_tenseal_is_reported_with_the_package_to_install(monkeypatch):
     monkeypatch.setattr(encryption.importlib, "import_module", missing)
     with pytest.raises(ConfigurationError, match=r'install it with pip install "grandrounds\[he\]'):
         encryption.make_keys()
-
-
-def test_ciphertexts_come_back_as_they_were():
-    assert unpack(pack([b"abc", b"d" * 300]), NAME) == [b"abc", b"d" * 300]
-
-
-@pytest.mark.parametrize(
-    "packed",
-    [
-        torch.zeros(3, dtype=torch.uint8),
-        pack([b"abc", b"defg"])[:-1],
-        torch.cat([pack([b"abc"]), torch.zeros(1, dtype=torch.uint8)]),
-        pack([]),
-        pack([b"", b"abc"]),
-        torch.full((16,), 255, dtype=torch.uint8),
-        torch.zeros(2, 8, dtype=torch.uint8),
-        torch.zeros(16),
-    ],
-)
-def test_bytes_that_are_no_packed_ciphertexts_are_refused(packed):
-    with pytest.raises(MessageError, match=r"the numbers: .*(damaged|expected a vector)"):
-        unpack(packed, NAME)

@@ -1,25 +1,19 @@
-"""MDH-FL on soft labels that the server adds up and cannot read."""
+"""The server adds up soft labels that it cannot read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar
 
-from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
-from nvflare.apis.signal import Signal
 from torch import Tensor
 
-from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.encrypted import EncryptedSum, decrypt_sum, encrypt_tensors, find_key
-from grandrounds.federation.site.store import SiteStore
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.encrypted import EncryptedSum, find_key
 from grandrounds.methods.mutual.controller import MutualController
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
-from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES, MutualExecutor
+from grandrounds.methods.mutual.executor import SOFT_LABELS
 from grandrounds.methods.mutual.options import ExchangeOptions
-from grandrounds.methods.mutual.soft_labels import SoftLabels, recent, require_probabilities
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind
+from grandrounds.methods.mutual.soft_labels import SoftLabels, recent
+from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.paths import key_folders
 
@@ -100,68 +94,3 @@ class EncryptedController(MutualController):
     def new_exchange(self, per_epoch: int) -> SoftLabelExchange:
         """What receives ciphertexts and adds them up."""
         return EncryptedExchange(len(self.problem.classes), self.exchange, self._key)
-
-
-class EncryptedExecutor(MutualExecutor):
-    """Learns from the sum of all soft labels, which the sites alone can decrypt."""
-
-    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({SOFT_LABELS: ReleaseKind.ENCRYPTED_VALUES})
-
-    def work(
-        self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
-    ) -> tuple[Shareable, SiteStore]:
-        """Find the secret key, then do the task.
-
-        Raises:
-            ConfigurationError: if there is no key.
-        """
-        self._site = fl_ctx.get_identity_name()
-        self._key = find_key(key_folders(fl_ctx), self._site)
-        return super().work(task_name, payload, fl_ctx, abort_signal)
-
-    def on_result_released(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
-        """Nothing: ciphertexts leave unmodified or not at all."""
-
-    def release_of(self, encoded: Tensor) -> Release:
-        """The ciphertexts of the soft labels."""
-        contribution = encrypt_tensors({SOFT_LABELS: encoded}, self._site, self._key)
-        return Release(ReleaseKind.ENCRYPTED_VALUES, {VALUES: contribution})
-
-    def decoded_sum(
-        self,
-        encoded: Tensor,
-        rounds: Mapping[str, int],
-        weights: Mapping[str, float],
-        shape: tuple[int, int],
-        options: ExchangeOptions,
-    ) -> SoftLabels:
-        """The decrypted sum.
-
-        Raises:
-            MessageError: if it is damaged, not as large, or no sum of so many distributions of these contributors.
-        """
-        return decrypted_sum(encoded, self._key, rounds, weights, shape)
-
-
-def decrypted_sum(
-    packed: Tensor, key: bytes, rounds: Mapping[str, int], weights: Mapping[str, float], shape: tuple[int, int]
-) -> SoftLabels:
-    """The sum as a site reads it.
-
-    Args:
-        packed: as the server sends it.
-        key: the secret key.
-        rounds: the contributors, each with the exchange that its soft labels are from.
-        weights: of the contributors: one each.
-        shape: public images and classes.
-
-    Raises:
-        MessageError: if it is damaged, not as large, or no sum of so many distributions of these contributors.
-        ValueError: if rounds and weights do not fit.
-    """
-    name = "the sum of the encrypted soft labels"
-    total, roster = decrypt_sum(packed, key, {SOFT_LABELS: shape}, name, at_least=1)
-    if set(roster) != rounds.keys():
-        raise MessageError(f"{name} is of {', '.join(roster)}, expected {', '.join(rounds)}")
-    require_probabilities(total[SOFT_LABELS], *shape, name, parties=len(rounds))
-    return SoftLabels(total[SOFT_LABELS], dict(rounds), dict(weights))
