@@ -2,8 +2,8 @@
 
 Ten sites train the head of EfficientNet-Lite0 on features of every third image of HAM10000, as 128 principal components,
 divided with label skew (Dirichlet, alpha 1). One, two or four of them are hostile and know the model. The server's part is
-:class:`BoundedContributions` around the mean or the robust rule. Messages are left out. A quarter of the lesions is for tests.
-About a minute of CPU time without the features.
+:class:`BoundedContributions` around the mean or the robust rule. Messages are left out. A quarter of the lesions is for
+testing. About a minute of CPU time without the features.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Four keys on two sides: sites encrypt, the server adds, and only the sites can read the sum."""
+"""Keys on two sides: sites encrypt their soft labels, the server adds them up, and only the sites can read the sum."""
 
 import json
 import shutil
@@ -6,50 +6,39 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.assignments import parsed
-from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, decrypt_sum, write_keys
 from grandrounds.federation.server.record import read_events
 from grandrounds.methods.mutual.controller import MutualController
+from grandrounds.methods.mutual.encrypted.controller import EncryptedController
+from tests.federations import Federation, draw_hospitals, give_public_images
 
-tenseal = pytest.importorskip("tenseal")
+pytest.importorskip("tenseal")
 
-from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, decrypt_sum, write_keys  # noqa: E402
-from grandrounds.methods.mutual.encrypted.controller import EncryptedController  # noqa: E402
-
-pytestmark = pytest.mark.usefixtures("small_backbones")
 SITES = ["site-1", "site-2", "site-3"]
-PUBLIC_IMAGES, CLASSES, ROUNDS = 32, 4, 3
-BACKBONES = {"site-1": "compact", "site-2": "narrow", "site-3": "compact"}
-SMALL = [
-    f"controller.rounds={ROUNDS}",
-    "executor.pretrain_epochs=0.5",
-    "executor.local_epochs=0.5",
-    "executor.batch_size=8",
-    f"executor.backbones={json.dumps(BACKBONES)}",
-    "executor.device=cpu",
-]
+PUBLIC_IMAGES, CLASSES = 32, 4
+BACKBONES = {"site-1": "small", "site-2": "narrow", "site-3": "small"}
 
 
 @pytest.fixture(scope="module")
-def hospitals(tmp_path_factory, shared_cache):
-    folder = tmp_path_factory.mktemp("hospitals")
+def hospitals(tmp_path_factory, shared_cache, small_networks):
+    folder = draw_hospitals(tmp_path_factory.mktemp("hospitals"), SITES)
     for site in SITES:
-        phantom_site(site, folder, size=32, images=48, labelled=1.0)
-        drawn = phantom_site("public", folder / "drawn", size=32, images=PUBLIC_IMAGES).parent
-        shutil.copytree(drawn, folder / site / "public", dirs_exist_ok=True)
-        own = {"manifest": "manifest.csv", "root": "images.npz"}
-        public = {"manifest": "public/manifest.csv", "root": "public/images.npz", "public": True}
-        (folder / site / "grandrounds.json").write_text(json.dumps({"datasets": {"phantom": own, "public": public}}))
+        give_public_images(folder, site, PUBLIC_IMAGES)
     write_keys(folder, SITES)
     return folder
 
 
-def small(*assignments, name="mdhfl_he", preset=None):
-    job = load_job(name)
-    return with_preset(job, preset, parsed(job, [*SMALL, *assignments]))
+@pytest.fixture(scope="module")
+def go(hospitals):
+    options = ["controller.rounds=2", f"executor.backbones={json.dumps(BACKBONES)}"]
+    return Federation("mdhfl_he", SITES, hospitals, options)
+
+
+@pytest.fixture
+def copied(hospitals, tmp_path):
+    """A copy of the hospitals that a test may change."""
+    return shutil.copytree(hospitals, tmp_path / "hospitals")
 
 
 @pytest.fixture
@@ -82,14 +71,14 @@ def furthest(first, second):
 
 
 def test_the_sites_learn_what_they_learn_from_plain_soft_labels_and_the_server_reads_nothing(
-    run, hospitals, tmp_path, watched
+    go, hospitals, tmp_path, watched
 ):
-    # One exchange: the sums differ by the noise of the encryption, new in each run, and Adam's steps magnify it.
-    options = ("controller.rounds=2", f"executor.backbones={json.dumps(dict.fromkeys(SITES, 'compact'))}")
-    plain = run(small(*options, name="mdhfl"), tmp_path / "plain", SITES, sites_dir=hospitals)
+    # One exchange: the sums differ by the rounding of soft labels that travel in single precision.
+    same = f"executor.backbones={json.dumps(dict.fromkeys(SITES, 'small'))}"
+    plain = go(tmp_path / "plain", same, name="mdhfl")
     readable = watched[2, "site-1"].parts["soft_labels"]["values"].double()
-    alone = run(small(*options, name="mdhfl", preset="local"), tmp_path / "alone", SITES, sites_dir=hospitals)
-    hidden = run(small(*options), tmp_path / "hidden", SITES, sites_dir=hospitals)
+    alone = go(tmp_path / "alone", same, name="mdhfl", preset="local")
+    hidden = go(tmp_path / "hidden", same)
     assert furthest(hidden, plain) < 1e-3 < furthest(alone, plain) / 4
     assert not any("soft_label_entropy" in entry for entry in hidden.summary["rounds"])
     parts = [payload.parts["soft_labels"]["values"] for key, payload in watched.items() if key[0] == 2]
@@ -103,39 +92,33 @@ def test_the_sites_learn_what_they_learn_from_plain_soft_labels_and_the_server_r
     torch.testing.assert_close(total["soft_labels"] / len(SITES), readable, atol=1e-6, rtol=0)
 
 
-def test_a_server_with_the_secret_key_does_not_start(run, hospitals, tmp_path):
-    folder = tmp_path / "hospitals"
-    shutil.copytree(hospitals, folder)
-    shutil.copy(folder / "site-1" / SITE_KEY, folder / "server" / SERVER_KEY)
-    with pytest.raises(GrandRoundsError, match=r"server_context\.tenseal holds the secret key"):
-        run(small(), tmp_path / "run", SITES, sites_dir=folder)
+@pytest.mark.parametrize("change", ["the server has the secret key", "a site has a key of another federation"])
+def test_a_run_with_wrong_keys_ends(change, go, copied, tmp_path):
+    if change.startswith("the server"):
+        shutil.copy(copied / "site-1" / SITE_KEY, copied / "server" / SERVER_KEY)
+        reason = r"server_context\.tenseal holds the secret key"
+    else:
+        write_keys(tmp_path / "others", ["site-2"])
+        shutil.copy(tmp_path / "others" / "site-2" / SITE_KEY, copied / "site-2" / SITE_KEY)
+        reason = "cannot be added|have all sites the same key|sites gave a valid result"
+    with pytest.raises(GrandRoundsError, match=reason):
+        go(tmp_path / "run", folder=copied)
 
 
 @pytest.mark.parametrize(("key", "reason"), [(None, "there is none at"), (SERVER_KEY, "holds no secret key")])
-def test_a_site_without_the_secret_key_takes_no_part(key, reason, run, hospitals, tmp_path):
-    folder = tmp_path / "hospitals"
-    shutil.copytree(hospitals, folder)
-    (folder / "site-2" / SITE_KEY).unlink()
+def test_a_site_without_the_secret_key_takes_no_part(key, reason, go, copied, tmp_path):
+    (copied / "site-2" / SITE_KEY).unlink()
     if key:
-        shutil.copy(folder / "server" / key, folder / "site-2" / SITE_KEY)
-    found = run(small("controller.rounds=2"), tmp_path / "run", SITES, sites_dir=folder)
+        shutil.copy(copied / "server" / key, copied / "site-2" / SITE_KEY)
+    found = go(tmp_path / "run", folder=copied)
     dropped = {event["site"]: event["reason"] for event in read_events(found.results) if event["event"] == "dropped"}
     assert set(dropped) == {"site-2"}
     assert reason in dropped["site-2"]
 
 
-def test_keys_of_another_federation_give_a_sum_that_no_site_accepts(run, hospitals, tmp_path):
-    folder = tmp_path / "hospitals"
-    shutil.copytree(hospitals, folder)
-    write_keys(tmp_path / "others", ["site-2"])
-    shutil.copy(tmp_path / "others" / "site-2" / SITE_KEY, folder / "site-2" / SITE_KEY)
-    with pytest.raises(GrandRoundsError):
-        run(small("controller.rounds=2"), tmp_path / "run", SITES, sites_dir=folder)
-
-
 @pytest.mark.parametrize(
     "assignment", ["controller.content=logits", "controller.weighting=ccr", "controller.wire=uint8"]
 )
-def test_values_that_cannot_be_encrypted_are_refused(assignment, run, hospitals, tmp_path):
+def test_values_that_cannot_be_encrypted_are_refused(assignment, go, tmp_path):
     with pytest.raises(ConfigurationError, match="where soft labels are encrypted"):
-        run(small(assignment), tmp_path, SITES, sites_dir=hospitals)
+        go(tmp_path, assignment)
