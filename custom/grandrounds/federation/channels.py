@@ -51,9 +51,9 @@ JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """The form of an id that FLARE gives a job."""
 JOB_MODULES = ("worker_process", "runner_process")
 """FLARE's modules that run a job at a site and at the server."""
-GRACE_SECONDS = 60.0
+PARENT_GRACE_SECONDS = 60.0
 """In which FLARE ends the process in its own way."""
-POLL_SECONDS = 1.0
+PARENT_POLL_SECONDS = 1.0
 
 
 def is_job_id(name: object) -> bool:
@@ -179,7 +179,7 @@ def runs_a_job() -> bool:
     return Path(sys.argv[0]).stem in JOB_MODULES
 
 
-def end_with_parent(grace: float = GRACE_SECONDS, poll: float = POLL_SECONDS) -> None:
+def end_with_parent(grace: float = PARENT_GRACE_SECONDS, poll: float = PARENT_POLL_SECONDS) -> None:
     """End this process when its parent has been gone for ``grace`` seconds.
 
     FLARE 2.9 does so too, but not where a site's process dies while a job starts: the job's process then reports to it for

@@ -17,7 +17,7 @@ from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.paths import key_folders
 
-FIXED = {"content": "probabilities", "weighting": "uniform", "wire": "fp32"}
+ENCRYPTED_OPTIONS = {"content": "probabilities", "weighting": "uniform", "wire": "fp32"}
 
 
 class EncryptedExchange(SoftLabelExchange):
@@ -67,7 +67,7 @@ class EncryptedController(MutualController):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name, value in FIXED.items():
+        for name, value in ENCRYPTED_OPTIONS.items():
             if getattr(self.exchange, name) != value:
                 raise ConfigurationError(
                     f"{name} must be {value} where soft labels are encrypted, got {getattr(self.exchange, name)}"
