@@ -15,7 +15,8 @@ from grandrounds.checks import require_at_least, require_fraction
 from grandrounds.data.families import DATASETS
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.make import make_partition
-from grandrounds.deployment.jobs import check_job, load_job, with_options
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import GrandRoundsError
 from grandrounds.models.registry import build_model
@@ -47,7 +48,7 @@ SET = {
 
 
 def checked(name, *assignments, preset=None):
-    check_job(with_options(with_preset(load_job(name), preset), list(assignments)))
+    with_options(with_preset(load_job(name), preset), list(assignments)).checked()
 
 
 def manifest(folder, text):
