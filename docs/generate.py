@@ -1,4 +1,4 @@
-"""Write the generated pages of the reference: python docs/generate.py."""
+"""Write the generated pages of the reference, and what the jobs state: python docs/generate.py."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import typer
 from typer.cli import get_docs_for_click
 
 from grandrounds.cli import build_app
+from grandrounds.deployment.changes import generated
+from grandrounds.deployment.jobs import job_names
 from grandrounds.deployment.option_reference import option_reference
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -51,3 +53,6 @@ def pages() -> dict[str, str]:
 if __name__ == "__main__":
     for name, text in pages().items():
         (REFERENCE / name).write_text(text, encoding="utf-8")
+    for job in job_names():
+        for path, text in generated(job).items():
+            path.write_text(text, encoding="utf-8")

@@ -24,6 +24,7 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -82,6 +83,16 @@ def Min(value: float) -> Range:  # noqa: N802 - reads as a type beside Annotated
     return Range(minimum=value)
 
 
+class Tier(StrEnum):
+    """Who needs to know an option; without one in its annotation it is for experts."""
+
+    BASIC = "basic"
+    METHOD = "method"
+    EXPERT = "expert"
+
+
+BASIC, METHOD = Tier.BASIC, Tier.METHOD
+"""What everyone decides who runs a job; and what makes its method."""
 POSITIVE = Range(0, open_minimum=True)
 FRACTION = Range(0, 1)
 
@@ -95,6 +106,7 @@ class OptionInfo(NamedTuple):
         range: its bounds in words; empty if there are none.
         default: as JSON would write it; ``MISSING`` if the option has none.
         meaning: its one-line description.
+        tier: who needs to know it.
     """
 
     name: str
@@ -102,6 +114,7 @@ class OptionInfo(NamedTuple):
     range: str
     default: Any
     meaning: str
+    tier: Tier = Tier.EXPERT
 
     @property
     def allowed(self) -> str:
@@ -126,8 +139,8 @@ class Options:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        for name, (annotation, bounds, _) in annotations_of(type(self)).items():
-            require_value(getattr(self, name), annotation, bounds, self.prefix + name)
+        for name, known in annotations_of(type(self)).items():
+            require_value(getattr(self, name), known.type, known.bounds, self.prefix + name)
         self.check()
 
     def check(self) -> None:
@@ -182,14 +195,14 @@ def describe(group: type) -> list[OptionInfo]:
         >>> @dataclass(frozen=True)
         ... class Steps(Options):
         ...     steps: Annotated[int, "local steps in a round", Min(1)] = 26
-        >>> describe(Steps)
-        [OptionInfo(name='steps', type='an integer', range='at least 1', default=26, meaning='local steps in a round')]
+        >>> describe(Steps)[0][:5]
+        ('steps', 'an integer', 'at least 1', 26, 'local steps in a round')
     """
     known = annotations_of(group)
     return [
         OptionInfo(field.name, _description(known[field.name].type), str(known[field.name].bounds or ""),
                    field.default if field.default_factory is MISSING else field.default_factory(),
-                   known[field.name].meaning)
+                   known[field.name].meaning, known[field.name].tier)
         for field in fields(group)
     ]  # fmt: skip
 
@@ -330,11 +343,12 @@ def _keywords(component: type) -> dict[str, tuple[inspect.Parameter, Any]]:
 
 
 class Annotation(NamedTuple):
-    """What the annotation of an option holds: its type, its bounds if it has some, and its meaning."""
+    """What the annotation of an option holds: its type, its bounds if it has some, its meaning, and who needs to know it."""
 
     type: Any
     bounds: Range | None
     meaning: str
+    tier: Tier = Tier.EXPERT
 
 
 def annotations_of(group: type) -> Mapping[str, Annotation]:
@@ -353,7 +367,9 @@ def _annotation(hint: Any) -> Annotation:
         return Annotation(hint, None, "")
     annotation, *extras = get_args(hint)
     bounds = next((extra for extra in extras if isinstance(extra, Range)), None)
-    return Annotation(annotation, bounds, next((extra for extra in extras if isinstance(extra, str)), ""))
+    tier = next((extra for extra in extras if isinstance(extra, Tier)), Tier.EXPERT)
+    meaning = next((extra for extra in extras if isinstance(extra, str) and not isinstance(extra, Tier)), "")
+    return Annotation(annotation, bounds, meaning, tier)
 
 
 def fits(value: Any, annotation: Any) -> bool:

@@ -9,23 +9,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from grandrounds.commands import completion
 from grandrounds.commands.options import Json, SimulatedJobArguments, takes
 from grandrounds.console.output import results, say, say_json
+from grandrounds.errors import UsageError
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
 
-JOBS_HELP = """List the jobs that come with the package and their presets, or all options of one job.
+JOBS_HELP = """List the jobs that come with the package and their presets, or the options of one job.
+
+Without --all only those options are listed that every run decides on, or that make the method.
 
 [bold]Examples[/bold]
 
 \b
   grandrounds jobs
   grandrounds jobs mdhfl
+  grandrounds jobs mdhfl --all
+  grandrounds jobs mdhfl --preset rhfl --changes
   grandrounds jobs --json
 """
 BUILD_HELP = """Write a job's folder for FLARE's own tools.
@@ -63,18 +68,30 @@ class What(StrEnum):
 def jobs(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[JOB]", help="A job, of which all options are shown.", autocompletion=completion.job),
+        typer.Argument(metavar="[JOB]", help="A job, of which options are shown.", autocompletion=completion.job),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show all options of the job.")] = False,
+    changes: Annotated[bool, typer.Option("--changes", help="Show what the job changes of its defaults.")] = False,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Show the job with named options, as simulate has it.", autocompletion=completion.preset),
     ] = None,
     json: Json = False,
 ) -> None:
     """List the jobs, or the options of one."""
     from grandrounds.deployment.jobs import job_names, load_job
+    from grandrounds.deployment.presets import with_preset
 
-    described = [describe(load_job(job)) for job in ([name] if name else job_names())]
+    if name is None and (every or changes or preset):
+        raise UsageError("--all, --changes and --preset need a job")
+    found = [with_preset(load_job(job), preset) for job in ([name] if name else job_names())]
+    described = [describe(job) for job in found]
     if json:
         say_json(described)
+    elif name and changes:
+        _show_changes(found[0])
     elif name:
-        _show_options(name)
+        _show_options(name, found[0], every)
     else:
         _show_jobs(described)
 
@@ -104,33 +121,57 @@ def _show_jobs(described: Sequence[dict[str, Any]]) -> None:
     say(console, "options of a job: grandrounds jobs JOB; to run it: grandrounds simulate JOB --preset PRESET")
 
 
-def _show_options(name: str) -> None:
-    from grandrounds.deployment.jobs import load_job
+def _show_changes(job: Job) -> None:
+    from grandrounds.deployment.assignments import assignment, shown
+    from grandrounds.deployment.changes import changes_of
+    from grandrounds.deployment.presets import values_in
+    from grandrounds.options import option_defaults
+
+    console = results()
+    for (part, option), value in values_in(changes_of(job)).items():
+        defaults = option_defaults(job.component(part))
+        remark = f"default {shown(defaults[option])}" if option in defaults else "no default"
+        say(console, f"{assignment((part, option), value)}   ({remark})")
+
+
+def _show_options(name: str, job: Job, every: bool) -> None:
+    from grandrounds.deployment.assignments import shown
     from grandrounds.deployment.option_reference import options_of
     from grandrounds.deployment.presets import presets_of
+    from grandrounds.options import Tier
 
-    job, console = load_job(name), results()
+    console = results()
     about = ": ".join(filter(None, [job.name, job.meta.get("summary"), job.meta.get("paper")]))
-    table = Table("option", "default", "may be", "meaning", title=about, title_justify="left")
+    table = Table(
+        Column("option", no_wrap=True),
+        *(Column(title, overflow="fold") for title in ("value", "meaning")),
+        title=about,
+        title_justify="left",
+    )
+    left_out = 0
     presets = presets_of(job)
     for part in ("controller", "executor", "problem"):
         values = job.options(part)
         for info in options_of(job, part):
+            if not every and info.tier is Tier.EXPERT:
+                left_out += 1
+                continue
             value = values.get(info.name, info.default)
             named = {
-                preset: parts[part][info.name] for preset, parts in presets.items() if info.name in parts.get(part, {})
+                preset: parts[part][info.name]
+                for preset, parts in presets.items()
+                if parts.get(part, {}).get(info.name, value) != value
             }
-            default = "\n".join([_text(value), *(f"{preset}: {_text(other)}" for preset, other in named.items())])
-            table.add_row(f"{part}.{info.name}", Text(default), Text(info.allowed), Text(info.meaning))
+            cell = "\n".join([shown(value), *(f"{preset}: {shown(other)}" for preset, other in named.items())])
+            meaning = f"{info.meaning} ({info.allowed})" if every else info.meaning
+            table.add_row(f"{part}.{info.name}", Text(cell), Text(meaning))
         table.add_section()
     console.print(table)
+    if left_out:
+        say(console, f"{left_out} more options: grandrounds jobs {name} --all")
     say(console, f"to change an option: grandrounds simulate {name} --set PART.OPTION=VALUE")
     if presets:
         say(console, f"to use a preset: grandrounds simulate {name} --preset {next(iter(presets))}; list shows all")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json_text.dumps(value)
 
 
 @takes(SimulatedJobArguments)

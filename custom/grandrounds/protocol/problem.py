@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import Min, Options, Range
+from grandrounds.options import BASIC, Min, Options, Range
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE, task_named
 
@@ -136,17 +136,17 @@ class Problem(Options):
 
     prefix: ClassVar[str] = "problem."
 
-    dataset: Annotated[str, "the name under which each site's grandrounds.json knows its data; never a path"]
+    dataset: Annotated[str, "the name under which each site's grandrounds.json knows its data; never a path", BASIC]
     classes: Annotated[tuple[str, ...], "the vocabulary; a label's index in it is its number everywhere"]
-    image_size: Annotated[int, "side of the square images, in pixels", Min(1)] = 64
+    image_size: Annotated[int, "side of the square images, in pixels", Min(1), BASIC] = 64
     channels: Annotated[Literal[1, 3], "1 (grey) or 3 (colour)"] = 3
-    backbone: Annotated[str, "a name of the model registry"] = "compact"
+    backbone: Annotated[str, "a name of the model registry", BASIC] = "compact"
     norm: Annotated[Norm, NORM_MEANING] = "batch"
     dropout: Annotated[float | None, "rate; null is the backbone's own", DROPOUT] = None
     dropout_at: Annotated[DropoutAt, "before the last linear layer, or inside the layers (densenet121 only)"] = "head"
     head: Annotated[str, HEAD_MEANING] = LINEAR
     weights: Annotated[
-        str | None, "null, imagenet, a name of the weights folder, or a file that only the server reads"
+        str | None, "null, imagenet, a name of the weights folder, or a file that only the server reads", BASIC
     ] = None
     intensities: Annotated[Intensities, INTENSITIES_MEANING] = "auto"
     trainable: Annotated[str, TRAINABLE_MEANING] = TRAIN_ALL

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.metrics import selectable_metrics
 from grandrounds.federation.server.sites import require_names
-from grandrounds.options import Min, Options
+from grandrounds.options import BASIC, Min, Options
 from grandrounds.protocol.messages import require_run_name
 from grandrounds.protocol.tasks import task_of
 from grandrounds.protocol.tensors import FULL, UpdatePrecision
@@ -23,11 +23,13 @@ class RunOptions(Options):
     identifies_run: ClassVar[bool] = False
 
     problem: Annotated[dict[str, Any], "what is learnt: data set, classes, images and network"]
-    rounds: Annotated[int, "number of rounds in all; a resumed run does the missing ones", Min(1)]
+    rounds: Annotated[int, "number of rounds in all; a resumed run does the missing ones", Min(1), BASIC]
     run_name: Annotated[str, "names the run's state on all parties"] = "run"
     sites_per_round: Annotated[int | None, "sites that train in a round; null for all"] = None
-    min_sites: Annotated[int, "sites that must be there at the start and give an update in every round", Min(1)] = 1
-    seed: Annotated[int, "seed of the whole run, sites included"] = 0
+    min_sites: Annotated[
+        int, "sites that must be there at the start and give an update in every round", Min(1), BASIC
+    ] = 1
+    seed: Annotated[int, "seed of the whole run, sites included", BASIC] = 0
     round_timeout: Annotated[float, "seconds that a round may take, waiting for a free machine included"] = 3600.0
     grace: Annotated[float | None, "seconds for stragglers once min_sites have answered; null: until the timeout"] = (
         None

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from grandrounds.data.images.augmentation import view_named
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import POSITIVE, Min, Options
+from grandrounds.options import BASIC, METHOD, POSITIVE, Min, Options
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.seeding import numpy_generator
 
@@ -30,10 +30,10 @@ NOISE_LEVEL = 0.001
 class ScheduleOptions(Options):
     """Epochs of iterations."""
 
-    iterations: Annotated[int, "Q, iterations of an epoch, the same at all sites", Min(1)] = 120
+    iterations: Annotated[int, "Q, iterations of an epoch, the same at all sites", Min(1), BASIC] = 120
     pace: Annotated[int, "tau, iterations between two communications", Min(1)] = 40
     warm_up: Annotated[int, "epochs without alignment and curriculum", Min(0)] = 5
-    learning_rate: Annotated[float, "of classification; default of the other two optimizers", POSITIVE] = 1e-5
+    learning_rate: Annotated[float, "of classification; default of the other two optimizers", POSITIVE, BASIC] = 1e-5
 
     def warmed_up(self, epoch: int) -> bool:
         """Whether an epoch, counted from 1, uses alignment and curriculum (the paper's e > 5)."""
@@ -58,6 +58,7 @@ class EncoderAlignmentOptions(Options):
     update: Annotated[
         Literal["summed", "joint", "pair_sequential", "as_released", "moments"],
         "which steps align the encoder, see above",
+        METHOD,
     ] = "summed"
     weight: Annotated[float, "weight of alignment beside classification, with update=joint or moments", POSITIVE] = 1.0
     alignment_learning_rate: Annotated[
@@ -132,10 +133,10 @@ class CurriculumOptions(Options):
 class MethodOptions(Options):
     """The parts of the method. Images are never augmented to find out what is forgotten."""
 
-    alignment: Annotated[bool, "align encoders after the warm-up"] = True
-    curriculum: Annotated[bool, "train on forgotten images first after the warm-up"] = True
+    alignment: Annotated[bool, "align encoders after the warm-up", METHOD] = True
+    curriculum: Annotated[bool, "train on forgotten images first after the warm-up", METHOD] = True
     averaged: Annotated[
-        Averaged, "what is shared: all, all but normalisation layers (local_norm) or their running statistics"
+        Averaged, "what is shared: all, all but normalisation layers (local_norm) or their running statistics", METHOD
     ] = "all"
     labels: Annotated[
         Literal["labelled", "all"], "labels used: those of the labelled part, or every known one of the training part"
@@ -155,7 +156,9 @@ class WeightNoiseOptions(Options):
     """The noise on the weights that a site sends; ``none`` is for where the site's privacy filters add theirs."""
 
     weight_noise: Annotated[
-        Literal["relative", "absolute", "none"], "a fraction of each tensor's deviation (code), or one variance (paper)"
+        Literal["relative", "absolute", "none"],
+        "a fraction of each tensor's deviation (code), or one variance (paper)",
+        METHOD,
     ] = "relative"
     weight_noise_level: Annotated[float, "the fraction or variance; the paper tries 0, 0.001, 0.01, 0.1", Min(0)] = (
         NOISE_LEVEL
@@ -169,6 +172,7 @@ class EmbeddingNoiseOptions(Options):
     embedding_noise: Annotated[
         Literal["relative", "absolute", "clipped"],
         "a fraction of their deviation (code), a variance (paper), or multiple of the clip",
+        METHOD,
     ] = "relative"
     embedding_noise_level: Annotated[float, "the fraction, the variance or the multiple", POSITIVE] = NOISE_LEVEL
     embedding_clip: Annotated[

@@ -21,7 +21,7 @@ from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.feddf.fusion import FusionOptions, distil, ensemble_soft_labels, means_by_architecture
 from grandrounds.methods.mutual.controller import DeliveringController
 from grandrounds.models.registry import build_model
-from grandrounds.options import Options
+from grandrounds.options import METHOD, Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
 from grandrounds.protocol.names import SERVER
@@ -35,7 +35,7 @@ from grandrounds.seeding import numpy_generator
 class PublicSetOptions(Options):
     """Where the public images are."""
 
-    public: Annotated[str, "the name under which the server knows the public images"] = PUBLIC
+    public: Annotated[str, "the name under which the server knows the public images", METHOD] = PUBLIC
 
 
 class FusionController(DeliveringController):

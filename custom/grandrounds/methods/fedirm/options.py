@@ -13,7 +13,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedirm.loss import RampKind
 from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, RelationAverage, RelationSource
 from grandrounds.methods.fedirm.uncertainty import ALPHA, DRAWS
-from grandrounds.options import FRACTION, POSITIVE, Min, Options, Range
+from grandrounds.options import BASIC, FRACTION, METHOD, POSITIVE, Min, Options, Range
 
 Teacher = Literal["ema_persistent", "ema_reset", "none"]
 Objective = Literal["fedirm", "self_training"]
@@ -29,7 +29,9 @@ class ServerOptions(Options):
     A ``min_support`` of 0 counts every row that its site releases, the uniform ones of absent classes, too (paper and code).
     """
 
-    unlabelled_start: Annotated[int | None, "first round of unlabelled sites (from 0); null: never", Min(0)] = 21
+    unlabelled_start: Annotated[int | None, "first round of unlabelled sites (from 0); null: never", Min(0), METHOD] = (
+        21
+    )
     min_support: Annotated[int, "minimum number of patients of a class at a site for its row to count", Min(0)] = (
         MIN_SUPPORT
     )
@@ -46,9 +48,9 @@ class ServerOptions(Options):
 class ClientOptions(Options):
     """Local training with Adam, the same at all sites."""
 
-    batch_size: Annotated[int, "images per step", Min(2)] = 48
+    batch_size: Annotated[int, "images per step", Min(2), BASIC] = 48
     epochs: Annotated[int, "passes over the site's images in a round", Min(1)] = 1
-    steps: Annotated[int | None, "steps in a round instead, the same at every site", Min(1)] = None
+    steps: Annotated[int | None, "steps in a round instead, the same at every site", Min(1), BASIC] = None
     weight_decay: Annotated[float, "coupled (L2) weight decay", Min(0)] = 5e-4
     betas: Annotated[tuple[float, float], "Adam's betas", Range(0, 1, open_maximum=True)] = (0.9, 0.999)
     clip_norm: Annotated[float | None, "bound on the norm of a step's gradient; null clips nothing", POSITIVE] = None
@@ -100,7 +102,7 @@ class RelationOptions(Options):
 class LabelledOptions(Options):
     """Training of labelled sites."""
 
-    learning_rate: Annotated[float, "Adam's, in the first rounds", POSITIVE] = 2e-4
+    learning_rate: Annotated[float, "Adam's, in the first rounds", POSITIVE, BASIC] = 2e-4
     later_learning_rate: Annotated[
         float | None, "from round learning_rate_change on; null: constant (authors' code: 3e-4)", POSITIVE
     ] = None
@@ -140,7 +142,7 @@ class UnlabelledOptions(Options):
     consistency_divisor: Annotated[Divisor, "divisor of consistency on short batches (authors' code: batch_size)"] = (
         "images"
     )
-    relation_weight: Annotated[float, "rho; 0 is Fed-Consistency", Min(0)] = 0.5
+    relation_weight: Annotated[float, "rho; 0 is Fed-Consistency", Min(0), METHOD] = 0.5
     ramp_length: Annotated[float, "rounds (with several epochs: epochs) until the loss has its full weight", Min(0)] = (
         30.0
     )
@@ -151,7 +153,9 @@ class UnlabelledOptions(Options):
         float | None,
         "h, entropy in nats below which a prediction is certain; null: ln 2 of classes, 0.45 of findings (about 0.83 sure)",
         Min(0),
+        METHOD,
     ] = None
-    min_confidence: Annotated[float, "minimum probability of a certain prediction", FRACTION] = 0.0
+    min_confidence: Annotated[float, "minimum probability of a certain prediction, also in self-training", FRACTION] = (
+        0.0
+    )
     bn_updates: Annotated[NormUpdates, "updates of running statistics per step"] = "once"
-    self_training_confidence: Annotated[float, "minimum confidence of a pseudo-label in self-training", FRACTION] = 0.0

@@ -21,7 +21,7 @@ from grandrounds.federation.server.aggregate import Aggregator
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.models.registry import build_model
-from grandrounds.options import Min, Options
+from grandrounds.options import METHOD, Min, Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State
 from grandrounds.seeding import numpy_generator
@@ -99,8 +99,8 @@ class ConsensusOptions(Options):
     command for skin lesions and 700 images per site all weights are equal (their commands for SVHN and CIFAR-100 have 1e4).
     """
 
-    subsets: Annotated[int, "subsets of the participants", Min(1)] = 3
-    subset_size: Annotated[int, "sites in each subset", Min(1)] = 5
+    subsets: Annotated[int, "subsets of the participants", Min(1), METHOD] = 3
+    subset_size: Annotated[int, "sites in each subset", Min(1), METHOD] = 5
     distance_scale: Annotated[float, "beta: how fast weights fall with distance; 0 is federated averaging", Min(0)] = (
         1e4
     )

@@ -289,7 +289,7 @@ def self_train(
     rows, task = context.data.rows("unlabelled"), context.problem.kind
     with context.autocast():
         confidence, predicted = predict(network, lambda batch: context.views(batch, "none"), rows, task).max(dim=1)
-    confident = (confidence >= options.self_training_confidence).numpy()
+    confident = (confidence >= options.min_confidence).numpy()
     kept, labels = rows[confident], predicted.numpy()[confident]
     metrics = {"loss": 0.0, "kept": len(kept) / len(rows), "samples": float(len(rows))}
     truth = context.data.labels[kept]

@@ -9,7 +9,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedperl.loss import ConsistencyReduction
 from grandrounds.methods.fedperl.peer_selection import VALIDATED, GateScale, PeerChoice, Policy
 from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation
-from grandrounds.options import FRACTION, Min, Options
+from grandrounds.options import FRACTION, METHOD, Min, Options
 
 Newcomers = Literal["none", "random"]
 
@@ -26,7 +26,7 @@ class PeerOptions(Options):
     ``feature_scaling`` models with a common initialisation have cosines of almost 1.
     """
 
-    peers: Annotated[int, "T, the maximum number of peers; 0 is SSFL", Min(0)] = 2
+    peers: Annotated[int, "T, the maximum number of peers; 0 is SSFL", Min(0), METHOD] = 2
     peer_choice: Annotated[PeerChoice, "how candidates are selected"] = "similar"
     policy: Annotated[Policy, "which candidates pass"] = "none"
     gate: Annotated[float, "rho, the threshold of a gated policy", FRACTION] = 0.0
@@ -84,6 +84,6 @@ class PeerLearningOptions(Options):
     divergence on these images as consistency (FedMatch).
     """
 
-    consistency_weight: Annotated[float, "gamma of Eq. 9; 0 equals the authors' code", Min(0)] = 0.01
+    consistency_weight: Annotated[float, "gamma of Eq. 9; 0 equals the authors' code", Min(0), METHOD] = 0.01
     consistency_reduction: Annotated[ConsistencyReduction, "mean over classes, or the squared norm as printed"] = "mean"
     peer_agreement: Annotated[Literal["mean", "unanimous", "vote"], "how pseudo-labels are agreed on"] = "mean"

@@ -23,7 +23,7 @@ from grandrounds.federation.site.training import Meter, OptimizerStep, require_f
 from grandrounds.methods.fixmatch.teacher import Expectations, Teacher, mean_predictions
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions, labelled_rows
 from grandrounds.models.norm import fixed_statistics, statistics_untouched
-from grandrounds.options import FRACTION, Min, Options, Range
+from grandrounds.options import FRACTION, METHOD, Min, Options, Range
 from grandrounds.protocol.task import PseudoLabels, Reduction
 from grandrounds.protocol.tensors import at_least_single
 
@@ -41,9 +41,9 @@ class SemiSupervisedOptions(Options):
     """What FixMatch adds to supervised training."""
 
     threshold: Annotated[
-        float, "minimum confidence of a pseudo-label (FedPerl: 0.6 federated, 0.9 alone)", FRACTION
+        float, "minimum confidence of a pseudo-label (FedPerl: 0.6 federated, 0.9 alone)", FRACTION, METHOD
     ] = 0.6
-    unsupervised_weight: Annotated[float, "factor of the unsupervised loss (FedPerl: beta = 0.5)", Min(0)] = 0.5
+    unsupervised_weight: Annotated[float, "factor of the unsupervised loss (FedPerl: beta = 0.5)", Min(0), METHOD] = 0.5
     unsupervised_reduction: Annotated[
         Reduction, "mean over accepted images (FedPerl's code) or over the batch (FixMatch)"
     ] = "accepted_mean"

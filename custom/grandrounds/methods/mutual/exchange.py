@@ -113,7 +113,7 @@ class SoftLabelExchange:
         previous, current = [before for before, _ in pairs if before is not None], [now for _, now in pairs]
         if len(previous) < len(sites):
             return dict(zip(sites, equal_weights(len(sites)), strict=True))
-        strength = STRENGTHS[weighting] if self._options.strength is None else self._options.strength
+        strength = STRENGTHS[weighting]
         if weighting == "ccr":
             weights = ccr_weights(previous, current, strength)
         else:

@@ -85,7 +85,6 @@ class MutualLearner:
             self._public.images,
             np.sort(part),
             self._context,
-            batch_size=options.prediction_batch,
             statistics=options.teacher_statistics,
             content=exchange.content,
         )

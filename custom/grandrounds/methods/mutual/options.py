@@ -14,7 +14,7 @@ from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.loss import LABEL_FLOOR
 from grandrounds.methods.mutual.soft_labels import WireFormat
-from grandrounds.options import POSITIVE, Min, Options, Range
+from grandrounds.options import BASIC, METHOD, POSITIVE, Min, Options, Range
 
 Content = Literal["probabilities", "logits", "none"]
 Weighting = Literal["uniform", "ccr", "eccr"]
@@ -22,7 +22,7 @@ Alignment = Literal["divergence", "digest", "none"]
 Statistics = Literal["eval", "batch"]
 
 STRENGTHS: Mapping[str, float] = {"ccr": 0.5, "eccr": 1.2}
-"""Default strength of client confidence, as in the authors' code of RHFL and of RHFL+."""
+"""Strength of client confidence, as in the authors' code of RHFL and of RHFL+."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class ExchangeOptions(Options):
         Content, "what sites publish: probabilities (MDH-FL, RHFL), logits (FedMD) or none (nothing leaves a site)"
     ] = "probabilities"
     wire: Annotated[WireFormat, "format of soft labels in both directions; uint8 is for probabilities"] = "fp32"
-    weighting: Annotated[Weighting, "uniform (MDH-FL), or client confidence: ccr (RHFL), eccr (RHFL+)"] = "uniform"
-    strength: Annotated[float | None, "strength of client confidence; null is the default of the method", Min(0)] = None
+    weighting: Annotated[Weighting, "uniform (MDH-FL), or client confidence: ccr (RHFL), eccr (RHFL+)", METHOD] = (
+        "uniform"
+    )
     max_age: Annotated[int, "maximum age, in exchanges, of the soft labels of an absent site", Min(0)] = 0
     chunk: Annotated[
         int | None,
@@ -42,9 +43,9 @@ class ExchangeOptions(Options):
         Min(1),
     ] = None
     per_round: Annotated[int | None, "public images per epoch, drawn anew for each; null is all", Min(1)] = None
-    public_batch: Annotated[int, "public images per batch of the alignment; incomplete batches are skipped", Min(2)] = (
-        16
-    )
+    public_batch: Annotated[
+        int, "public images per batch of the alignment; incomplete batches are skipped", Min(2), METHOD
+    ] = 16
 
     def check(self) -> None:
         """Refuse a format or weighting that does not fit the content, and old soft labels about other images."""
@@ -64,7 +65,7 @@ class ExchangeOptions(Options):
 class ContributorOptions(Options):
     """Whose soft labels are used, on which images. With two contributors, each learns the soft labels of the other."""
 
-    public: Annotated[str, "the name under which sites know the public images"] = PUBLIC_NAME
+    public: Annotated[str, "the name under which sites know the public images", METHOD] = PUBLIC_NAME
     min_contributors: Annotated[
         int, "minimum number of sites with a weight above zero in a sum that is sent", Min(2)
     ] = 2
@@ -98,7 +99,6 @@ class AlignmentOptions(Options):
     teacher_statistics: Annotated[
         Statistics, "batch norm in predictions: running statistics (eval), or those of the batch (RHFL)"
     ] = "eval"
-    prediction_batch: Annotated[int, "public images per batch of predictions", Min(2)] = 256
     final_phase: Annotated[
         Literal["local_training", "alignment"],
         "how a run ends: with local training (RHFL's code) or alignment (MDH-FL)",
@@ -116,6 +116,7 @@ class LocalOptions(Options):
     loss: Annotated[
         Literal["symmetric", "cross_entropy", "refined"],
         "symmetric (MDH-FL, RHFL), cross_entropy, or refined (RHFL+; pre-training and client confidence: symmetric)",
+        METHOD,
     ] = "symmetric"
     ce_weight: Annotated[
         float | None, "weight of the cross-entropy; null is 0.1 for symmetric and 0.4 for refined", Min(0)
@@ -132,10 +133,12 @@ class LocalOptions(Options):
         "log class shares of the site's labels that local training adds to the logits, times this; 0 adds none",
         Min(0),
     ] = 0.0
-    batch_size: Annotated[int, "images per batch; incomplete batches are skipped", Min(2)] = 16
-    learning_rate: Annotated[float, "learning rate of Adam, which starts anew in every round", POSITIVE] = 1e-3
-    local_epochs: Annotated[float, "passes over the local images per epoch; may be a fraction", POSITIVE] = 1.0
-    pretrain_epochs: Annotated[float, "passes before the first exchange; 0 starts from random weights", Min(0)] = 40.0
+    batch_size: Annotated[int, "images per batch; incomplete batches are skipped", Min(2), BASIC] = 16
+    learning_rate: Annotated[float, "learning rate of Adam, which starts anew in every round", POSITIVE, BASIC] = 1e-3
+    local_epochs: Annotated[float, "passes over the local images per epoch; may be a fraction", POSITIVE, BASIC] = 1.0
+    pretrain_epochs: Annotated[
+        float, "passes before the first exchange; 0 starts from random weights", Min(0), METHOD
+    ] = 40.0
     local_view: Annotated[
         str,
         "view: none, turns (flips and quarter turns), or weak (rotation and jitter too)",

@@ -8,13 +8,14 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from grandrounds.data.site import Part, SiteData
-from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.methods.statistics.summaries import GREY_LEVELS, class_counts, intensity_shares, size_counts
-from grandrounds.options import Min, Options
+from grandrounds.methods.statistics.summaries import class_counts, intensity_shares, size_counts
+from grandrounds.options import METHOD, Min, Options
 from grandrounds.protocol.messages import Payload, Result
 
+HISTOGRAM_BINS = 16
+"""Bins of the intensity histogram."""
 STATISTICS_PARTS: tuple[Part, ...] = ("labelled", "val", "test")
 
 
@@ -22,13 +23,7 @@ STATISTICS_PARTS: tuple[Part, ...] = ("labelled", "val", "test")
 class StatisticsOptions(Options):
     """What a site reports of its data; its own ``privacy.min_support`` applies if it is higher than ``min_count``."""
 
-    min_count: Annotated[int, "minimum number of patients per value", Min(1)] = 10
-    bins: Annotated[int, "bins of the intensity histogram; divides 256", Min(1)] = 16
-
-    def check(self) -> None:
-        """Refuse bins of unequal width."""
-        if GREY_LEVELS % self.bins:
-            raise ConfigurationError(f"bins must divide {GREY_LEVELS}, got {self.bins}")
+    min_count: Annotated[int, "minimum number of patients per value", Min(1), METHOD] = 10
 
 
 class StatisticsExecutor(SiteExecutor):
@@ -49,7 +44,7 @@ class StatisticsExecutor(SiteExecutor):
         """Compute the statistics; values with too few patients are missing, and no number of samples is reported."""
         min_count = max(self.statistics.min_count, context.data.min_support)
         counts = _counts(context.data, min_count)
-        return Result(metrics={**counts, **_histograms(context.data, min_count, self.statistics.bins)})
+        return Result(metrics={**counts, **_histograms(context.data, min_count)})
 
 
 def _counts(data: SiteData, min_count: int) -> dict[str, float]:
@@ -64,8 +59,8 @@ def _counts(data: SiteData, min_count: int) -> dict[str, float]:
     return found
 
 
-def _histograms(data: SiteData, min_count: int, bins: int) -> dict[str, float]:
-    shares = intensity_shares(data.images, data.rows("train"), data.groups, bins, min_count)
+def _histograms(data: SiteData, min_count: int) -> dict[str, float]:
+    shares = intensity_shares(data.images, data.rows("train"), data.groups, HISTOGRAM_BINS, min_count)
     sizes = size_counts(data.shapes, min_count)
     return {f"size.{edge}": float(count) for edge, count in sizes.items()} | {
         f"intensity.{channel}.{number}": float(share)

@@ -22,7 +22,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Algorithm, Meter, OptimizerStep, train_steps
 from grandrounds.methods.supervised.loss import median_class_weights
-from grandrounds.options import POSITIVE, Min, Options
+from grandrounds.options import BASIC, METHOD, POSITIVE, Min, Options
 from grandrounds.privacy.mechanisms.dp_sgd import (
     PrivateStep,
     ProtectedUnit,
@@ -40,9 +40,9 @@ class TrainingOptions(Options):
     labels: Annotated[
         Literal["labelled", "all"], "labels to use: those of the labelled part, or all known ones (upper bounds)"
     ] = "labelled"
-    batch_size: Annotated[int, "images per step and kind", Min(2)] = 16
-    steps: Annotated[int, "local steps per round, the same at every site (FedVC)", Min(1)] = 26
-    learning_rate: Annotated[float, "of the optimizer", POSITIVE] = 5e-5
+    batch_size: Annotated[int, "images per step and kind", Min(2), BASIC] = 16
+    steps: Annotated[int, "local steps per round, the same at every site (FedVC)", Min(1), BASIC] = 26
+    learning_rate: Annotated[float, "of the optimizer", POSITIVE, BASIC] = 5e-5
     cosine_rounds: Annotated[
         int | None, "rounds over which the learning rate falls along a half cosine; null for a constant rate", Min(1)
     ] = None
@@ -56,7 +56,7 @@ class TrainingOptions(Options):
     ] = None
     class_weight_limit: Annotated[float | None, "maximum weight of a class; null for no limit", POSITIVE] = None
     algorithm: Annotated[Algorithm, "the optimizer"] = "adam"
-    proximal_weight: Annotated[float, "mu of FedProx; 0 disables it", Min(0)] = 0.0
+    proximal_weight: Annotated[float, "mu of FedProx; 0 disables it", Min(0), METHOD] = 0.0
     weak_augmentation: Annotated[bool, "flip, rotate and jitter labelled and weakly augmented images"] = True
     weak_view: Annotated[
         str,

@@ -18,7 +18,7 @@ def test_self_training_learns_the_predictions_of_the_received_model(context):
     with torch.no_grad():
         head_of(network).bias[1] += 50
     start = flat(network)
-    options = UnlabelledOptions(unlabelled_objective="self_training", ramp_length=0.0, self_training_confidence=0.99)
+    options = UnlabelledOptions(unlabelled_objective="self_training", ramp_length=0.0, min_confidence=0.99)
     metrics = self_train(network, sgd(network), context, LOCAL, options)
     assert metrics["kept"] == 1
     assert metrics["pseudo_label_accuracy"] == pytest.approx(COUNTS[1] / len(LABELS))
@@ -56,7 +56,7 @@ def test_the_step_size_of_self_training_can_follow_the_ramp(context):
 
 def test_self_training_without_a_confident_image_changes_nothing(context):
     network = network_of()
-    options = UnlabelledOptions(unlabelled_objective="self_training", self_training_confidence=1.0)
+    options = UnlabelledOptions(unlabelled_objective="self_training", min_confidence=1.0)
     metrics = self_train(network, sgd(network), context, LOCAL, options)
     assert torch.equal(flat(network), flat(network_of()))
     assert metrics == {"loss": 0.0, "kept": 0.0, "samples": float(len(LABELS))}

@@ -116,9 +116,6 @@ def test_enhanced_confidence_uses_the_changes_and_its_own_strength():
     send_losses(server, 1, (1, 1, 1))
     weights = send_losses(server, 2, (0.5, 0.8, 1), (1, 0, 0)).weights
     assert list(weights.values()) == pytest.approx([1.3 / 2.7, 0.9 / 2.7, 0.5 / 2.7])
-    weaker = exchange(weighting="eccr", strength=0.0)
-    send_losses(weaker, 1, (1, 1, 1))
-    assert list(send_losses(weaker, 2, (0.5, 0.8, 1)).weights.values()) == pytest.approx([1 / 3] * 3)
 
 
 def test_confidence_with_a_newcomer_or_alone_is_equal():

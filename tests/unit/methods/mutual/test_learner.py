@@ -51,7 +51,7 @@ class Choices(NamedTuple):
 def choices(exchange=None, alignment=None, local=None):
     return Choices(
         ExchangeOptions(**({"wire": "fp64", "public_batch": BATCH} | (exchange or {}))),
-        AlignmentOptions(**({"prediction_batch": 5} | (alignment or {}))),
+        AlignmentOptions(**(alignment or {})),
         LocalOptions(**({"batch_size": BATCH, "local_view": "none", "pretrain_epochs": 1.0} | (local or {}))),
     )
 

@@ -15,7 +15,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.methods.baselines.swarm.executor import CONFIGURATION
 from grandrounds.models.registry import require_buildable
-from grandrounds.options import Min, Options, take_options
+from grandrounds.options import BASIC, Min, Options, take_options
 from grandrounds.protocol.messages import require_run_name
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.paths import state_folder
@@ -26,10 +26,10 @@ from grandrounds.protocol.problem import Problem
 class SwarmOptions(Options):
     """A swarm and its deadlines."""
 
-    rounds: Annotated[int, "rounds of the swarm", Min(2)]
+    rounds: Annotated[int, "rounds of the swarm", Min(2), BASIC]
     run_name: Annotated[str, "name of the folder of the run's files"] = "swarm"
-    min_sites: Annotated[int, "minimum number of sites", Min(2)] = 2
-    seed: Annotated[int, "seed of all random choices except which site averages"] = 1
+    min_sites: Annotated[int, "minimum number of sites", Min(2), BASIC] = 2
+    seed: Annotated[int, "seed of all random choices except which site averages", BASIC] = 1
     start_timeout: Annotated[float, "seconds in which the sites must be ready and the first of them begin"] = 300.0
     round_timeout: Annotated[float, "seconds without progress after which the swarm ends"] = 3600.0
 
