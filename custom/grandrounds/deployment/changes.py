@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grandrounds.deployment.jobs import CLIENT_CONFIG, JOBS, PARTS, SERVER_CONFIG, Job, load_job
+from grandrounds.deployment.jobs import CLIENT_CONFIG, JOBS, JOB_PARTS, SERVER_CONFIG, Job, load_job
 from grandrounds.files import read_json_object
 from grandrounds.options import option_defaults, option_types
 
@@ -24,7 +24,7 @@ def changes_of(job: Job) -> dict[str, dict[str, Any]]:
         >>> changes_of(load_job("fedperl"))["executor"]["steps"]
         12
     """
-    return {part: _changed(job.options(part), option_defaults(job.component(part))) for part in PARTS}
+    return {part: _changed(job.options(part), option_defaults(job.component(part))) for part in JOB_PARTS}
 
 
 def with_all_values(job: Job, changes: Changes) -> Job:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grandrounds.deployment.changes import CHANGES_FILE, changes_of, generated, with_all_values
-from grandrounds.deployment.jobs import CHECKOUT_JOBS, PARTS, job_names, load_job
+from grandrounds.deployment.jobs import CHECKOUT_JOBS, JOB_PARTS, job_names, load_job
 from grandrounds.deployment.option_reference import options_of
 from grandrounds.deployment.presets import presets_of, values_in
 from grandrounds.files import read_json_object
@@ -34,7 +34,7 @@ def test_without_changes_every_option_has_its_default():
 
 @pytest.mark.parametrize("name", job_names())
 def test_a_first_user_is_shown_at_most_fifteen_options(name):
-    shown = [info.name for part in PARTS for info in options_of(load_job(name), part) if info.tier is not Tier.EXPERT]
+    shown = [info.name for part in JOB_PARTS for info in options_of(load_job(name), part) if info.tier is not Tier.EXPERT]
     assert {"rounds", "seed", "backbone", "image_size"} <= set(shown)
     assert len(shown) <= 15
 
@@ -42,7 +42,7 @@ def test_a_first_user_is_shown_at_most_fifteen_options(name):
 def test_no_option_is_idle():
     """Each is changed by a job or a preset, set by a benchmark or an example, or a page says when to use it."""
     jobs = [load_job(name) for name in job_names()]
-    known = {(part, info.name) for job in jobs for part in PARTS for info in options_of(job, part)}
+    known = {(part, info.name) for job in jobs for part in JOB_PARTS for info in options_of(job, part)}
     used = {key for job in jobs for key in values_in(changes_of(job))}
     used |= {key for job in jobs for parts in presets_of(job).values() for key in values_in(parts)}
     words = set(re.findall(r"\w+", "\n".join(map(Path.read_text, _pages()))))
