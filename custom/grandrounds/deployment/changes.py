@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grandrounds.deployment.jobs import CLIENT_CONFIG, JOBS, JOB_PARTS, SERVER_CONFIG, Job, load_job
+from grandrounds.deployment.jobs import CLIENT_CONFIG, JOB_PARTS, JOBS, SERVER_CONFIG, Job, load_job
 from grandrounds.files import read_json_object
 from grandrounds.options import option_defaults, option_types
 

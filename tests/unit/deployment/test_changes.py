@@ -34,7 +34,9 @@ def test_without_changes_every_option_has_its_default():
 
 @pytest.mark.parametrize("name", job_names())
 def test_a_first_user_is_shown_at_most_fifteen_options(name):
-    shown = [info.name for part in JOB_PARTS for info in options_of(load_job(name), part) if info.tier is not Tier.EXPERT]
+    shown = [
+        info.name for part in JOB_PARTS for info in options_of(load_job(name), part) if info.tier is not Tier.EXPERT
+    ]
     assert {"rounds", "seed", "backbone", "image_size"} <= set(shown)
     assert len(shown) <= 15
 
