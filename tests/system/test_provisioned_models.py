@@ -16,7 +16,7 @@ from grandrounds.deployment import local_federation
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.kit.overlay import OVERLAYS, Settings
-from grandrounds.deployment.local_federation import await_sites
+from grandrounds.deployment.local_federation import await_clients
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.federation.server.record import EVENTS, read_events
@@ -171,7 +171,7 @@ def test_the_others_go_on_without_a_hospital_that_leaves_and_learn_from_it_when_
     assert contributors(summary)[2:] == [sorted(NAMED), []]
     assert OWN_CHOICE not in summary["records"]
     # FLARE starts it again, and lets it into the next job.
-    await_sites(federation, NETWORKS)
+    await_clients(federation, NETWORKS)
     # Who has missed rounds twice is left out for two more.
     summary = finish(federation, small("mdhfl", *away, "controller.rounds=8"), tmp_path / "2").summary
     assert contributors(summary)[-2:] == [sorted(NETWORKS), []]

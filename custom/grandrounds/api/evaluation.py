@@ -24,9 +24,9 @@ from grandrounds.evaluation.curves import site_curves, write_curves
 from grandrounds.evaluation.external import (
     ImagePredictions,
     LabelledImages,
+    external_report,
     finding_report,
     labels_are_groups,
-    report,
     write_predictions,
 )
 from grandrounds.evaluation.per_class import grouping_of
@@ -64,10 +64,10 @@ class Evaluation:
     task: Task
 
     def tables(self) -> dict[str, Any]:
-        """Scores as plain values, see :func:`grandrounds.evaluation.external.report`."""
+        """Scores as plain values, see :func:`grandrounds.evaluation.external.external_report`."""
         if not self.task.exclusive:
             return finding_report(self.task, self.predictions, self.classes)
-        return report(self.predictions, self.classes, self.labels.grouping, self.labels.by_group)
+        return external_report(self.predictions, self.classes, self.labels.grouping, self.labels.by_group)
 
     def scores(self) -> pd.DataFrame:
         """Scores of each site of the place, their ``mean``, and of all images together (``pooled``), one row each."""

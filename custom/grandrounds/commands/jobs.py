@@ -182,7 +182,7 @@ def build(
 ) -> None:
     """Write a job's folder and show how to run it."""
     from grandrounds.deployment.jobs import write_job
-    from grandrounds.deployment.simulate import allowed_classes
+    from grandrounds.deployment.simulate import simulated_classes
     from grandrounds.protocol.paths import SITES_VARIABLE
 
     job, sites = arguments.checked()
@@ -196,7 +196,7 @@ def build(
             console,
             "for the simulator only, first allow the classes in WORKSPACE/local/resources.json (never in a kit):",
         )
-        say(console, f"  {json_text.dumps(allowed_classes())}")
+        say(console, f"  {json_text.dumps(simulated_classes())}")
 
 
 def new(

@@ -83,7 +83,7 @@ def start(
     require_owner(found.folder)
     with service.stoppable():
         service.remove_stale_files(found)
-        service.require_healthy(found)
+        service.require_running(found)
         if background:
             process = service.start_in_background(found)
             say(results(), f"{found.name} runs (process {process}); logs: {found.folder / 'log.txt'}")

@@ -70,17 +70,17 @@ LAYOUTS: Mapping[str, str] = MappingProxyType(
 )
 """The published layout of each data set below ``--root``."""
 
-FEW = "--scenario few_labels --labelled-sites site-1,site-2"
+FEW_LABELS = "--scenario few_labels --labelled-sites site-1,site-2"
 EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "ham10000": (
             "--sites 10 --out runs/ham/sites",
             "--scheme dirichlet --alpha 0.5 --out runs/ham/mixed",
-            f"{FEW} --out runs/ham/few",
+            f"{FEW_LABELS} --out runs/ham/few",
         ),
         "isic2018": (
-            f"--sites 10 --validation 0.1 --test 0.2 {FEW} --out runs/isic2018/sites",
-            f"--group-by image --validation 0.1 --test 0.2 {FEW} --out runs/isic2018/paper",
+            f"--sites 10 --validation 0.1 --test 0.2 {FEW_LABELS} --out runs/isic2018/sites",
+            f"--group-by image --validation 0.1 --test 0.2 {FEW_LABELS} --out runs/isic2018/paper",
         ),
         "lesions": (
             "--scheme fedperl --out runs/lesions/sites",
@@ -89,7 +89,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "--scheme fedperl --scenario few_labels --out runs/lesions/few",
         ),
         "rsna_ich": (
-            f"--validation 0.1 --test 0.2 --slices 25000 --client-partition slice {FEW} --out runs/ich/sites",
+            f"--validation 0.1 --test 0.2 --slices 25000 --client-partition slice {FEW_LABELS} --out runs/ich/sites",
             "--windows 40:80 --out runs/ich/brain",
         ),
         "matek19": ("--noise symmetric --noise-rate 0.2 --public mll23 --public-root MLL23 --out runs/cells/sites",),

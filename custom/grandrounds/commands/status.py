@@ -65,9 +65,11 @@ def monitor(
     every: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Seconds between two looks.")] = 5,
 ) -> None:
     """Serve the page."""
-    from grandrounds.deployment.operation.monitor import serve
+    from grandrounds.deployment.operation.monitor import serve_monitor
 
-    serve(_source(kit, run), port, every, lambda address: say(notes(), f"the page is at {address}; Ctrl-C ends it"))
+    serve_monitor(
+        _source(kit, run), port, every, lambda address: say(notes(), f"the page is at {address}; Ctrl-C ends it")
+    )
 
 
 def _source(kit: Path | None, run: Path | None) -> Callable[[], Status]:

@@ -110,7 +110,7 @@ def start(federation: Federation, seconds: float = START_SECONDS) -> None:
     for name in (federation.server, *federation.sites):
         start_participant(federation, name)
     try:
-        await_sites(federation, federation.sites, seconds)
+        await_clients(federation, federation.sites, seconds)
     except BaseException:
         stop(federation)
         raise
@@ -136,7 +136,7 @@ def start_participant(federation: Federation, name: str) -> int:
     return script.pid
 
 
-def await_sites(federation: Federation, sites: Sequence[str], seconds: float = START_SECONDS) -> None:
+def await_clients(federation: Federation, sites: Sequence[str], seconds: float = START_SECONDS) -> None:
     """Wait until the server sees these sites.
 
     Raises:

@@ -191,7 +191,7 @@ def default_workers(job: Job, sites: int) -> int:
     return max(1, min(sites, cores, fitting))
 
 
-def allowed_classes() -> dict[str, Any]:
+def simulated_classes() -> dict[str, Any]:
     """The content of a FLARE workspace's ``local/resources.json``: the classes of this package and of plug-ins."""
     packages = ["grandrounds.", "nvflare.", *(f"{name}." for name in sorted(plugin_packages()))]
     return {"format_version": 2, "class_allow_list": packages}
@@ -201,7 +201,7 @@ def _run_flare(
     job: Path, run: Simulation, sites: list[str], threads: int, variables: Mapping[str, str], before: RecordSnapshot
 ) -> None:
     plugins = environment()
-    write_json(run.flare / "local" / "resources.json", allowed_classes())
+    write_json(run.flare / "local" / "resources.json", simulated_classes())
     program = SIMULATOR if threads >= len(sites) else FORKED_SIMULATOR
     command = [sys.executable, "-m", *program, str(job), "-w", str(run.flare)]
     command += ["-c", ",".join(sites), "-t", str(threads)]

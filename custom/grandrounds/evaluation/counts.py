@@ -24,7 +24,7 @@ from grandrounds.evaluation.clinical.suppression import suppressed
 IMAGES, PATIENTS = "images", "patients"
 """Names of the arrays in a message."""
 HIDDEN = -1
-COLUMNS = 3
+COUNT_COLUMNS = 3
 
 
 class SiteCounts(NamedTuple):
@@ -110,7 +110,7 @@ def counts_shape(answers: Sequence[int]) -> tuple[int, int, int]:
         >>> counts_shape((7,)), counts_shape((4, 2))
         ((1, 7, 3), (4, 2, 3))
     """
-    return int(np.prod(answers)) // answers[-1], answers[-1], COLUMNS
+    return int(np.prod(answers)) // answers[-1], answers[-1], COUNT_COLUMNS
 
 
 def check_counts(images: NDArray[np.int64], patients: NDArray[np.int64], shape: tuple[int, ...]) -> SiteCounts:

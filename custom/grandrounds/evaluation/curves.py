@@ -29,7 +29,7 @@ BINS = 50
 MINIMUM = 10
 MERGED = -1
 """In the array: the bin was merged with the one below it; a row of nothing else is a class that is left out."""
-COUNTS = "counts"
+CURVE_COUNTS = "counts"
 """Name of the array in a message."""
 
 Array = NDArray[np.float64]
@@ -248,7 +248,9 @@ def decode_counts(array: NDArray[np.int64], classes: Sequence[str], minimum: int
 
 def write_curves(path: Path, curves: SiteCurves, classes: Sequence[str], minimum: int = MINIMUM) -> None:
     """Write a site's counts with the vocabulary and the minimum behind a count."""
-    write_json(path, {"minimum": minimum, "classes": list(classes), COUNTS: encode_counts(curves, classes).tolist()})
+    write_json(
+        path, {"minimum": minimum, "classes": list(classes), CURVE_COUNTS: encode_counts(curves, classes).tolist()}
+    )
 
 
 def read_curves(path: Path, classes: Sequence[str]) -> SiteCurves:
@@ -264,7 +266,7 @@ def read_curves(path: Path, classes: Sequence[str]) -> SiteCurves:
                 f"{path} is of another vocabulary than its run: expected {', '.join(classes)}, got "
                 f"{', '.join(map(str, content['classes']))}"
             )
-        array = np.array(content[COUNTS])
+        array = np.array(content[CURVE_COUNTS])
         return decode_counts(array, classes, int(content["minimum"]))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is no file of a site's curves ({error}); ask the site for it again") from error

@@ -212,7 +212,7 @@ def scores(labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> di
     return site_metrics(SINGLE, labels, probabilities) | confidence_metrics(labels, probabilities)
 
 
-def report(
+def external_report(
     sites: Mapping[str, ImagePredictions],
     classes: Sequence[str],
     grouping: Grouping | None = None,

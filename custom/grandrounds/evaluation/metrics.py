@@ -43,9 +43,9 @@ FROM_CONFUSION = (
     "f1_macro",
 )
 """The metrics that a site computes from its confusion matrix after every round."""
-LINEAR = ("accuracy", "recall_weighted", "log_likelihood")
+LINEAR_SCORES = ("accuracy", "recall_weighted", "log_likelihood")
 """Metrics whose value for several sites together is their mean weighted by the sites' numbers of images."""
-OF_CLASSES = frozenset(FROM_CONFUSION) - {*LINEAR}
+OF_CLASSES = frozenset(FROM_CONFUSION) - {*LINEAR_SCORES}
 """Metrics that the counts of single classes determine, and which determine a count that is hidden beside them."""
 MEANS = {
     "balanced_accuracy": ("sensitivity", False),

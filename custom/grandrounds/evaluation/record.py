@@ -45,7 +45,7 @@ from grandrounds.evaluation.estimates import (
     reference_scores,
     score_estimates,
 )
-from grandrounds.evaluation.metrics import LINEAR, OF_CLASSES
+from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES
 from grandrounds.evaluation.score import MIN_CASES, Score, named, no_score
 from grandrounds.protocol.task import Task
 from grandrounds.seeding import numpy_generator
@@ -186,7 +186,7 @@ class EvalRecord:
             return no_score(NO_IMAGES)
         if computed is None:
             return no_score(NO_PREDICTIONS if self.counts else NO_COUNTS)
-        if self.hidden.any() and name not in LINEAR and name != "accuracy_one_vs_rest":
+        if self.hidden.any() and name not in LINEAR_SCORES and name != "accuracy_one_vs_rest":
             return no_score(f"of few cases and hidden: {', '.join(self._hidden_names)}")
         return self._masked(computed)
 
@@ -376,7 +376,7 @@ def pooled(records: Sequence[EvalRecord], stream: Sequence[str] = ("pooled",)) -
     images = sum(one.images for one in records)
     exact = {
         name: sum(one.exact[name] * one.images for one in records) / images
-        for name in LINEAR
+        for name in LINEAR_SCORES
         if images and all(name in one.exact for one in records)
     }
     known = all(one.questions for one in records)

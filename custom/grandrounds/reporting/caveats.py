@@ -23,7 +23,7 @@ from grandrounds.reporting.run import MODELS, Run
 from grandrounds.reporting.scores import RunScores
 
 WIDE_GAP = 0.15
-CHANCE = 0.05
+CHANCE_LEVEL = 0.05
 MISSED = 0.5
 """A class of whose images a larger share is missed is named."""
 
@@ -109,12 +109,13 @@ def caveats_of_comparison(methods: dict[str, list[Run]], comparison: Comparison 
     unclear = [
         f"{method} ({format_number(difference.detectable, 3)})"
         for method, difference in comparison.differences.items()
-        if math.isnan(comparison.adjusted[method]) or comparison.adjusted[method] >= CHANCE
+        if math.isnan(comparison.adjusted[method]) or comparison.adjusted[method] >= CHANCE_LEVEL
     ]
     if unclear:
         found.append(
-            f"The difference to {comparison.reference} could be chance (adjusted p of {CHANCE:.2f} or more, or no test); "
-            f"in parentheses, the smallest that would have been found with a probability of 80 %: {format_list(unclear)}."
+            f"The difference to {comparison.reference} could be chance (adjusted p of {CHANCE_LEVEL:.2f} or more, or no "
+            "test); in parentheses, the smallest that would have been found with a probability of 80 %: "
+            f"{format_list(unclear)}."
         )
     if comparison.left_out:
         found.append(

@@ -50,7 +50,7 @@ OF_SITE = (
 )
 
 
-class ImageReader:
+class ImageDecoder:
     """Reads an image file as training did: the same decoding, resizing to ``size`` pixels and scaling."""
 
     def __init__(self, size: int, channels: int) -> None:

@@ -17,8 +17,7 @@ from grandrounds.evaluation.bootstrap import Cases, joined
 from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import count_text, shown_counts, suppressed
 from grandrounds.evaluation.clinical.validation import subset
-from grandrounds.evaluation.estimates import counts_of as counts_in
-from grandrounds.evaluation.estimates import score_estimates
+from grandrounds.evaluation.estimates import counts_of, score_estimates
 from grandrounds.evaluation.score import MIN_CASES
 from grandrounds.reporting.format import MISSING, Cell, Table, estimate_cell, format_number
 from grandrounds.reporting.run import Run
@@ -29,13 +28,13 @@ Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 def population_tables(run: Run) -> list[Table]:
     """Tables of images by site and by class, as far as they are known, and of what the run was made with."""
-    counts = counts_of(run)
+    counts = population_counts(run)
     known = [_by_site(run, counts), _by_class(run, counts), _by_site_and_class(run, counts)] if counts else []
     subgroups = subgroup_table(run)
     return [*known, *([] if counts else _reported(run)), *([subgroups] if subgroups else []), settings_table(run)]
 
 
-def counts_of(run: Run) -> Counts:
+def population_counts(run: Run) -> Counts:
     """Numbers of images by site, part and class; of the test images alone where only predictions are known."""
     data = run.origin.provenance.get("data")
     if data:
@@ -77,7 +76,7 @@ def subgroup_table(run: Run) -> Table | None:
 
 
 def _subgroup_row(run: Run, column: str, value: str, part: Cases, images: int | None) -> list[Cell | str]:
-    counts = counts_in(part)
+    counts = counts_of(part)
     scores = score_estimates(counts)
     always = max(np.bincount(part.labels)) / len(part.labels)
     enough = part.count >= MIN_CASES
@@ -90,7 +89,7 @@ def _subgroup_row(run: Run, column: str, value: str, part: Cases, images: int | 
 
 def population_json(run: Run) -> dict[str, Any]:
     """The counts by part, site and class as plain values, None where a count is not shown."""
-    counts = counts_of(run)
+    counts = population_counts(run)
     parts = [part for part in POPULATION_PARTS if all(part in found for found in counts.values())] if counts else []
     return {
         "minimum_count": run.origin.minimum,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.evaluation.bootstrap import Cases
-from grandrounds.evaluation.clinical.suppression import MINIMUM
+from grandrounds.evaluation.clinical.suppression import MIN_SHOWN
 from grandrounds.evaluation.curves import SiteCurves
 from grandrounds.evaluation.history import Event, RunHistory
 from grandrounds.evaluation.record import EvalRecord
@@ -180,7 +180,7 @@ class Origin:
     @property
     def minimum(self) -> int:
         """The smallest count that a report may show: of a simulation any, else ``MINIMUM``."""
-        return 1 if self.provenance.get("simulated") else MINIMUM
+        return 1 if self.provenance.get("simulated") else MIN_SHOWN
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from grandrounds.data.site import CONFIG_NAME
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.kit.read import processes_of
-from grandrounds.deployment.local_federation import await_sites, start_participant
+from grandrounds.deployment.local_federation import await_clients, start_participant
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.federation.server.record import EVENTS, read_events
@@ -92,7 +92,7 @@ class Run:
         self.job = Job({**job.meta, "scope": scope}, job.server, job.client) if scope else job
         self.record = federation.kits / federation.server / "grandrounds" / name / "server"
         self.reported, self.outcome, self._folder = [], None, folder
-        await_sites(federation, sites)
+        await_clients(federation, sites)
         self._thread = threading.Thread(target=self._submit, args=(attempts,), daemon=True)
         self._thread.start()
 
@@ -225,7 +225,7 @@ def restart(federation):
             start_participant(federation, name)
         if wait:
             await_true(lambda: registrations(federation, name) > before)
-            await_sites(federation, Run.HOSPITALS)
+            await_clients(federation, Run.HOSPITALS)
 
     yield again
     for name in [*changed]:

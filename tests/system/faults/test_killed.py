@@ -8,7 +8,7 @@ import time
 import pytest
 
 from grandrounds.deployment.kit.read import processes_of
-from grandrounds.deployment.local_federation import await_sites
+from grandrounds.deployment.local_federation import await_clients
 from grandrounds.federation.server.record import EVENTS
 
 pytestmark = pytest.mark.faults
@@ -136,4 +136,4 @@ def test_a_lost_site_is_named_and_the_others_finish(federation, run):
     assert summary["contributions"][run.VICTIM] < run.ROUNDS
     assert run.others_gave_all()
     assert {site for site, _ in run.dropped()} == {run.VICTIM}
-    await_sites(federation, run.HOSPITALS)
+    await_clients(federation, run.HOSPITALS)

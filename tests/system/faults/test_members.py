@@ -9,7 +9,7 @@ from grandrounds.deployment.job_watch import admin_session, connected_sites
 from grandrounds.deployment.kit import service
 from grandrounds.deployment.kit.certificates import read_certificate
 from grandrounds.deployment.kit.overlay import apply_overlay
-from grandrounds.deployment.local_federation import Federation, await_sites, start_participant
+from grandrounds.deployment.local_federation import Federation, await_clients, start_participant
 
 pytestmark = pytest.mark.faults
 
@@ -29,7 +29,7 @@ def federation(authority, tmp_path_factory, shared_cache):
     try:
         for name in (server, *FIRST):
             start_participant(made, name)
-        await_sites(made, FIRST)
+        await_clients(made, FIRST)
         yield made
     finally:
         for kit in made.kits.iterdir():
@@ -49,7 +49,7 @@ def joined(authority, federation):
     if not (federation.kits / NEW).exists():
         add(authority, federation, NEW)
         start_participant(federation, NEW)
-        await_sites(federation, (*FIRST, NEW))
+        await_clients(federation, (*FIRST, NEW))
 
 
 def test_a_hospital_joins_while_the_consortium_runs(authority, federation, run, grandrounds):
@@ -61,7 +61,7 @@ def test_a_hospital_joins_while_the_consortium_runs(authority, federation, run, 
     status, reported = grandrounds("doctor", "--kit", federation.kits / NEW)
     assert status == 0, reported
     start_participant(federation, NEW)
-    await_sites(federation, (*FIRST, NEW))
+    await_clients(federation, (*FIRST, NEW))
     assert NEW not in before.end().summary["contributions"]
     joined = run("joined")
     assert joined.end().summary["contributions"] == dict.fromkeys((*FIRST, NEW), joined.ROUNDS)

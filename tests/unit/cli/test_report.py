@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from grandrounds.models.registry import architecture_fingerprint
-from grandrounds.reporting.export import ImageReader, score_sentence
+from grandrounds.reporting.export import ImageDecoder, score_sentence
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_run_becomes_a_page_and_a_model(run, trained, tmp_path, monkeypatch):
 
     network = bundle.load("bundle", bundle_dir=tmp_path / "model", workflow_type="inference", device="cpu")
     assert all(torch.equal(network.state_dict()[name], value) for name, value in state.items())
-    image = ImageReader(32, 3)(tmp_path / "images" / "site-1" / "0.png")
+    image = ImageDecoder(32, 3)(tmp_path / "images" / "site-1" / "0.png")
     assert network.eval()(image[None]).shape == (1, 2)
 
 

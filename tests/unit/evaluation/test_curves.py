@@ -12,7 +12,7 @@ from sklearn.metrics import precision_score, recall_score, roc_auc_score
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import cases_from_confusion, cases_of
 from grandrounds.evaluation.curves import (
-    COUNTS,
+    CURVE_COUNTS,
     MERGED,
     CurveCounts,
     SiteCurves,
@@ -276,9 +276,9 @@ def test_sites_together_have_the_classes_that_any_of_them_has():
 
 
 def edited(content, place, value):
-    counts = np.array(content[COUNTS])
+    counts = np.array(content[CURVE_COUNTS])
     counts[place] = value
-    return {**content, COUNTS: counts.tolist()}
+    return {**content, CURVE_COUNTS: counts.tolist()}
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def edited(content, place, value):
         (lambda content: {**content, "classes": ["mole", "other"]}, "of another vocabulary .*, got mole, other"),
         (lambda content: {"minimum": 10}, "is no file of a site's curves"),
         (lambda content: [], "is no file of a site's curves"),
-        (lambda content: {**content, COUNTS: [[1.5]]}, "counts must be int64 of shape"),
+        (lambda content: {**content, CURVE_COUNTS: [[1.5]]}, "counts must be int64 of shape"),
         (lambda content: edited(content, (0, slice(None), 0), MERGED), "the bins must begin at 0"),
         (lambda content: edited(content, (0, 1), MERGED), "both sides of a curve must have the same bins"),
     ],

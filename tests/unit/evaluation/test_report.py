@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from grandrounds.evaluation.external import ImagePredictions, report, scores
+from grandrounds.evaluation.external import ImagePredictions, external_report, scores
 from grandrounds.evaluation.per_class import grouping_of
 from grandrounds.seeding import numpy_generator
 
@@ -36,7 +36,7 @@ def test_a_softmax_that_sums_to_a_little_more_than_one_is_no_error():
 
 def test_the_mean_is_over_sites_and_pooled_is_over_samples():
     sites = {"one": predictions("one", 40), "two": predictions("two", 10)}
-    found = report(sites, CLASSES)
+    found = external_report(sites, CLASSES)
     accuracies = [np.mean(p.probabilities.argmax(axis=1) == p.labels) for p in sites.values()]
     assert found["labels"] == "classes"
     assert [found["sites"][name]["accuracy"] for name in sites] == pytest.approx(accuracies)
@@ -50,7 +50,7 @@ def test_the_mean_is_over_sites_and_pooled_is_over_samples():
 
 def test_groups_come_beside_classes_when_the_labels_are_classes():
     sites = {"one": predictions("one", 30)}
-    found = report(sites, CLASSES, GROUPING)
+    found = external_report(sites, CLASSES, GROUPING)
     (only,) = sites.values()
     true, bad = only.labels != 1, only.probabilities[:, [0, 2]].sum(axis=1) >= 0.5
     assert found["labels"] == "classes"
@@ -62,7 +62,7 @@ def test_groups_come_beside_classes_when_the_labels_are_classes():
 
 def test_labels_that_are_groups_give_no_scores_of_classes():
     sites = {"one": predictions("one", 4, [0, 0, 1, 1]), "two": predictions("two", 3, [1, 1, 0])}
-    found = report(sites, CLASSES, GROUPING, labels_are_groups=True)
+    found = external_report(sites, CLASSES, GROUPING, labels_are_groups=True)
     assert found["labels"] == "groups"
     assert "classes" not in found
     assert found["groups"]["argmax"]["bad"]["n"] == 3
@@ -75,4 +75,4 @@ def test_labels_that_are_groups_give_no_scores_of_classes():
 
 def test_labels_that_are_groups_need_a_grouping():
     with pytest.raises(ValueError, match="no grouping"):
-        report({"one": predictions("one", 3)}, CLASSES, labels_are_groups=True)
+        external_report({"one": predictions("one", 3)}, CLASSES, labels_are_groups=True)

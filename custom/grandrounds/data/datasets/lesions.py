@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from grandrounds.data.datasets.dermoscopy import HAM10000_LESION_LABELS, read_ham10000
 from grandrounds.data.datasets.published import (
-    NO_CLASS,
+    NO_DIAGNOSIS,
     find_table,
     image_called,
     images_by_name,
@@ -42,7 +42,7 @@ LESION_CLASSES = ("mel", "nv", "bcc", "ak", "bkl", "df", "vasc", "scc")
 
 ISIC2019_LABELS: Mapping[str, str] = {
     "MEL": "mel", "NV": "nv", "BCC": "bcc", "AK": "ak", "BKL": "bkl", "DF": "df", "VASC": "vasc", "SCC": "scc",
-    "UNK": NO_CLASS,
+    "UNK": NO_DIAGNOSIS,
 }  # fmt: skip
 
 PAD_UFES_20_LABELS: Mapping[str, str] = {
@@ -55,7 +55,7 @@ DERM7PT_LABELS: Mapping[str, str] = {
     "melanoma": "mel", "melanoma (in situ)": "mel", "melanoma (less than 0.76 mm)": "mel",
     "melanoma (0.76 to 1.5 mm)": "mel", "melanoma (more than 1.5 mm)": "mel", "melanoma metastasis": "mel",
     "dermatofibroma": "df", "lentigo": "bkl", "seborrheic keratosis": "bkl", "vascular lesion": "vasc",
-    "melanosis": NO_CLASS, "miscellaneous": NO_CLASS,
+    "melanosis": NO_DIAGNOSIS, "miscellaneous": NO_DIAGNOSIS,
 }  # fmt: skip
 
 ISIC2019 = "ISIC2019"
@@ -188,7 +188,7 @@ def read_isic2019(root: Path | str) -> tuple[Record, ...]:
             raise DataError(
                 f"{where}, column image: {row['image']!r} has no row in {METADATA_2019}; complete the table"
             )
-        if label == NO_CLASS:
+        if label == NO_DIAGNOSIS:
             return None
         image = image_called(row["image"], images, where, root)
         return Record(image, label, lesion=lesions[row["image"]], source=ISIC2019)
@@ -253,7 +253,7 @@ def read_derm7pt(root: Path | str) -> tuple[Record, ...]:
     def record(row: dict[str, str], where: str) -> Record | None:
         """The record of a row, unless it has no class."""
         label = mapped_label(row["diagnosis"], DERM7PT_LABELS, f"{where}, column diagnosis")
-        if label == NO_CLASS:
+        if label == NO_DIAGNOSIS:
             return None
         path = folder / row["derm"]
         if not row["derm"] or not path.is_file():

@@ -25,7 +25,7 @@ BENIGN: Final = "benign"
 MALIGNANT: Final = "malignant"
 NORMAL: Final = "normal"
 MALIGNANCY_CLASSES = (BENIGN, MALIGNANT)
-NO_CLASS = ""
+NO_DIAGNOSIS = ""
 """The label of images that belong to no class of the vocabulary and are not used."""
 
 TRAIN_AND_TEST: Mapping[str, str] = MappingProxyType({"train": "train_labels", "test": "test_labels"})

@@ -76,7 +76,7 @@ def remove_stale_files(kit: Kit) -> None:
         (kit.folder / name).unlink(missing_ok=True)
 
 
-def require_healthy(kit: Kit) -> None:
+def require_running(kit: Kit) -> None:
     """Run the doctor without the network, and print its findings if there is a failure.
 
     It is a process of its own, because it imports torch: the service stays small and ends at once.

@@ -67,7 +67,7 @@ class Monitor:
 
     async def _page(self, request: web.Request) -> web.Response:
         self._admit(request)
-        text = render(self._template, await self._state(), self._every)
+        text = render_page(self._template, await self._state(), self._every)
         return web.Response(text=text, content_type="text/html", charset="utf-8", headers=HEADERS)
 
     async def _json(self, request: web.Request) -> web.Response:
@@ -94,7 +94,7 @@ class Monitor:
             return Status("monitor", "run", failures=[str(error)])
 
 
-def serve(source: Source, port: int, every: int, report: Callable[[str], None]) -> None:
+def serve_monitor(source: Source, port: int, every: int, report: Callable[[str], None]) -> None:
     """Serve the page until the process is interrupted.
 
     Args:
@@ -119,7 +119,7 @@ async def _serve(source: Source, port: int, every: int, report: Callable[[str], 
         await runner.cleanup()
 
 
-def render(template: Any, status: Status, every: int) -> str:
+def render_page(template: Any, status: Status, every: int) -> str:
     """The page as HTML; all text is escaped."""
     runs = [{**run, "curve": score_curve(run["scores"])} for run in status.runs]
     events = [(event["event"], _described(event)) for event in reversed(status.events)]

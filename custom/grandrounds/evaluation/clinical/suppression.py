@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MINIMUM = 10
+MIN_SHOWN = 10
 """The smallest count that is shown of data that were not simulated on one machine."""
 
 
@@ -70,7 +70,7 @@ def without_small_counts(content: Any, minimum: int) -> Any:
     return [without_small_counts(value, minimum) for value in content] if isinstance(content, list) else content
 
 
-def count_text(count: int | None, minimum: int = MINIMUM) -> str:
+def count_text(count: int | None, minimum: int = MIN_SHOWN) -> str:
     """A count as text; a hidden one as its upper limit or as withheld.
 
     Example:

@@ -22,7 +22,7 @@ from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import SUMMARY, RunRecord
 from grandrounds.federation.server.rollback import Rollback
 from grandrounds.federation.server.selection import ModelSelection
-from grandrounds.federation.server.sites import SiteRegistry, await_sites, joined, sample_sites, servers_roster
+from grandrounds.federation.server.sites import SiteRegistry, await_sites, joined_sites, sample_sites, servers_roster
 from grandrounds.federation.server.storage import DiskReserve, described, state_size
 from grandrounds.federation.server.subscribers import (
     FlareEvents,
@@ -205,7 +205,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self._checkpoints = CheckpointFolder(self.folder, identity)
         self._subscribers.append(Rollback(self._checkpoints, self.record))
         self._resume()
-        roster = joined(servers_roster(self.fl_ctx), self.run.mandatory_sites or ())
+        roster = joined_sites(servers_roster(self.fl_ctx), self.run.mandatory_sites or ())
         run, connected = self.run, self.dispatcher.connected_sites
         if not await_sites(connected, run.min_sites, run.start_timeout, self._abort_signal, mandatory=roster):
             raise RunAborted

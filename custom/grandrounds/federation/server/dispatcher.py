@@ -11,7 +11,7 @@ from nvflare.apis.signal import Signal
 
 from grandrounds.errors import GrandRoundsError, MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, counts_shape
-from grandrounds.evaluation.curves import COUNTS, MINIMUM, SiteCurves, decode_counts, write_curves
+from grandrounds.evaluation.curves import CURVE_COUNTS, MINIMUM, SiteCurves, decode_counts, write_curves
 from grandrounds.evaluation.metrics import SELECTABLE
 from grandrounds.federation.server.exchange import Assignment, Exchange, ReplyOutcome
 from grandrounds.federation.server.hooks import RoundHooks
@@ -219,10 +219,10 @@ def received_curves(result: Result, classes: tuple[str, ...]) -> dict[str, SiteC
     for name, release in result.releases.items():
         if release.kind is not ReleaseKind.CURVES:
             continue
-        if name not in CURVES.values() or release.tensors.keys() != {COUNTS}:
-            raise MessageError(f"curves must be {' or '.join(CURVES.values())} with {COUNTS}, got {name!r}")
+        if name not in CURVES.values() or release.tensors.keys() != {CURVE_COUNTS}:
+            raise MessageError(f"curves must be {' or '.join(CURVES.values())} with {CURVE_COUNTS}, got {name!r}")
         try:
-            found[name] = decode_counts(release.tensors[COUNTS].numpy(), classes, MINIMUM)
+            found[name] = decode_counts(release.tensors[CURVE_COUNTS].numpy(), classes, MINIMUM)
         except ValueError as error:
             raise MessageError(f"{name}: {error}") from error
     return found

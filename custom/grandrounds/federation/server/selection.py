@@ -19,7 +19,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.counts import SiteCounts, counts_shape
 from grandrounds.evaluation.estimates import score_estimates
 from grandrounds.evaluation.external import predict
-from grandrounds.evaluation.metrics import LINEAR, OF_CLASSES, SELECTABLE, site_metrics
+from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES, SELECTABLE, site_metrics
 from grandrounds.evaluation.record import EvalRecord, pooled, received
 from grandrounds.evaluation.score import MIN_CASES, Score
 from grandrounds.federation.server.options import ServerComputeOptions
@@ -185,7 +185,7 @@ class ModelSelection:
             return _Scores(values, note=f"{self._metric} is not known from counts of predictions: mean over sites")
         silent = [site for site in natural_sorted(self._last) if not self._last[site].counts]
         at_server = list(self._last) == [SERVER]
-        if self._metric in LINEAR and not at_server:
+        if self._metric in LINEAR_SCORES and not at_server:
             values[POOLED] = together.exact[self._metric]
             return _Scores(values, None if silent or self._metric != "accuracy" else together.score("accuracy"))
         if silent:

@@ -194,11 +194,11 @@ def read_roster(path: Path) -> tuple[str, ...]:
     return require_names(content[MANDATORY], f"{path}: {MANDATORY}")
 
 
-def joined(*rosters: Sequence[str]) -> tuple[str, ...]:
+def joined_sites(*rosters: Sequence[str]) -> tuple[str, ...]:
     """All names, each once, in the order in which they come.
 
     Example:
-        >>> joined(("b", "a"), ("a", "c"))
+        >>> joined_sites(("b", "a"), ("a", "c"))
         ('b', 'a', 'c')
     """
     return tuple(dict.fromkeys(name for roster in rosters for name in roster))

@@ -15,7 +15,7 @@ from grandrounds.data.site import SiteData
 from grandrounds.evaluation.bootstrap import questions_of
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, site_counts
 from grandrounds.evaluation.curves import (
-    COUNTS,
+    CURVE_COUNTS,
     MINIMUM,
     SiteCurves,
     encode_counts,
@@ -154,7 +154,7 @@ def _curves(name: str, curves: SiteCurves, data: SiteData) -> dict[str, Release]
     if not (curves.classes or curves.reliability):
         return {}
     counts = torch.from_numpy(encode_counts(curves, data.classes))
-    return {CURVES[name]: Release(ReleaseKind.CURVES, {COUNTS: counts})}
+    return {CURVES[name]: Release(ReleaseKind.CURVES, {CURVE_COUNTS: counts})}
 
 
 def prediction_rows(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> tuple[list[str], list[list[str]]]:

@@ -28,21 +28,21 @@ MAX_EMBEDDING = 1e6
 """The largest value of a bank: the squares of larger ones could stop the training of the sites that receive it."""
 
 
-def pack(states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def pack_banks(states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Join the states of several sites, given by site.
 
     Example:
-        >>> list(pack({"site-1": {"layers.0.weight": torch.zeros(1)}}))
+        >>> list(pack_banks({"site-1": {"layers.0.weight": torch.zeros(1)}}))
         ['site-1/layers.0.weight']
     """
     return {f"{site}{BANK_SEPARATOR}{name}": value for site, state in states.items() for name, value in state.items()}
 
 
-def unpack(joined: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Undo :func:`pack`.
+def unpack_banks(joined: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Undo :func:`pack_banks`.
 
     Example:
-        >>> unpack({"site-1/layers.0.weight": torch.zeros(1)})
+        >>> unpack_banks({"site-1/layers.0.weight": torch.zeros(1)})
         {'site-1': {'layers.0.weight': tensor([0.])}}
     """
     states: dict[str, dict[str, Tensor]] = {}

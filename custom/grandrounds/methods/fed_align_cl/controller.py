@@ -16,7 +16,7 @@ from grandrounds.methods.fed_align_cl.bank import (
     DISCRIMINATOR,
     EMBEDDINGS,
     MAX_BATCH_SIZE,
-    pack,
+    pack_banks,
     require_bank,
 )
 from grandrounds.methods.fed_align_cl.loss import received_discriminator
@@ -71,7 +71,7 @@ class FedAlignController(AveragingController):
         }
         discriminators = {name: sent[DISCRIMINATOR] for name, sent in others.items() if DISCRIMINATOR in sent}
         if discriminators:
-            parts[DISCRIMINATOR] = pack(discriminators)
+            parts[DISCRIMINATOR] = pack_banks(discriminators)
         return self.payload(parts, **{BATCH_SIZES: {name: sent[BATCH_SIZE] for name, sent in others.items()}})
 
     def check(self, site: str, result: Result) -> None:

@@ -21,7 +21,7 @@ from grandrounds.methods.fed_align_cl.bank import (
     DISCRIMINATOR,
     EMBEDDINGS,
     require_bank,
-    unpack,
+    unpack_banks,
 )
 from grandrounds.methods.fed_align_cl.curriculum import (
     Indices,
@@ -36,7 +36,7 @@ from grandrounds.methods.fed_align_cl.local_steps import (
     LocalSteps,
     TrainingImages,
     interval_of_round,
-    require_channels,
+    require_network_channels,
 )
 from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.noise import clip_bound, clipped_share, noisy_weights
@@ -102,7 +102,7 @@ class FedAlignExecutor(SiteExecutor):
         network = self.starting_model(payload, context)
         if self.method.recompute_activations:
             recompute_activations(network)
-        require_channels(context.data.images.shape[3], network, context.site)
+        require_network_channels(context.data.images.shape[3], network, context.site)
         minimum = 2 if normalises_by_batch(network) else 1
         rows = labelled_rows(context.data, self.method.labels)
         images = TrainingImages(context, rows, self.schedule.iterations, minimum, self.method.view)
@@ -205,7 +205,7 @@ class FedAlignExecutor(SiteExecutor):
         if BANK not in payload.parts or not self.method.alignment or not self.schedule.warmed_up(interval.epoch):
             return {}
         width = embedding_width(split_network(network).head)
-        discriminators = unpack(payload.parts.get(DISCRIMINATOR, {}))
+        discriminators = unpack_banks(payload.parts.get(DISCRIMINATOR, {}))
         sizes = payload.values.get(BATCH_SIZES, {})
         found = {}
         for other, bank in payload.parts[BANK].items():

@@ -138,7 +138,7 @@ class TrainingImages:
             yield self._batch(numbers, "none")
 
 
-def require_channels(channels: int, network: nn.Module, site: str) -> None:
+def require_network_channels(channels: int, network: nn.Module, site: str) -> None:
     """Check that images have the channels of the network's first convolution.
 
     Raises:

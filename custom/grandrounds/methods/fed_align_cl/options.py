@@ -107,7 +107,7 @@ class EncoderAlignmentOptions(Options):
         wins however much the encoders do.
 
         Example:
-            >>> AlignmentOptions(alignment_learning_rate=1e-6).learning_rates(1e-5)
+            >>> EncoderAlignmentOptions(alignment_learning_rate=1e-6).learning_rates(1e-5)
             {'classification': 1e-05, 'adversarial': 1e-06, 'discriminator': 1e-06}
         """
         alignment = self.alignment_learning_rate or classification

@@ -64,7 +64,7 @@ class ClientOptions(Options):
         """Batches in one pass over the images; a single remaining image joins the batch before.
 
         Example:
-            >>> LocalOptions(batch_size=48).pass_steps(97), LocalOptions(batch_size=48).pass_steps(98)
+            >>> ClientOptions(batch_size=48).pass_steps(97), ClientOptions(batch_size=48).pass_steps(98)
             (2, 3)
         """
         full, rest = divmod(images, self.batch_size)

@@ -45,7 +45,7 @@ def mean_prediction(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
     return torch.stack([local, *peers]).mean(dim=0)
 
 
-def consistency_loss(local: Tensor, peers: Sequence[Tensor], reduction: ConsistencyReduction = "mean") -> Tensor:
+def peer_consistency_loss(local: Tensor, peers: Sequence[Tensor], reduction: ConsistencyReduction = "mean") -> Tensor:
     r"""Squared distance between the local predictions and those of the peers (Eq. 8).
 
     .. math:: L_{con} = \frac{1}{k B Z} \sum_{t=1}^{k} \sum_{i=1}^{B} \lVert p_i - q_{t,i} \rVert^2
@@ -65,7 +65,7 @@ def consistency_loss(local: Tensor, peers: Sequence[Tensor], reduction: Consiste
         ValueError: if a peer's shape differs from the local one.
 
     Example:
-        >>> consistency_loss(torch.tensor([[0.5, 0.3, 0.2]]), [torch.tensor([[0.8, 0.1, 0.1]])])  # 0.14 / 3
+        >>> peer_consistency_loss(torch.tensor([[0.5, 0.3, 0.2]]), [torch.tensor([[0.8, 0.1, 0.1]])])  # 0.14 / 3
         tensor(0.0467)
     """
     _require_same_shape(local, peers)
@@ -188,7 +188,7 @@ class PeerPseudoLabeler:
 
     def consistency(self, local: Tensor, predictions: Sequence[Tensor], labels: PseudoLabels) -> Tensor:
         """The distance between the local predictions and the peers'."""
-        return consistency_loss(local, predictions, self._reduction)
+        return peer_consistency_loss(local, predictions, self._reduction)
 
 
 class UnanimousPseudoLabeler(PeerPseudoLabeler):

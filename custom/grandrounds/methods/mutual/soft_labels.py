@@ -185,7 +185,7 @@ def add_up(labels: Mapping[str, SoftLabels], weights: Mapping[str, float] | None
     return SoftLabels(total.to(labels[sites[0]].values.dtype), rounds, {site: chosen[site] for site in sites})
 
 
-def require_probabilities(
+def require_soft_labels(
     values: Tensor, images: int, classes: int, name: str, parties: int = 1, tolerance: float = WIRE_TOLERANCE
 ) -> None:
     """Check that each row is a probability distribution, or a sum of such of several parties.
@@ -279,7 +279,7 @@ def decode(encoded: Tensor, images: int, classes: int, name: str, logits: bool =
     if logits:
         return encoded.float() if encoded.dtype == torch.float16 else encoded
     if encoded.dtype in (torch.float64, torch.float32):
-        require_probabilities(encoded, images, classes, name)
+        require_soft_labels(encoded, images, classes, name)
         return encoded
     tolerance = WIRE_TOLERANCE
     rows = encoded.double()
@@ -287,7 +287,7 @@ def decode(encoded: Tensor, images: int, classes: int, name: str, logits: bool =
         rows = rows / WIRE_LEVELS
         # Each entry is rounded by half a level at most; the rest is for the float32 values that were rounded.
         tolerance = min(classes, WIRE_LEVELS) / (2 * WIRE_LEVELS) + WIRE_TOLERANCE
-    require_probabilities(rows, images, classes, name, tolerance=tolerance)
+    require_soft_labels(rows, images, classes, name, tolerance=tolerance)
     return (rows / rows.sum(dim=1, keepdim=True)).float()
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
-from grandrounds.evaluation.curves import COUNTS, curves_shape
+from grandrounds.evaluation.curves import CURVE_COUNTS, curves_shape
 from grandrounds.privacy.gate.treatment import (
     MATRIX,
     SUPPORT,
@@ -169,7 +169,7 @@ KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
         ),
         ReleaseKind.DISCRIMINATOR: Kind((ClipAndNoise, RecordLevel, Unmodified), _no_weights),
         ReleaseKind.CLASS_STATISTICS: Kind((MinimumSupport,), _no_class_statistics, (MATRIX, SUPPORT)),
-        ReleaseKind.CURVES: Kind((CurveSupport,), _no_curves, (COUNTS,)),
+        ReleaseKind.CURVES: Kind((CurveSupport,), _no_curves, (CURVE_COUNTS,)),
         ReleaseKind.COUNTS: Kind((CountSupport,), _no_counts, (IMAGES, PATIENTS)),
         ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified, Logits), _no_soft_labels),
         ReleaseKind.EMBEDDINGS: Kind((ClipAndNoiseSamples, Unmodified), _no_embeddings),

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, check_counts, suppress_counts
-from grandrounds.evaluation.curves import COUNTS, coarsen_curves, decode_counts, encode_counts
+from grandrounds.evaluation.curves import CURVE_COUNTS, coarsen_curves, decode_counts, encode_counts
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.options import POSITIVE, Min, Options, Range, require_value
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows, withhold_classes
@@ -200,12 +200,12 @@ class CurveSupport(MinimumSupport):
 
     def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; exactly ``counts``, see :mod:`grandrounds.evaluation.curves`."""
-        if tensors.keys() != {COUNTS}:
-            raise ValueError(f"curves must be {COUNTS}, got {sorted(tensors)}")
-        counts = tensors[COUNTS].detach().cpu().numpy()
+        if tensors.keys() != {CURVE_COUNTS}:
+            raise ValueError(f"curves must be {CURVE_COUNTS}, got {sorted(tensors)}")
+        counts = tensors[CURVE_COUNTS].detach().cpu().numpy()
         rows = [str(row) for row in range(len(counts) - 1)]
         merged = coarsen_curves(decode_counts(counts, rows, minimum=1), self.minimum)
-        return {COUNTS: torch.from_numpy(encode_counts(merged, rows))}
+        return {CURVE_COUNTS: torch.from_numpy(encode_counts(merged, rows))}
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from grandrounds.reporting.external.prediction import Place
     from grandrounds.reporting.external.preparation import Labels, PositiveGroup
 
-FORMAT = "grandrounds external evaluation 1"
+RESULT_FORMAT = "grandrounds external evaluation 1"
 
 
 def external_result(
@@ -57,7 +57,7 @@ def external_result(
     scores = scores_of(tested, request.minimum, [count is None for count in shown.values()])
     overlap = place.overlap
     result: dict[str, Any] = {
-        "format": FORMAT,
+        "format": RESULT_FORMAT,
         "place": place.name,
         "run": run.name,
         "method": run.log.method,
@@ -169,7 +169,7 @@ def read_result(path: Path) -> dict[str, Any]:
         raise DataError(
             f"{path} is not valid JSON ({error}); write it again with grandrounds evaluate --out"
         ) from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != RESULT_FORMAT:
         raise DataError(f"{path} is no external evaluation; write it with grandrounds evaluate RUN ... --out FILE")
     return content
 

@@ -12,7 +12,8 @@ from grandrounds.evaluation.clinical.suppression import count_text
 from grandrounds.evaluation.curves import CurveCounts
 from grandrounds.evaluation.score import Score, no_score
 from grandrounds.plotting import Drawing
-from grandrounds.reporting.figures.external import calibration_figure, decision_figure, roc_figure
+from grandrounds.reporting.details import FINDING_SCORES
+from grandrounds.reporting.figures.external import calibration_figure, decision_figure, external_roc_figure
 from grandrounds.reporting.figures.runs import drawing_of
 from grandrounds.reporting.format import (
     CLASS_NAMES,
@@ -28,7 +29,6 @@ from grandrounds.reporting.format import (
 )
 
 SCORES = ("accuracy", "balanced_accuracy", "f1_weighted", "f1_macro")
-FINDING_SCORES = ("auc_macro", "balanced_accuracy", "f1_macro")
 CALIBRATION_NAMES = {
     "slope": "calibration slope (1 is calibrated)",
     "intercept": "calibration intercept (0 is calibrated)",
@@ -79,7 +79,7 @@ def drawings_of(result: Mapping[str, Any]) -> list[Drawing]:
         area = format_estimate(auroc)
         found += drawing_of(
             "roc",
-            roc_figure(_counts(group["roc"]), point),
+            external_roc_figure(_counts(group["roc"]), point),
             f"ROC curve of {name}: area {area}{_phrase(group)}",
             f"{name} against all other classes: area {area}. {_against_chance(auroc)} The cross is the operating point, "
             "fixed on the training sites' validation images."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def roc_figure(counts: CurveCounts, point: tuple[float, float] | None) -> Figure:
+def external_roc_figure(counts: CurveCounts, point: tuple[float, float] | None) -> Figure:
     """The ROC curve at the bins' edges, chance, and the operating point (specificity, sensitivity) if there is one."""
     figure, axes = new_axes()
     curve = roc_points(counts)

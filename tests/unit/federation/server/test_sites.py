@@ -13,7 +13,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.sites import (
     SiteHealth,
     await_sites,
-    joined,
+    joined_sites,
     read_roster,
     require_names,
     sample_sites,
@@ -199,4 +199,4 @@ def test_names_of_a_job_are_checked():
 
 
 def test_a_job_adds_to_the_servers_sites():
-    assert joined(("a",), ("b", "a")) == ("a", "b")
+    assert joined_sites(("a",), ("b", "a")) == ("a", "b")

@@ -25,7 +25,7 @@ from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.methods.fed_align_cl.curriculum import correct_predictions
 from grandrounds.methods.fed_align_cl.executor import averaged_entries
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
-from grandrounds.methods.fed_align_cl.local_steps import require_channels
+from grandrounds.methods.fed_align_cl.local_steps import require_network_channels
 from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.options import (
     ROLES,
@@ -289,9 +289,9 @@ def test_predictions_are_made_in_evaluation_mode_and_leave_the_mode_alone():
 
 def test_images_with_other_channels_are_refused():
     model = build_model(ModelSpec("resnet22", 2, channels=1), seed=1)
-    require_channels(1, model, "site-1")
+    require_network_channels(1, model, "site-1")
     with pytest.raises(DataError, match=r"site-1: images have 3 channels"):
-        require_channels(3, model, "site-1")
+        require_network_channels(3, model, "site-1")
 
 
 def test_what_is_averaged():

@@ -14,9 +14,9 @@ from grandrounds.methods.fedperl.loss import (
     PeerPseudoLabeler,
     UnanimousPseudoLabeler,
     VotingPseudoLabeler,
-    consistency_loss,
     majority_label,
     mean_prediction,
+    peer_consistency_loss,
     peer_divergence,
 )
 from grandrounds.methods.fedperl.peer_selection import anonymised_peer
@@ -82,13 +82,13 @@ def test_averaging_predictions_is_not_predicting_with_averaged_parameters():
 
 @pytest.mark.parametrize(("reduction", "expected"), [("mean", 0.0466667), ("sum", 0.14)])
 def test_consistency_matches_the_hand_computed_distance(reduction, expected):
-    loss = consistency_loss(row(*THIRDS), [row(0.8, 0.1, 0.1)], reduction)
+    loss = peer_consistency_loss(row(*THIRDS), [row(0.8, 0.1, 0.1)], reduction)
     assert loss.item() == pytest.approx(expected, abs=5e-8)
 
 
 def test_consistency_has_the_hand_computed_gradient_and_leaves_the_peer_alone():
     local, peer = row(*THIRDS).requires_grad_(), row(0.8, 0.1, 0.1).requires_grad_()
-    consistency_loss(local, [peer]).backward()
+    peer_consistency_loss(local, [peer]).backward()
     torch.testing.assert_close(local.grad, row(-0.2, 0.4 / 3, 0.2 / 3))
     assert peer.grad is None
 
@@ -97,11 +97,11 @@ def test_consistency_has_the_hand_computed_gradient_and_leaves_the_peer_alone():
 def test_consistency_is_averaged_over_peers_and_images(reduction, factor):
     local, peers = predictions("local", 6, 8), list(predictions("peers", 3, 6, 8))
     expected = sum(torch.nn.functional.mse_loss(local, peer) for peer in peers) / 3 * factor
-    torch.testing.assert_close(consistency_loss(local, peers, reduction), expected)
-    torch.testing.assert_close(consistency_loss(local, peers * 2, reduction), expected)
+    torch.testing.assert_close(peer_consistency_loss(local, peers, reduction), expected)
+    torch.testing.assert_close(peer_consistency_loss(local, peers * 2, reduction), expected)
 
 
-@pytest.mark.parametrize("function", [consistency_loss, peer_divergence])
+@pytest.mark.parametrize("function", [peer_consistency_loss, peer_divergence])
 @pytest.mark.parametrize("peers", [[], [torch.zeros(0, 8)]])
 def test_no_peers_or_no_images_give_zero_and_a_graph(function, peers):
     local = torch.zeros(len(peers[0]) if peers else 4, 8, requires_grad=True)
@@ -111,7 +111,7 @@ def test_no_peers_or_no_images_give_zero_and_a_graph(function, peers):
     assert torch.equal(local.grad, torch.zeros_like(local))
 
 
-@pytest.mark.parametrize("function", [mean_prediction, consistency_loss, majority_label, peer_divergence])
+@pytest.mark.parametrize("function", [mean_prediction, peer_consistency_loss, majority_label, peer_divergence])
 def test_refuses_a_peer_of_another_shape(function):
     local = torch.full((2, 2), 0.5)
     with pytest.raises(ValueError, match=r"peer 1 must have the shape of local, \(2, 2\), got \(1, 2\)"):

@@ -10,7 +10,7 @@ from grandrounds.methods.mutual.soft_labels import (
     decode,
     encode,
     require_logits,
-    require_probabilities,
+    require_soft_labels,
 )
 from grandrounds.seeding import torch_generator
 
@@ -116,13 +116,13 @@ def test_the_first_row_that_is_no_distribution_is_named(value, message):
     bad = GOOD.clone()
     bad[1, 0] = value
     with pytest.raises(MessageError, match=message):
-        require_probabilities(bad, 2, 3, "soft labels of b")
+        require_soft_labels(bad, 2, 3, "soft labels of b")
     with pytest.raises(MessageError, match=message):
         decode(bad, 2, 3, "soft labels of b")
 
 
 def test_rows_a_little_off_are_taken():
-    require_probabilities(GOOD * 1.0009, 2, 3, "soft labels")
+    require_soft_labels(GOOD * 1.0009, 2, 3, "soft labels")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_rows_a_little_off_are_taken():
     ],
 )
 def test_another_number_of_classes_or_images_is_refused(images, classes, message):
-    for check in (require_probabilities, require_logits, decode):
+    for check in (require_soft_labels, require_logits, decode):
         with pytest.raises(MessageError, match=message):
             check(GOOD, images, classes, "soft labels of b")
 
@@ -150,11 +150,11 @@ def test_scores_need_be_finite_only():
 
 
 def test_a_sum_must_be_one_of_as_many_distributions():
-    require_probabilities(GOOD + GOOD.flip(0), 2, 3, "the sum", parties=2)
+    require_soft_labels(GOOD + GOOD.flip(0), 2, 3, "the sum", parties=2)
     with pytest.raises(MessageError, match="the sum: row 0 does not sum to 3"):
-        require_probabilities(GOOD + GOOD.flip(0), 2, 3, "the sum", parties=3)
-    require_probabilities(GOOD * 2.0018, 2, 3, "the sum", parties=2)
+        require_soft_labels(GOOD + GOOD.flip(0), 2, 3, "the sum", parties=3)
+    require_soft_labels(GOOD * 2.0018, 2, 3, "the sum", parties=2)
     nearly_zero = torch.tensor([[2.0, 1e-6, -1e-6]])
-    require_probabilities(nearly_zero, 1, 3, "the sum", parties=2)
+    require_soft_labels(nearly_zero, 1, 3, "the sum", parties=2)
     with pytest.raises(MessageError, match="the sum: row 0 has a negative entry"):
-        require_probabilities(torch.tensor([[2.1, 0.0, -0.1]]), 1, 3, "the sum", parties=2)
+        require_soft_labels(torch.tensor([[2.1, 0.0, -0.1]]), 1, 3, "the sum", parties=2)

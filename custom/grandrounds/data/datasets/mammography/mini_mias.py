@@ -138,7 +138,7 @@ SIMULATED_VENDORS: Mapping[str, Vendor] = MappingProxyType(
 )
 
 
-def render(levels: Levels, vendor: Vendor, generator: np.random.Generator) -> Levels:
+def simulated_film(levels: Levels, vendor: Vendor, generator: np.random.Generator) -> Levels:
     r"""Render a film as a vendor's device: blurred, under its contrast curve, with its noise.
 
     .. math:: y = z^{\gamma} + \sigma \sqrt{z^{\gamma}} \, \epsilon, \qquad z = G_b * x
@@ -146,7 +146,7 @@ def render(levels: Levels, vendor: Vendor, generator: np.random.Generator) -> Le
     Levels :math:`x` of shape ``(H, W)`` are in [0, 1], before and after.
 
     Example:
-        >>> render(np.float32([[0.0, 0.25, 1.0]]), Vendor(0.5, 0.0, 0.0), np.random.default_rng(0)).tolist()
+        >>> simulated_film(np.float32([[0.0, 0.25, 1.0]]), Vendor(0.5, 0.0, 0.0), np.random.default_rng(0)).tolist()
         [[0.0, 0.5, 1.0]]
     """
     seen = ndimage.gaussian_filter(levels, vendor.blur * max(levels.shape)) if vendor.blur > 0 else levels
@@ -221,6 +221,6 @@ def _render_film(reader: ImageReader, film: Mammogram, path: Path, seed: int) ->
     levels, _ = read_mammogram(reader.read_bytes(film.image), film.image)
     brightest = max(float(levels.max()), 1.0)
     generator = numpy_generator(seed, "mammograms", "noise", film.image)
-    picture = render(levels / np.float32(brightest), SIMULATED_VENDORS[film.vendor], generator)
+    picture = simulated_film(levels / np.float32(brightest), SIMULATED_VENDORS[film.vendor], generator)
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.rint(picture * WHITE).astype(np.uint16)).save(path, compress_level=1)

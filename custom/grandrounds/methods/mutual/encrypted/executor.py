@@ -16,7 +16,7 @@ from grandrounds.federation.encrypted import decrypt_sum, encrypt_tensors, find_
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES, MutualExecutor
 from grandrounds.methods.mutual.options import ExchangeOptions
-from grandrounds.methods.mutual.soft_labels import SoftLabels, require_probabilities
+from grandrounds.methods.mutual.soft_labels import SoftLabels, require_soft_labels
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind
 from grandrounds.protocol.paths import key_folders
 
@@ -82,5 +82,5 @@ def decrypted_sum(
     total, roster = decrypt_sum(packed, key, {SOFT_LABELS: shape}, name, at_least=1)
     if set(roster) != rounds.keys():
         raise MessageError(f"{name} is of {', '.join(roster)}, expected {', '.join(rounds)}")
-    require_probabilities(total[SOFT_LABELS], *shape, name, parties=len(rounds))
+    require_soft_labels(total[SOFT_LABELS], *shape, name, parties=len(rounds))
     return SoftLabels(total[SOFT_LABELS], dict(rounds), dict(weights))

@@ -12,8 +12,8 @@ from grandrounds.data.datasets.mammography.mini_mias import (
     Vendor,
     assign_vendors,
     read_mini_mias,
-    render,
     render_vendors,
+    simulated_film,
 )
 from grandrounds.data.datasets.mammography.records import Mammogram
 from grandrounds.errors import ConfigurationError, DataError
@@ -86,19 +86,19 @@ PLAIN = Vendor(gamma=1.0, blur=0.0, noise=0.0)
 
 def test_a_vendor_without_effects_shows_the_film():
     film = np.random.default_rng(0).random((8, 8), np.float32)
-    np.testing.assert_array_equal(render(film, PLAIN, np.random.default_rng(0)), film)
+    np.testing.assert_array_equal(simulated_film(film, PLAIN, np.random.default_rng(0)), film)
 
 
 def test_noise_grows_with_the_root_of_the_level_and_leaves_black_alone():
     film = np.repeat(np.float32([[0.0, 0.16, 0.64]]), 20_000, axis=0)
-    shown = render(film, Vendor(1.0, 0.0, 0.02), np.random.default_rng(0))
+    shown = simulated_film(film, Vendor(1.0, 0.0, 0.02), np.random.default_rng(0))
     assert shown.std(axis=0) == pytest.approx([0, 0.02 * 0.4, 0.02 * 0.8], rel=0.03)
 
 
 def test_blur_is_a_share_of_the_longer_side():
     edge = np.zeros((50, 100), np.float32)
     edge[:, 50:] = 1
-    shown = render(edge, Vendor(1.0, 0.03, 0.0), np.random.default_rng(0))
+    shown = simulated_film(edge, Vendor(1.0, 0.03, 0.0), np.random.default_rng(0))
     # The derivative of a blurred edge is the point spread: its deviation is 3 pixels.
     spread = np.diff(shown[25])
     centre = (np.arange(99) * spread).sum()
