@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.processes import running_module
 from grandrounds.deployment.jobs import Job
-from grandrounds.deployment.local_federation import Federation, prepare, start, stop
+from grandrounds.deployment.local_federation import Federation, prepare, start, stop_federation
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import EVENTS, read_events
@@ -94,4 +94,4 @@ def started_run(federation: Federation, job: Job, attempts: int = 1) -> Iterator
         start(federation, START_SECONDS)
         yield FederatedRun(federation, job, attempts)
     finally:
-        stop(federation)
+        stop_federation(federation)

@@ -13,7 +13,7 @@ import pytest
 
 from grandrounds.deployment.kit.overlay import PROVISIONING
 from grandrounds.deployment.kit.read import processes_of, read_kit
-from grandrounds.deployment.local_federation import prepare, start, stop
+from grandrounds.deployment.local_federation import prepare, start, stop_federation
 
 sys.path.insert(0, str(Path(__file__).parent))  # hostile.py is a module of kits and of a test
 
@@ -53,7 +53,7 @@ def consortium(tmp_path_factory, free_port):
                 start(made)
                 yield made
             finally:
-                killed = stop(made)
+                killed = stop_federation(made)
         assert processes_of(made.folder) == []
         assert not (gently and killed), "FLARE's own shutdown must be enough"
         assert [path for path in elsewhere.rglob("*") if path.is_file()] == []

@@ -13,7 +13,7 @@ from grandrounds.deployment.job_watch import admin_session
 from grandrounds.deployment.jobs import load_job, write_job
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import apply_overlay
-from grandrounds.deployment.local_federation import start, stop
+from grandrounds.deployment.local_federation import start, stop_federation
 
 pytestmark = pytest.mark.provisioned
 
@@ -91,7 +91,7 @@ def test_the_victim_refuses_by_itself_what_an_unguarded_server_passes_on(federat
     """The server is started again without the component: the hospital's own one refuses."""
     path = federation.kits / federation.server / "local" / "resources.json"
     content = json.loads(path.read_text())
-    stop(federation)
+    stop_federation(federation)
     own = [entry for entry in content["components"] if entry["id"] != "channel_guard"]
     path.write_text(json.dumps({**content, "components": own}))
     start(federation)

@@ -14,7 +14,7 @@ from grandrounds.deployment.kit.certificates import certificate_fault, connectio
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import apply_overlay
 from grandrounds.deployment.kit.read import processes_of, read_kit
-from grandrounds.deployment.local_federation import Federation, await_clients, start_participant, stop
+from grandrounds.deployment.local_federation import Federation, await_clients, start_participant, stop_federation
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.ledger.ledger import read_ledger
 from grandrounds.reporting.external.trained import trained_model
@@ -81,7 +81,7 @@ def test_the_runbook_ends_with_a_downloaded_model(authority, kits, tmp_path, sha
         command = ["submit", "fedperl", "--kit", kits / researcher, "--run-name", "skin-1", "--rounds", 2, *options]
         reported = grandrounds(*command, "--mandatory-sites", "hospital-a", "--min-sites", 2, "--out", tmp_path / "out")
     finally:
-        stop(federation)
+        stop_federation(federation)
     assert processes_of(kits) == []
     results = next(line.removeprefix("results: ") for line in reported.splitlines() if line.startswith("results: "))
     found = trained_model(Path(results))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from grandrounds.api.prediction import Images
 
 TRAINING_TASKS = ("train", "validate")
-FEW = "few_cases"
+FEW_CASES = "few_cases"
 PARTITION = "sites"
 """Where a workspace has the partition that was made for it."""
 
@@ -289,7 +289,7 @@ def _frame(run: ReadRun) -> pd.DataFrame:
     for row in table_rows(run):
         scores = {name: score.value for name, score in row.scores.items() if not score.of}
         few = ", ".join(name for name, score in row.scores.items() if score.few)
-        rows[row.name] = {"images": row.images, "majority_accuracy": row.majority, **scores, FEW: few}
+        rows[row.name] = {"images": row.images, "majority_accuracy": row.majority, **scores, FEW_CASES: few}
     majority = [name for name in ("majority_accuracy",) if "majority" in run.task.references]
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=["images", *majority, *columns, FEW])
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=["images", *majority, *columns, FEW_CASES])
     return frame.astype({"images": "Int64"}).rename_axis("site")

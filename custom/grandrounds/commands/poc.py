@@ -92,7 +92,7 @@ def down(folder: Folder) -> None:
     """Stop everything."""
     from grandrounds.deployment import local_federation as local
 
-    killed = local.stop(local.load(folder))
+    killed = local.stop_federation(local.load(folder))
     say(results(), f"down: {folder}" + (f"; {len(killed)} processes had to be killed" if killed else ""))
 
 

@@ -112,7 +112,7 @@ def start(federation: Federation, seconds: float = START_SECONDS) -> None:
     try:
         await_clients(federation, federation.sites, seconds)
     except BaseException:
-        stop(federation)
+        stop_federation(federation)
         raise
 
 
@@ -158,7 +158,7 @@ def await_clients(federation: Federation, sites: Sequence[str], seconds: float =
         raise GrandRoundsError(f"{reason} within {seconds:g} s; see {federation.folder / 'logs'} and the kits' log.txt")
 
 
-def stop(federation: Federation, seconds: float = STOP_SECONDS) -> list[int]:
+def stop_federation(federation: Federation, seconds: float = STOP_SECONDS) -> list[int]:
     """Stop every process of the federation by FLARE's own command, and the remaining ones by signals.
 
     Returns:

@@ -117,7 +117,7 @@ def test_it_is_divided_between_sites(tmp_path):
     assert counts[["training", "validation", "test"]].to_numpy().sum() == 48
     assert list(counts.columns[-2:]) == ["benign", "malignant"]
 '''
-METHOD = '''"""$Class, a method for Grand Rounds."""
+METHOD_MODULE = '''"""$Class, a method for Grand Rounds."""
 
 import copy
 from dataclasses import dataclass
@@ -247,7 +247,7 @@ SOURCES: Mapping[Kind, tuple[str, str, str]] = MappingProxyType(
     {
         "backbone": (BACKBONE, TEST_BACKBONE, "grandrounds simulate fedavg --backbone $name"),
         "dataset": (DATASET, TEST_DATASET, "grandrounds partition $name --root DIR --out runs/$name"),
-        "method": (METHOD, TEST_METHOD, "grandrounds simulate $name"),
+        "method": (METHOD_MODULE, TEST_METHOD, "grandrounds simulate $name"),
         "view": (VIEW, TEST_VIEW, "grandrounds simulate fedavg --set executor.weak_view=$name"),
     }
 )

@@ -207,17 +207,17 @@ def operating_points(run: Run) -> dict[str, Operation]:
 
 def over_seeds(report: Report, method: str) -> Score | None:
     """The number of the first screen for a method."""
-    return mean_of_seeds([report.scores[run.name].headline(report.metric) for run in report.methods[method]])
+    return seeds_score([report.scores[run.name].headline(report.metric) for run in report.methods[method]])
 
 
 def site_estimates(report: Report, method: str) -> dict[str, Score]:
     """The same score of a method at each site that has a test."""
     of_runs = [report.scores[run.name].by_site(report.metric) for run in report.methods[method]]
-    found = {site: mean_of_seeds([scores.get(site) for scores in of_runs]) for site in report.sites}
+    found = {site: seeds_score([scores.get(site) for scores in of_runs]) for site in report.sites}
     return {site: estimate for site, estimate in found.items() if estimate}
 
 
-def mean_of_seeds(estimates: Sequence[Score | None]) -> Score | None:
+def seeds_score(estimates: Sequence[Score | None]) -> Score | None:
     """One estimate of several seeds: their mean, with Student's interval over three or more; None where no seed has it.
 
     Of one seed it is that seed's own, whose interval is of test cases.

@@ -24,7 +24,7 @@ from grandrounds.reporting.format import (
     format_p,
     pluralize,
 )
-from grandrounds.reporting.model import Report, mean_of_seeds, over_seeds
+from grandrounds.reporting.model import Report, over_seeds, seeds_score
 from grandrounds.reporting.run import MODELS, Run
 from grandrounds.reporting.scores import ALWAYS_AT_SITES, RunScores
 
@@ -148,7 +148,7 @@ def _references(report: Report, method: str) -> list[str]:
     pooled = [report.scores[run.name].pooled for run in report.methods[method]]
     if pooled[0] and (majority := pooled[0].majority):
         always = pooled[0].references[f"{ALWAYS}{majority}"]["accuracy"]
-        accuracy = format_estimate(mean_of_seeds([group.score("accuracy") for group in pooled if group]))
+        accuracy = format_estimate(seeds_score([group.score("accuracy") for group in pooled if group]))
         lines.append(f"accuracy {accuracy}, {always:.2f} by always predicting {majority}")
     return lines
 
@@ -275,7 +275,7 @@ def _methods_table(report: Report) -> Table:
                 str(len(runs)),
                 estimate_cell(over_seeds(report, method)),
                 *([_range([report.scores[run.name].headline(report.metric) for run in runs])] if repeated else []),
-                estimate_cell(mean_of_seeds(accuracies)),
+                estimate_cell(seeds_score(accuracies)),
                 *_difference(comparison, method),
                 format_bytes(fmean(sum(run.log.traffic) for run in runs)),
                 ", ".join(sorted({run.log.status for run in runs})),

@@ -221,7 +221,7 @@ class TestPoc:
         monkeypatch.setattr(local_federation, "prepare", lambda *arguments: started.append(arguments) or made)
         monkeypatch.setattr(local_federation, "start", lambda federation: started.append("start"))
         monkeypatch.setattr(local_federation, "load", lambda folder: made)
-        monkeypatch.setattr(local_federation, "stop", lambda federation: [7, 8])
+        monkeypatch.setattr(local_federation, "stop_federation", lambda federation: [7, 8])
         return SimpleNamespace(folder=made.folder, started=started)
 
     def test_up_prepares_once_and_starts(self, run, federation):

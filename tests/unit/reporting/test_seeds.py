@@ -5,7 +5,7 @@ from scipy import stats
 
 from grandrounds.evaluation.score import Score
 from grandrounds.reporting.figures.catalogue import comparison_drawings
-from grandrounds.reporting.model import mean_of_seeds, over_seeds, report_on
+from grandrounds.reporting.model import over_seeds, report_on, seeds_score
 from grandrounds.reporting.overview import overview
 from grandrounds.reporting.runs import read_run
 
@@ -25,7 +25,7 @@ def seeds(make_run):
 
 def test_the_mean_of_three_seeds_has_students_interval():
     values = [0.5, 0.6, 0.75]
-    found = mean_of_seeds([Score(value, 0.1, 0.9, 30 + number) for number, value in enumerate(values)])
+    found = seeds_score([Score(value, 0.1, 0.9, 30 + number) for number, value in enumerate(values)])
     expected = stats.t.interval(0.95, 2, loc=sum(values) / 3, scale=stats.sem(values))
     assert found.value == pytest.approx(sum(values) / 3)
     assert (found.low, found.high) == pytest.approx(expected)
@@ -34,9 +34,9 @@ def test_the_mean_of_three_seeds_has_students_interval():
 
 def test_two_seeds_have_a_mean_and_no_interval_and_one_has_its_own():
     one, small = Score(0.5, 0.4, 0.6, 30), Score(0.9, 0.8, 1.0, 3)
-    assert mean_of_seeds([small, None]) == small
-    assert mean_of_seeds([None]) is None
-    two = mean_of_seeds([one, Score(0.7, 0.4, 0.9, 30)])
+    assert seeds_score([small, None]) == small
+    assert seeds_score([None]) is None
+    two = seeds_score([one, Score(0.7, 0.4, 0.9, 30)])
     assert (two.value, str(two.low)) == (pytest.approx(0.6), "nan")
 
 

@@ -67,7 +67,7 @@ class Monitor:
 
     async def _page(self, request: web.Request) -> web.Response:
         self._admit(request)
-        text = render_page(self._template, await self._state(), self._every)
+        text = monitor_page(self._template, await self._state(), self._every)
         return web.Response(text=text, content_type="text/html", charset="utf-8", headers=HEADERS)
 
     async def _json(self, request: web.Request) -> web.Response:
@@ -119,7 +119,7 @@ async def _serve(source: Source, port: int, every: int, report: Callable[[str], 
         await runner.cleanup()
 
 
-def render_page(template: Any, status: Status, every: int) -> str:
+def monitor_page(template: Any, status: Status, every: int) -> str:
     """The page as HTML; all text is escaped."""
     runs = [{**run, "curve": score_curve(run["scores"])} for run in status.runs]
     events = [(event["event"], _described(event)) for event in reversed(status.events)]

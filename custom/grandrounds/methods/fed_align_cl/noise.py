@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, WeightNoiseOptions
-from grandrounds.privacy.mechanisms.gaussian import RandomBytes, floating_entries, with_noise
+from grandrounds.privacy.mechanisms.gaussian import RandomBytes, noised_entries, with_noise
 
 RUNNING_VARIANCE = "running_var"
 MEDIAN_FACTOR = 3.0
@@ -184,7 +184,7 @@ def _with_noise(embeddings: Tensor, deviation: float, random_bytes: RandomBytes)
 
 def _noisy(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
-        name: value for name, value in floating_entries(weights).items() if name.rpartition(".")[2] != RUNNING_VARIANCE
+        name: value for name, value in noised_entries(weights).items() if name.rpartition(".")[2] != RUNNING_VARIANCE
     }
 
 

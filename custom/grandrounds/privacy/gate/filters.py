@@ -26,7 +26,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageErro
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
 from grandrounds.privacy.gate.dataset import dataset_facts
-from grandrounds.privacy.gate.gate import Gate, TaskFacts, described
+from grandrounds.privacy.gate.gate import Gate, TaskFacts, audit_fields
 from grandrounds.privacy.gate.images import require_own_images
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
@@ -160,7 +160,7 @@ class SitePrivacyGate(Filter):
 
     def _stripped(self, code: Any, facts: TaskFacts, folder: Path) -> Shareable:
         known = code if isinstance(code, str) and code in CODES else ReturnCode.EXECUTION_EXCEPTION
-        write_audit(folder, "stripped", {**described(facts), "code": known})
+        write_audit(folder, "stripped", {**audit_fields(facts), "code": known})
         return make_reply(known)
 
     def _refuse(self, error: Exception, facts: TaskFacts | None, fl_ctx: FLContext) -> Reason:
@@ -168,7 +168,7 @@ class SitePrivacyGate(Filter):
         refused = error if isinstance(error, Refused) else Refused(Reason.FAILED, f"{type(error).__name__}: {error}")
         # The details are not logged: FLARE may send a site's log to the server.
         self.log_error(fl_ctx, f"nothing leaves: {refused.reason} (details in {AUDIT_NAME})", fire_event=False)
-        details = {"reason": refused.reason.value, "detail": refused.detail, **described(facts)}
+        details = {"reason": refused.reason.value, "detail": refused.detail, **audit_fields(facts)}
         try:
             add_job_audit_event(fl_ctx, msg=f"privacy gate refused: {refused.reason}")
             write_audit(_folder(fl_ctx), "refused", details)

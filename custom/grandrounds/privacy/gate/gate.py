@@ -310,7 +310,7 @@ class Gate:
             details["facts"] = sorted(known.facts)
         if failure:
             details["in_place_of"] = failure
-        write_audit(self.folder, "released", {**described(facts), **details})
+        write_audit(self.folder, "released", {**audit_fields(facts), **details})
 
     def _ledger(self) -> Ledger:
         try:
@@ -319,7 +319,7 @@ class Gate:
             raise Refused(Reason.LEDGER, str(error)) from error
 
 
-def described(facts: TaskFacts | None) -> dict[str, str | int]:
+def audit_fields(facts: TaskFacts | None) -> dict[str, str | int]:
     """The fields of a task in the audit trail."""
     if facts is None:
         return {}

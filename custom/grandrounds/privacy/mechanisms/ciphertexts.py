@@ -6,7 +6,7 @@ The server learns nothing of a single site's values; a server that obtains a sit
 (``pip install "grandrounds[he]"``).
 
 Nothing is multiplied here, so the scale may be much larger than FLARE's 2^40: the noise of encryption, some 2^14 in units of
-the scale, is then below the rounding of float64 for numbers above 1e-3. The price is a smaller range, see ``LARGEST``.
+the scale, is then below the rounding of float64 for numbers above 1e-3. The price is a smaller range, see ``MAX_ENCODED``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEGREE = 8192
 MODULUS_BITS = (60, 40, 40)
 SCALE = 2.0**56
 SLOTS = DEGREE // 2
-LARGEST, MOST_SITES = 2.0**32, 2**10
+MAX_ENCODED, MOST_SITES = 2.0**32, 2**10
 """Of one site's absolute values, and in a sum: their product with the scale is below half of a ciphertext's 100 bits."""
 
 
@@ -75,11 +75,13 @@ def encrypt(values: Tensor, context: bytes) -> list[bytes]:
 
     Raises:
         ConfigurationError: if TenSEAL is not installed, or ``context`` is not a context of these parameters.
-        MessageError: if a value is not finite, or above ``LARGEST``.
+        MessageError: if a value is not finite, or above ``MAX_ENCODED``.
     """
     tenseal, opened = _tenseal(), _open(context)
-    if not bool((values.abs() <= LARGEST).all()):
-        raise MessageError(f"values to encrypt must be finite and at most {LARGEST:.0f}, the range of the encryption")
+    if not bool((values.abs() <= MAX_ENCODED).all()):
+        raise MessageError(
+            f"values to encrypt must be finite and at most {MAX_ENCODED:.0f}, the range of the encryption"
+        )
     try:
         parts = torch.split(values.detach().double(), SLOTS)
         return [tenseal.ckks_vector(opened, part.tolist(), SCALE).serialize() for part in parts]

@@ -145,7 +145,7 @@ def l2_norm(update: State) -> float:
         >>> l2_norm({"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]]), "count": torch.tensor(100)})
         5.0
     """
-    floating = floating_entries(update)
+    floating = noised_entries(update)
     if not floating:
         raise ValueError("the update has no floating-point entry: there is nothing to clip")
     for name, value in floating.items():
@@ -206,7 +206,7 @@ def clip_rows(samples: Tensor, clip: float) -> Tensor:
     return (samples.double() * factors).to(samples.dtype)
 
 
-def floating_entries(update: State) -> dict[str, Tensor]:
+def noised_entries(update: State) -> dict[str, Tensor]:
     """The floating-point entries, to which clipping and noise apply.
 
     Raises:

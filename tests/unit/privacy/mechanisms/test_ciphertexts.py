@@ -7,7 +7,7 @@ import torch
 
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.privacy.mechanisms import ciphertexts as encryption
-from grandrounds.privacy.mechanisms.ciphertexts import LARGEST, add_encrypted, decrypt, encrypt
+from grandrounds.privacy.mechanisms.ciphertexts import MAX_ENCODED, add_encrypted, decrypt, encrypt
 from grandrounds.seeding import torch_generator
 
 NUMBERS, NAME = 9100, "the numbers"
@@ -32,7 +32,7 @@ def flares():
 
 
 @pytest.mark.parametrize("owner", ["keys", "flares"])
-@pytest.mark.parametrize("largest", [1.0, 1e3, LARGEST])
+@pytest.mark.parametrize("largest", [1.0, 1e3, MAX_ENCODED])
 def test_the_decrypted_sum_is_the_plain_sum(owner, largest, request):
     """Off by the noise of four encryptions at scale 2^56, 2^15 / 2^56 = 5e-13 each, and by the rounding of float64 in 13
     steps of a Fourier transform of 4096 numbers, 13 * 2^-53 = 1.4e-15 of the largest: below the 1e-11 and 1e-14 promised."""
@@ -51,14 +51,14 @@ def test_the_decrypted_sum_is_the_plain_sum(owner, largest, request):
 
 def test_the_largest_values_of_the_most_sites_are_in_the_range(keys):
     """Ten doublings add up 1024 sites; one more could leave the range, and a sum of so many is refused."""
-    total = encrypt(torch.tensor([LARGEST, -LARGEST], dtype=torch.float64), keys.public)
+    total = encrypt(torch.tensor([MAX_ENCODED, -MAX_ENCODED], dtype=torch.float64), keys.public)
     for _ in range(10):
         total = add_encrypted(total, total, keys.public, NAME)
-    assert decrypt(total, keys.secret).tolist() == pytest.approx([1024 * LARGEST, -1024 * LARGEST], rel=1e-12)
+    assert decrypt(total, keys.secret).tolist() == pytest.approx([1024 * MAX_ENCODED, -1024 * MAX_ENCODED], rel=1e-12)
     assert encryption.MOST_SITES == 2**10
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2 * LARGEST])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2 * MAX_ENCODED])
 def test_what_is_outside_the_range_is_not_encrypted(keys, value):
     with pytest.raises(MessageError, match="must be finite and at most 4294967296"):
         encrypt(torch.tensor([0.0, value]), keys.secret)
