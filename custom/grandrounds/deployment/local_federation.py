@@ -17,7 +17,8 @@ from grandrounds.deployment.kit.machine import port_fault
 from grandrounds.deployment.kit.overlay import Settings, apply_overlay
 from grandrounds.deployment.kit.provision import PROJECT, local_project, provision, read_project, write_project
 from grandrounds.deployment.kit.read import Kit, processes_of, read_kit
-from grandrounds.deployment.kit.service import OUTCOME_SECONDS, OUTCOME_WAIT
+from grandrounds.deployment.kit.service import OUTCOME_SECONDS, OUTCOME_WAIT, signal_processes
+from grandrounds.deployment.retrying import await_end
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import read_json_object, write_json
 
@@ -172,11 +173,11 @@ def stop_federation(federation: Federation, seconds: float = STOP_SECONDS) -> li
             for running in session.get_system_info().job_info:
                 session.abort_job(running.job_id)
             session.shutdown("all", wait=False)
-        _await_end(federation, seconds)
+        await_end(lambda: bool(processes_of(federation.kits)), seconds, PROBE_SECONDS)
     except GrandRoundsError:
         pass  # without a server the command reaches no site
     _signal_all(federation, signal.SIGTERM)
-    _await_end(federation, 5.0)
+    await_end(lambda: bool(processes_of(federation.kits)), 5.0, PROBE_SECONDS)
     return _signal_all(federation, signal.SIGKILL)
 
 
@@ -189,19 +190,9 @@ def require_free_port(port: int) -> None:
         )
 
 
-def _await_end(federation: Federation, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while processes_of(federation.kits) and time.monotonic() < deadline:
-        time.sleep(PROBE_SECONDS)
-
-
 def _signal_all(federation: Federation, number: signal.Signals) -> list[int]:
     remaining = processes_of(federation.kits)
-    for process in remaining:
-        try:
-            os.kill(process, number)
-        except ProcessLookupError:
-            continue
+    signal_processes(remaining, number)
     return remaining
 
 

@@ -99,8 +99,7 @@ def with_preset(job: Job, preset: str | None, values: Values = NO_VALUES) -> Job
         ConfigurationError: if the job has no such preset (its presets are named), or an option does not exist.
 
     Example:
-        >>> from grandrounds.deployment.assignments import assignment
-    from grandrounds.deployment.jobs import load_job
+        >>> from grandrounds.deployment.jobs import load_job
         >>> job = with_preset(load_job("mdhfl"), "paper,rhfl", {("controller", "rounds"): 3})
         >>> job.name, job.value("controller", "weighting"), job.value("controller", "preset")
         ('mdhfl-paper-rhfl', 'ccr', 'paper + rhfl, but controller.rounds')

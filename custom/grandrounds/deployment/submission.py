@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from nvflare.fuel.flare_api.flare_api import Session
 
 from grandrounds.deployment.job_watch import JobWatch, SiteWatch, admin_session, connected_sites, refusals, summary_in
 from grandrounds.deployment.jobs import Job, Key, write_job
 from grandrounds.deployment.kit.read import Kit
+from grandrounds.deployment.retrying import Patience, pause_after
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 JOB_POLL_SECONDS = 2.0
@@ -25,7 +26,6 @@ EVERY_SITE = "@default"
 """FLARE's key for the resources of a job at every site."""
 
 Report = Callable[[str], None]
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -163,22 +163,23 @@ def submit_and_watch(
     while True:
         with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
             folder = write_job(job, Path(temporary) / job.name)
-            jobs.append(_patiently(partial(_submit, kit, job, folder), report, patience if jobs else 0.0))
+            waiting = Patience(report, patience if jobs else 0.0, JOB_POLL_SECONDS)
+            jobs.append(waiting.result_of(partial(_submit, kit, job, folder)))
         report(f"submitted as {jobs[-1]} (attempt {len(jobs)} of {attempts})")
         status = _watch(kit, jobs[-1], report, patience, rejoin=len(jobs) < attempts)
-        outcome = _patiently(partial(_collect, kit, tuple(jobs), status, out), report, patience)
+        waiting = Patience(report, patience, JOB_POLL_SECONDS)
+        outcome = waiting.result_of(partial(_collect, kit, tuple(jobs), status, out))
         report(f"job {jobs[-1]} has ended: {status}; the run: {outcome.summary.get('status', 'left no summary')}")
         if outcome.finished or len(jobs) >= attempts:
             return outcome
-        job = job.with_values(
-            {("controller", "resume_from"): None}
-        )  # a further attempt goes on from the newest checkpoint
+        # A further attempt goes on from the newest checkpoint.
+        job = job.with_values({("controller", "resume_from"): None})
         reached = int(outcome.summary.get("rounds_done", done))
         failures, done = (0, reached) if reached > done or status == "lost" else (failures + 1, done)
         if reason := outcome.summary.get("reason"):
             report(f"the reason: {reason}")
         if failures:
-            pause = RETRY_PAUSES[min(failures, len(RETRY_PAUSES)) - 1]
+            pause = pause_after(failures, RETRY_PAUSES)
             report(f"no further round was completed; the next attempt is in {pause:g} s")
             time.sleep(pause)
 
@@ -190,37 +191,18 @@ def _submit(kit: Kit, job: Job, folder: Path) -> str:
         return str(session.submit_job(str(folder)))
 
 
-def _patiently(act: Callable[[], Result], report: Report, patience: float) -> Result:
-    """The result of an action, retried for ``patience`` seconds while the server or a required site is away."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            return act()
-        except ConfigurationError:
-            raise
-        except GrandRoundsError as error:
-            if time.monotonic() >= deadline:
-                raise
-            report(f"waiting: {error}")
-            time.sleep(JOB_POLL_SECONDS)
-
-
 def _watch(kit: Kit, job: str, report: Report, patience: float, rejoin: bool) -> str:
     """FLARE's final status of a job, or ``lost``; waits for a lost server."""
-    watcher = _Watcher(job, report, rejoin)
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            with admin_session(kit) as session:
-                while not (status := watcher.look(session)):
-                    deadline = time.monotonic() + patience
-                    time.sleep(JOB_POLL_SECONDS)
-                return status
-        except GrandRoundsError as error:
-            if time.monotonic() >= deadline:
-                raise
-            report(f"waiting for the server: {error}")
-            time.sleep(JOB_POLL_SECONDS)
+    watcher, waiting = _Watcher(job, report, rejoin), Patience(report, patience, JOB_POLL_SECONDS)
+
+    def look_until_the_end() -> str:
+        with admin_session(kit) as session:
+            while not (status := watcher.look(session)):
+                waiting.renew()
+                time.sleep(JOB_POLL_SECONDS)
+            return status
+
+    return waiting.result_of(look_until_the_end)
 
 
 class _Watcher:

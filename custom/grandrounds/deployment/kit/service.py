@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from grandrounds.deployment.kit.read import Kit, processes_of, running_processes
+from grandrounds.deployment.retrying import await_end, pause_after
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 COMMAND = (sys.executable, "-m", "grandrounds.cli")
@@ -115,8 +116,8 @@ def serve(kit: Kit, report: Report) -> None:
                 return
             end_processes(kit)  # a job's process that FLARE had just started would wait for its parent for ever
             deaths = 0 if time.monotonic() - started >= GOOD_SECONDS else deaths
-            pause = RESTART_PAUSES[min(deaths, len(RESTART_PAUSES) - 1)]
             deaths += 1
+            pause = pause_after(deaths, RESTART_PAUSES)
             report(f"{kit.name}: FLARE ended with status {status}; it is started again in {pause:g} s")
             time.sleep(pause)
     except Stopped:
@@ -168,17 +169,17 @@ def stop(kit: Kit) -> list[int]:
     """
     own = _supervisor(kit)
     stopped = [*own, *running_processes(kit)]
-    _signal(own, signal.SIGTERM)
-    _await_end(lambda: bool(_supervisor(kit)), SERVICE_STOP_SECONDS + 2 if own else 0.0)
+    signal_processes(own, signal.SIGTERM)
+    await_end(lambda: bool(_supervisor(kit)), SERVICE_STOP_SECONDS + 2 if own else 0.0, SERVICE_POLL_SECONDS)
     end_processes(kit)
     return sorted(set(stopped))
 
 
 def end_processes(kit: Kit, seconds: float = SERVICE_STOP_SECONDS) -> None:
     """End all FLARE processes of a kit: SIGTERM, then SIGKILL after ``seconds``; checkpoints are whole at any moment."""
-    _signal(running_processes(kit), signal.SIGTERM)
-    _await_end(lambda: bool(running_processes(kit)), seconds)
-    _signal(running_processes(kit), signal.SIGKILL)
+    signal_processes(running_processes(kit), signal.SIGTERM)
+    await_end(lambda: bool(running_processes(kit)), seconds, SERVICE_POLL_SECONDS)
+    signal_processes(running_processes(kit), signal.SIGKILL)
 
 
 def _run_once(kit: Kit, report: Report) -> int:
@@ -233,13 +234,8 @@ def _supervisor(kit: Kit) -> list[int]:
     return [number] if ours or number in processes_of(kit.folder) else []
 
 
-def _signal(processes: list[int], number: signal.Signals) -> None:
+def signal_processes(processes: list[int], number: signal.Signals) -> None:
+    """Send a signal to processes; those that have ended are left out."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, number)
-
-
-def _await_end(running: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while running() and time.monotonic() < deadline:
-        time.sleep(SERVICE_POLL_SECONDS)
