@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from grandrounds.federation.server.record import FORMAT
 from grandrounds.seeding import numpy_generator
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -51,22 +52,27 @@ def report(tmp_path_factory):
 def write_run(folder, name, right):
     generator = numpy_generator("page", name)
     for site in SITES:
-        lines = ["image,label,predicted," + ",".join(f"probability_{label}" for label in CLASSES)]
+        lines = ["image,label,predicted," + ",".join(f"probability_{label}" for label in CLASSES) + ",case"]
         for number in range(60):
             label = number % 3
             shares = generator.dirichlet(np.ones(3)) * 0.4
             reported = label if generator.random() < right else (label + 1) % 3
             shares[reported] += 1 - shares.sum()
-            lines.append(f"x.png,{CLASSES[label]},{CLASSES[reported]}," + ",".join(f"{share:.6f}" for share in shares))
+            lines.append(
+                f"x.png,{CLASSES[label]},{CLASSES[reported]},"
+                + ",".join(f"{share:.6f}" for share in shares)
+                + f",{number}"
+            )
         (folder / site).mkdir(parents=True)
         (folder / site / "predictions_common.csv").write_text("\n".join(lines) + "\n")
     problem = {"dataset": "skin", "classes": list(CLASSES), "image_size": 64, "backbone": "compact"}
     content = {
-        "status": "finished", "rounds_done": 2, "test": {}, "rounds": [], "seconds": 9.0,
+        "status": "finished", "format": FORMAT, "rounds_done": 2, "rounds": [], "seconds": 9.0,
         "bytes": {site: {"down.global": 4_000_000, "up.update": 4_000_000} for site in SITES},
         "configuration": {"method": f"{name.title()}Controller", "problem": problem, "seed": 1, "rounds": 2},
         "selected": {"round": 2, "metric": "balanced_accuracy", "score": 0.7},
         "contributions": dict.fromkeys(SITES, 2),
+        "records": {site: {"common": {"images": 60, "unit": "image", "exact": {}}} for site in SITES},
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(content))
     (folder / "events.jsonl").write_text(json.dumps({"event": "start", "rounds": 2, "sites": list(SITES)}) + "\n")

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from grandrounds.cli import build_app
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
+from grandrounds.federation.server.record import FORMAT
 
 CLASSES = ("nevus", "melanoma")
 SPLITS = ("train", "train", "train", "train", "val", "val", "test", "test")
@@ -80,14 +81,11 @@ def tiny() -> list[str]:
 
 def summary(**changes: Any) -> dict[str, Any]:
     base = {
+        "format": FORMAT,
         "status": "finished",
         "rounds_done": 2,
         "selected": {"round": 1, "metric": "balanced_accuracy", "score": 0.5},
-        "test": {
-            "site-1": {"common.n": 3, "common.balanced_accuracy": 0.25, "common.f1_weighted": 0.5},
-            "site-2": {"common.n": 1, "common.balanced_accuracy": 0.75, "common.f1_weighted": 1.0},
-            "site-3": {"common.n": 0},
-        },
+        "records": {},
         "bytes": {"site-1": {"down.global": 1_000_000, "up.update": 400_000}, "site-2": {"down.peer-1": 2_000_000}},
         "rounds": [{"round_seconds": 30.0}, {"round_seconds": 45.0}],
     }

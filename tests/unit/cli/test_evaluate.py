@@ -25,7 +25,7 @@ def trained(tmp_path, make_summary):
         results = make.workspace / "results"
         results.mkdir(parents=True)
         configuration = {"method": "FedAvgController", "problem": PROBLEM}
-        base = {"configuration": configuration, "contributions": {}, "seconds": 1.0, "test": {}, "bytes": {}}
+        base = {"configuration": configuration, "contributions": {}, "seconds": 1.0, "bytes": {}}
         (results / "summary.json").write_text(json.dumps(make_summary(**{**base, **changes})))
         torch.save(build_model(ModelSpec("compact", classes=2), seed=1).state_dict(), results / "selected.pt")
         return tmp_path / "trained"
@@ -54,7 +54,7 @@ def one_line(result, pattern):
 def test_a_runs_own_test_scores_are_found_again(run, sites_dir, tiny, tmp_path):
     data = sites_dir(2)
     ran = run("simulate", "fedavg", *tiny, "--sites-dir", data, "--workspace", tmp_path / "run", "--json")
-    tested = json.loads(ran.stdout)["test"]
+    tested = json.loads(ran.stdout)["records"]
     refused = run("evaluate", tmp_path / "run", "--sites-dir", data)
     one_line(refused, "site-1, site-2 took part in the run, so this is no external validation; evaluate another place")
     result = run("evaluate", tmp_path / "run", "--sites-dir", data, "--allow-overlap", "--json")
@@ -66,7 +66,7 @@ def test_a_runs_own_test_scores_are_found_again(run, sites_dir, tiny, tmp_path):
     assert found["model"] == str(tmp_path / "run" / "results" / "selected.pt")
     assert found["sites"].keys() == {"site-1", "site-2"}
     for site, scores in found["sites"].items():
-        common = {name: tested[site][f"common.{name}"] for name in ("n", "f1_weighted", "log_loss")}
+        common = {name: tested[site]["common"]["exact"][name] for name in ("f1_weighted", "log_loss")}
         assert {name: scores[name] for name in common} == pytest.approx(common, abs=1e-5)
 
 
@@ -233,7 +233,7 @@ def validated(trained, images, tmp_path):
     site = workspace / "results" / "hospital"
     site.mkdir()
     generator = np.random.default_rng(1)
-    rows = ["image,label,predicted,probability_nevus,probability_melanoma"]
+    rows = ["image,label,predicted,probability_nevus,probability_melanoma,case"]
     for number in range(40):
         label, shift = (("nevus", 0.0), ("melanoma", 0.05))[number % 2]
         melanoma = round(0.2 + shift + 0.3 * float(generator.random()), 6)

@@ -15,7 +15,7 @@ from grandrounds.deployment import local_federation
 from grandrounds.deployment.submission import Outcome
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
-SUMMARY = {"status": "finished", "rounds_done": 2, "selected": {"round": 2}, "test": {}, "bytes": {}, "rounds": []}
+SUMMARY = {"status": "finished", "rounds_done": 2, "selected": {"round": 2}, "records": {}, "bytes": {}, "rounds": []}
 
 
 @pytest.fixture
@@ -100,7 +100,9 @@ class TestSubmit:
         }
         rounds = [{"round": 1, "statistics": {"sites": reported}}]
         server.outcome = Outcome(
-            ("j",), "FINISHED:COMPLETED", {**SUMMARY, "test": {"a": {}, "b": {}}, "rounds": rounds}
+            ("j",),
+            "FINISHED:COMPLETED",
+            {**SUMMARY, "configuration": {"problem": {"classes": ["a", "b"]}}, "records": {}, "rounds": rounds},
         )
         shown = run("submit", "statistics", "--kit", person).stdout
         assert re.search("images.train.nevus *│ *120 *│ *- ", shown)
