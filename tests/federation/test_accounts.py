@@ -16,7 +16,7 @@ SITES = ["site-1", "site-2", "site-3"]
 @pytest.fixture(scope="module")
 def model_bytes():
     """Of the model of the tiny runs: four bytes for a weight or a statistic, eight for a counter, which go down only."""
-    network = build_model(ModelSpec("small", classes=4), seed=0)
+    network = build_model(ModelSpec("compact", classes=4), seed=0)
     weights = sum(parameter.numel() for parameter in network.parameters())
     norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
     return 4 * weights + sum(2 * 4 * norm.num_features + 8 for norm in norms)
@@ -25,7 +25,7 @@ def model_bytes():
 @pytest.fixture(scope="module")
 def counter_bytes():
     """Of the counters of batch norm in the model of the tiny runs."""
-    network = build_model(ModelSpec("small", classes=4), seed=0)
+    network = build_model(ModelSpec("compact", classes=4), seed=0)
     return 8 * sum(isinstance(module, torch.nn.BatchNorm2d) for module in network.modules())
 
 

@@ -17,7 +17,7 @@ SITES = ["site-1", "site-2", "site-3"]
 def weights(tmp_path):
     """A file of weights that no seed gives."""
     path = tmp_path / "start.pt"
-    torch.save(build_model(ModelSpec("small", classes=4), seed=99).state_dict(), path)
+    torch.save(build_model(ModelSpec("compact", classes=4), seed=99).state_dict(), path)
     return path
 
 

@@ -70,7 +70,7 @@ def test_sites_start_from_the_servers_training_and_score_the_mean_of_the_models(
 
     monkeypatch.setattr(FedAvgController, "payload_for", watched)
     found = run(tiny("ssfl", *disjoint), tmp_path, sites_dir=labels_at_the_server)
-    start = build_model(ModelSpec("small", classes=4), seed=1).state_dict()
+    start = build_model(ModelSpec("compact", classes=4), seed=1).state_dict()
     name = "classifier.weight"
     assert torch.equal(sent[1][0][name], start[name])
     for mean, trained in sent.values():
@@ -197,7 +197,7 @@ def test_a_site_is_drawn_back_to_where_a_round_starts(tiny, run, tmp_path):
     for weight in (0.0, 100.0):
         options = [f"executor.proximal_weight={weight}", "executor.algorithm=sgd", "executor.learning_rate=0.01"]
         found = run(tiny("fedavg", *options, "controller.rounds=1", "executor.steps=8"), tmp_path / str(weight))
-        start = build_model(ModelSpec("small", classes=4), seed=1).state_dict()
+        start = build_model(ModelSpec("compact", classes=4), seed=1).state_dict()
         last = found.models["last"]
         names = [name for name in start if name.endswith("weight")]
         moved[weight] = sum(float((last[name] - start[name]).square().sum()) for name in names)

@@ -25,7 +25,7 @@ def go(tmp_path_factory, shared_cache):
     for site in SITES:
         give_public_images(folder, site, 32)
     return Federation(
-        "mdhfl", SITES, folder, ["controller.rounds=2", "executor.backbones=null", "problem.backbone=small"]
+        "mdhfl", SITES, folder, ["controller.rounds=2", "executor.backbones=null", "problem.backbone=compact"]
     )
 
 
