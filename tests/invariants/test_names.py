@@ -36,8 +36,6 @@ FULL: tuple[str, ...] = (
     "evaluation/external.py",
     "evaluation/metrics.py",
     "evaluation/per_class.py",
-    "federation/checkpoints.py",
-    "federation/memory.py",
     "files.py",
     "methods/fed_align_cl/curriculum.py",
     "methods/fed_align_cl/loss.py",

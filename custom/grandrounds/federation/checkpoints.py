@@ -79,7 +79,7 @@ class TensorFileStore:
         """Of these names keep what checkpoints of these rounds refer to: the newest version of each round or before."""
         for name in names:
             paths = {_version(path): path for path in self.folder.glob(f"{name}@*.pt")}
-            for version in paths.keys() - newest_before(sorted(paths), rounds):
+            for version in paths.keys() - _newest_before(sorted(paths), rounds):
                 paths[version].unlink(missing_ok=True)
 
 
@@ -130,11 +130,11 @@ def mapped_copy(state: State) -> dict[str, Tensor]:
         return read_saved(path, mapped=True)
 
 
-def newest_before(versions: list[int], wanted: Collection[int]) -> set[int]:
+def _newest_before(versions: list[int], wanted: Collection[int]) -> set[int]:
     """For each wanted round the last of the ascending ``versions`` that is not after it, if there is one.
 
     Example:
-        >>> sorted(newest_before([2, 5, 9], [1, 6, 7, 9]))
+        >>> sorted(_newest_before([2, 5, 9], [1, 6, 7, 9]))
         [5, 9]
     """
     positions = (bisect_right(versions, number) for number in wanted)
@@ -303,7 +303,7 @@ class CheckpointFolder:
 
     def _prune(self, names: Collection[str], needed: Collection[int] | None) -> None:
         rounds = self.rounds()
-        kept = set(rounds[-KEPT:]) if needed is None else {*newest_before(rounds, needed), *rounds[-1:]}
+        kept = set(rounds[-KEPT:]) if needed is None else {*_newest_before(rounds, needed), *rounds[-1:]}
         for old in set(rounds) - kept:
             self._path(old).unlink(missing_ok=True)
         bad = self.bad_rounds()

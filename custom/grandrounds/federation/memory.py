@@ -23,7 +23,7 @@ KEPT_BYTES = 1 << 30
 LARGEST_BLOCK = 1 << 25  # the library takes no more than this on 64-bit machines
 
 
-class Alarm:
+class _Alarm:
     """A call at a later time, as ``threading.Timer``."""
 
     def __init__(self, act: Callable[[], None]) -> None:
@@ -43,14 +43,14 @@ class AlarmClock:
     """Makes calls at their times in one thread, where ``threading.Timer`` takes a thread for each."""
 
     def __init__(self) -> None:
-        self._alarms: list[tuple[float, int, Alarm]] = []
+        self._alarms: list[tuple[float, int, _Alarm]] = []
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def set(self, seconds: float, act: Callable[[], None]) -> Alarm:
+    def set(self, seconds: float, act: Callable[[], None]) -> _Alarm:
         """Call ``act`` after some seconds; it must not block and not raise."""
-        alarm = Alarm(act)
+        alarm = _Alarm(act)
         with self._changed:
             heapq.heappush(self._alarms, (time.monotonic() + seconds, next(self._numbers), alarm))
             if self._thread is None or not self._thread.is_alive():  # the first time, or in a fork
@@ -63,7 +63,7 @@ class AlarmClock:
         while True:
             self._next().ring()
 
-    def _next(self) -> Alarm:
+    def _next(self) -> _Alarm:
         """Wait for the next alarm."""
         with self._changed:
             while not self._alarms or self._alarms[0][0] > time.monotonic():
