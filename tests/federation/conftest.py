@@ -14,7 +14,6 @@ from tests.federations import outcome, registered_small_networks
 
 TINY = [
     "controller.rounds=3",
-    "problem.backbone=small",
     "executor.steps=2",
     "executor.batch_size=8",
     "executor.device=cpu",
