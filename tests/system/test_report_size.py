@@ -10,6 +10,7 @@ import pytest
 
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.federation.site.store import SiteStore
+from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
 RUNS, SITES, ROUNDS, IMAGES = 10, [f"site-{number}" for number in range(1, 11)], 50, 250
@@ -30,7 +31,8 @@ def write_run(folder, number):
     for round_number in range(1, ROUNDS + 1):
         write_round(record, round_number, generator)
     record.selected = {"round": ROUNDS, "metric": "balanced_accuracy", "score": 0.6}
-    record.test = {site: {"common.n": IMAGES, "common.balanced_accuracy": 0.6} for site in SITES}
+    problem = Problem(dataset="skin", classes=CLASSES)
+    record.note_tests(problem, {site: {"common.n": IMAGES, "common.auc_macro": 0.6} for site in SITES}, {})
     record.write("finished")
     record.publish(folder / "results", [])
     for site in SITES:
@@ -54,14 +56,14 @@ def write_round(record, round_number, generator):
 
 
 def predictions(generator):
-    header = ["image", "label", "predicted", *(f"probability_{name}" for name in CLASSES)]
+    header = ["image", "label", "predicted", *(f"probability_{name}" for name in CLASSES), "case"]
     rows = []
     for image in range(IMAGES):
         label = int(generator.choice(len(CLASSES), p=SHARES))
         shares = 0.4 * generator.dirichlet(np.ones(len(CLASSES)))
         shares[label if generator.random() < 0.7 else generator.integers(len(CLASSES))] += 0.6
         reported = CLASSES[int(shares.argmax())]
-        rows.append([f"{image}.png", CLASSES[label], reported, *(f"{share:.6f}" for share in shares)])
+        rows.append([f"{image}.png", CLASSES[label], reported, *(f"{share:.6f}" for share in shares), str(image)])
     return header, rows
 
 

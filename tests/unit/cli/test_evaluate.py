@@ -163,7 +163,10 @@ def test_an_unfinished_run_is_marked_as_unfinished(run, trained, listed):
         ("{", "summary.json is not valid JSON"),
         ("[]", "summary.json must be a JSON object, got list"),
         ('{"status": "finished", "configuration": {}}', "does not say what the model was trained for"),
-        (json.dumps({"configuration": {"problem": PROBLEM}}), "status must be text, got None"),
+        (
+            json.dumps({"configuration": {"problem": PROBLEM}}),
+            "has format 1, this version of grandrounds reads format 2",
+        ),
         (None, "there is no .*summary.json, which says what the model was trained for"),
     ],
 )
@@ -237,7 +240,7 @@ def validated(trained, images, tmp_path):
     for number in range(40):
         label, shift = (("nevus", 0.0), ("melanoma", 0.05))[number % 2]
         melanoma = round(0.2 + shift + 0.3 * float(generator.random()), 6)
-        rows.append(f"v{number}.png,{label},nevus,{1 - melanoma:.6f},{melanoma:.6f}")
+        rows.append(f"v{number}.png,{label},nevus,{1 - melanoma:.6f},{melanoma:.6f},{number}")
     (site / "predictions_validation.csv").write_text("\n".join(rows) + "\n")
     (site / "image_digests.json").write_text(json.dumps({"images": ["00"]}))
     return workspace
