@@ -31,6 +31,7 @@ FULL: tuple[str, ...] = (
     "data/partition/splits.py",
     "deployment/kit/doctor.py",
     "deployment/kit/policy.py",
+    "deployment/kit/service.py",
     "evaluation/curves.py",
     "evaluation/estimates.py",
     "evaluation/external.py",

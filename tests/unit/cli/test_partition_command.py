@@ -157,7 +157,7 @@ def test_help_shows_defaults_bounds_and_the_defaults_of_schemes(run, monkeypatch
 
 @pytest.mark.parametrize(
     "words",
-    ["--sites 0", "--labelled 1.5", "--scheme random", "--noise flip", "--variant clean", "--seed one"],
+    ["--sites 0", "--labelled 1.5", "--noise flip", "--variant clean", "--seed one"],
 )
 def test_values_that_do_not_fit_and_options_of_other_data_sets_are_wrong_use(run, tmp_path, words):
     command = ["partition", "pbc", "--root", tmp_path, "--out", tmp_path / "sites", *words.split()]
