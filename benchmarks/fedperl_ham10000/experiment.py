@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.experiment import Experiment, Run, mean_of, read_predictions
-from grandrounds.evaluation.external import scores
+from grandrounds.evaluation.calibration import confidence_metrics
 from grandrounds.evaluation.metrics import confusion_matrix
 
 
@@ -34,7 +34,7 @@ def _predictions(run: Run) -> dict[str, dict[str, Any]]:
     classes = run.partition["classes"]
     for path in sorted((run.place / "state").glob("*/*/predictions_*.csv")):
         labels, probabilities = read_predictions(path, classes)
-        ece = round(scores(labels, probabilities)["ece"], 6)
+        ece = round(confidence_metrics(labels, probabilities)["ece"], 6)
         confusion = confusion_matrix(labels, probabilities.argmax(axis=1), len(classes)).tolist()
         model = path.stem.removeprefix("predictions_")
         found.setdefault(model, {})[path.parent.name] = {"ece": ece, "confusion": confusion}

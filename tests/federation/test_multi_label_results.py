@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 import grandrounds as gr
 from grandrounds.data.partition.phantom_site import FINDINGS_NAME, phantom_site
 from grandrounds.data.site import read_site_config
-from grandrounds.errors import ConfigurationError, UsageError
+from grandrounds.errors import ConfigurationError
 
 FINDINGS = ["round", "ring", "clustered"]
 OPTIONS = {
@@ -88,13 +88,13 @@ def test_predictions_call_findings_from_a_threshold_on(finished):
 
 def test_external_validation_of_all_findings_and_of_one(finished, place, tmp_path):
     found = gr.evaluate(finished, {"elsewhere": place}, positive=["ring"], progress=False)
-    group = found.result["group"]
-    assert group["positive"] == "ring"
-    assert group["operating"]["fixed"]["source"].endswith("validation images of 2 training sites")
-    predicted = found.predictions["elsewhere"]
+    group = found.result.group
+    assert group.positive == "ring"
+    assert group.operating.fixed.source.endswith("validation images of 2 training sites")
+    predicted = found.place.sites["elsewhere"]
     expected = roc_auc_score(predicted.labels[:, 1], predicted.probabilities[:, 1])
-    assert group["auroc"]["value"] == pytest.approx(expected, abs=1e-6)
-    assert found.tables()["classes"]["ring"]["auroc"] == pytest.approx(expected)
+    assert group.auroc.value == pytest.approx(expected, abs=1e-6)
+    assert found.tables()["classes"]["ring"]["pooled"]["auroc"] == pytest.approx(expected)
     assert list(found.scores().index) == ["elsewhere", "mean", "pooled"]
     found.write_predictions(tmp_path / "p.csv")
     header = (tmp_path / "p.csv").read_text().splitlines()[0]
@@ -104,9 +104,9 @@ def test_external_validation_of_all_findings_and_of_one(finished, place, tmp_pat
     )
     found.write(tmp_path / "elsewhere.json")
     assert gr.report({"run": finished}, tmp_path / "report", external=[tmp_path / "elsewhere.json"]).is_file()
-    with pytest.raises(UsageError, match="errors of findings are not drawn"):
+    with pytest.raises(ConfigurationError, match="not supported by --failures"):
         found.draw_failures(tmp_path / "f.png")
-    with pytest.raises(UsageError, match="findings have no groups"):
+    with pytest.raises(ConfigurationError, match="several classes of --positive; name one"):
         gr.evaluate(finished, {"elsewhere": place}, positive=["ring", "round"], progress=False)
 
 

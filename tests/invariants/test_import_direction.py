@@ -24,7 +24,7 @@ LAYERS = (
     {"evaluation"},
     {"models", "data"},
     {"protocol"},
-    {"checks", "errors", "files", "options", "ordering", "plotting", "plugins", "seeding"},
+    {"checks", "errors", "files", "options", "ordering", "plain", "plotting", "plugins", "seeding"},
 )
 """From the top to the bottom; a module imports its own layer and those below."""
 MAX_MODULES = 16

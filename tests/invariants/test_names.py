@@ -36,7 +36,6 @@ FULL: tuple[str, ...] = (
     "evaluation/estimates.py",
     "evaluation/external.py",
     "evaluation/metrics.py",
-    "evaluation/per_class.py",
     "files.py",
     "methods/fed_align_cl/curriculum.py",
     "methods/fed_align_cl/loss.py",

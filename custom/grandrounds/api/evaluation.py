@@ -17,23 +17,15 @@ from grandrounds.console.steps import no_steps, steps_on
 from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.site import DatasetLocation, locate_dataset
 from grandrounds.errors import ConfigurationError, UsageError
-from grandrounds.evaluation.bootstrap import questions_of
 from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
 from grandrounds.evaluation.curves import site_curves, write_curves
-from grandrounds.evaluation.external import (
-    ImagePredictions,
-    LabelledImages,
-    external_report,
-    finding_report,
-    labels_are_groups,
-    write_predictions,
-)
-from grandrounds.evaluation.per_class import grouping_of
-from grandrounds.protocol.task import Task
-from grandrounds.reporting.external.prediction import draw_failures, place_of, predict_place, read_images
+from grandrounds.evaluation.external import LabelledImages, labels_are_groups, write_predictions
+from grandrounds.evaluation.grouping import grouping_of
+from grandrounds.reporting.external.prediction import Place, draw_failures, place_of, predict_place, read_images
 from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
-from grandrounds.reporting.external.result import external_result, write_result
+from grandrounds.reporting.external.result import ExternalResult, external_result, run_at, write_result
+from grandrounds.reporting.external.tables import plain_scores
 from grandrounds.reporting.external.trained import TrainedModel, trained_model
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.runs import read_run, run_name
@@ -46,28 +38,24 @@ class Evaluation:
     """The scores and predictions of a run's model at a place.
 
     Attributes:
-        result: as plain values, without counts below the minimum, names of images, or patients.
-        weights: file of the model.
-        classes: of the model.
+        result: without counts below the minimum, names of images, or patients.
+        trained: the model, and what it was trained for.
         labels: what the labels of the place are.
         images: test images by site.
-        predictions: by site.
-        task: of the model.
+        place: what was predicted.
+        tested: the place as a run, with the records of its sites.
     """
 
-    result: Mapping[str, Any]
-    weights: Path
-    classes: tuple[str, ...]
+    result: ExternalResult
+    trained: TrainedModel
     labels: Labels
     images: Mapping[str, LabelledImages]
-    predictions: Mapping[str, ImagePredictions]
-    task: Task
+    place: Place
+    tested: Run
 
     def tables(self) -> dict[str, Any]:
-        """Scores as plain values, see :func:`grandrounds.evaluation.external.external_report`."""
-        if not self.task.exclusive:
-            return finding_report(self.task, self.predictions, self.classes)
-        return external_report(self.predictions, self.classes, self.labels.grouping, self.labels.by_group)
+        """All scores as plain values, see :func:`grandrounds.reporting.external.tables.plain_scores`."""
+        return plain_scores(self.tested, self.place, self.labels)
 
     def scores(self) -> pd.DataFrame:
         """Scores of each site of the place, their ``mean``, and of all images together (``pooled``), one row each."""
@@ -81,24 +69,25 @@ class Evaluation:
 
     def write_predictions(self, path: Path | str) -> None:
         """Write the prediction of every image as CSV; the file names images and must stay at the place."""
-        write_predictions(Path(path), self.predictions, self.classes, self.labels.vocabulary, self.labels.grouping)
+        problem, labels = self.trained.problem, self.labels
+        names = (problem.classes, labels.vocabulary)
+        write_predictions(Path(path), self.place.sites, problem.kind, *names, labels.grouping)
 
     def write_curves(self, folder: Path | str) -> None:
         """Write counts of at least ten patients each, ``SITE/curves_common.json``, as a report finds them in results."""
-        for name, found in self.predictions.items():
-            questions = questions_of(self.task, found.labels, found.probabilities, found.groups or None)
-            curves = site_curves(questions, self.classes)
-            write_curves(Path(folder) / name / "curves_common.json", curves, self.classes)
+        for name, questions in self.tested.tests.questions.items():
+            curves = site_curves(questions, self.tested.classes)
+            write_curves(Path(folder) / name / "curves_common.json", curves, self.tested.classes)
 
     def draw_failures(self, path: Path | str) -> None:
         """Draw the most confident errors as PNG; the file shows patients' images and must stay at the place.
 
         Raises:
-            UsageError: if the classes are findings, of which an image may have several.
+            ConfigurationError: if an image may have several of the labels.
         """
-        if not self.task.exclusive:
-            raise UsageError("--failures: errors of findings are not drawn; --predictions writes them for each image")
-        draw_failures(Path(path), self.images, self.predictions, self.classes)
+        problem = self.trained.problem
+        problem.kind.require_exclusive("--failures", "--predictions writes errors for each image")
+        draw_failures(Path(path), self.images, self.place.sites, problem.classes)
 
 
 def evaluate(
@@ -156,14 +145,13 @@ def evaluate(
             say(notes(), line)
         found = predict_place(trained, images, step)
         called = name or (place.folder.absolute().name if isinstance(place, Sites) and place.folder else "")
-        tested = place_of(called or next(iter(locations)), trained.weights, locations, images, found)
+        seen = place_of(called or next(iter(locations)), trained.weights, locations, images, found)
         limit = max(minimum, *(location.min_support for location in locations.values()))
-        wanted = Request(labels.positive.name if labels.positive else "", point, list(prevalences), recalibrate, limit)
+        wanted = Request(point, prevalences, recalibrate, limit)
         step("computing scores and intervals")
-        result = external_result(record, tested, labels, wanted, command)
-    return Evaluation(
-        result, trained.weights, trained.problem.classes, labels, images.sites, found, trained.problem.kind
-    )
+        tested = run_at(record, seen, labels)
+        result = external_result(record, tested, seen, labels, wanted, command)
+    return Evaluation(result, trained, labels, images.sites, seen, tested)
 
 
 def located(
@@ -214,10 +202,10 @@ def _labels(
 ) -> Labels:
     """What the labels of the place are, and which of them are positive."""
     classes = trained.problem.classes
-    if trained.problem.multi and (grouped is not None or len(positive or ()) > 1):
-        raise UsageError("findings have no groups, and --positive names one of them: several may be in one image")
+    if grouped is not None or len(positive or ()) > 1:
+        trained.problem.kind.require_exclusive("--groups and several classes of --positive", "name one of them")
     grouping = grouping_of(grouped, classes) if grouped is not None else None
-    by_group = not trained.problem.multi and labels_are_groups(locations, classes, list(grouped or ()))
+    by_group = grouped is not None and labels_are_groups(locations, classes, list(grouped))
     group = positive_group(positive, classes, grouping, by_group)
     return Labels(tuple(grouped or ()) if by_group else tuple(classes), grouping, by_group, group)
 

@@ -146,7 +146,7 @@ def export(
     found = read_run(run, run.absolute().name)
     content = report_on([found], places=[read_result(path) for path in external])
     statistics_of = (site, sites_dir) if site is not None and sites_dir is not None else None
-    return list(export_model(content, found, Path(out), licence, formats, statistics_of))
+    return list(export_model(content, Path(out), licence, formats, statistics_of))
 
 
 def history_of(run: Path, communities: Path | None = None) -> RunHistory:

@@ -17,6 +17,7 @@ from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import results, say, say_json
 
 if TYPE_CHECKING:
+    from grandrounds.reporting.external.result import ExternalResult
     from grandrounds.reporting.format import Table as PageTable
 
 
@@ -97,6 +98,8 @@ def evaluate(
     """Check all options, predict, and show the scores."""
     from grandrounds.api.evaluation import evaluate as evaluate_run
     from grandrounds.api.evaluation import located
+    from grandrounds.plain import to_plain
+    from grandrounds.reporting.external.result import result_json
 
     grouped = groups_of(groups) if groups is not None else None
     prevalences = prevalences_of(prevalence)
@@ -126,9 +129,9 @@ def evaluate(
         found.write(out)
     content = found.tables()
     if json:
-        say_json(_without_nan({"model": str(found.weights), **content, "external": found.result}))
+        say_json(to_plain({"model": str(found.trained.weights), **content, "external": result_json(found.result)}))
     else:
-        _show(found.result, content, found.weights)
+        _show(found.result, content, found.trained.weights)
 
 
 def prevalences_of(text: str | None) -> list[float]:
@@ -189,7 +192,7 @@ def _command() -> str:
     return shlex.join(["grandrounds", *typed])
 
 
-def _show(result: Mapping[str, Any], content: Mapping[str, Any], weights: Path) -> None:
+def _show(result: ExternalResult, content: Mapping[str, Any], weights: Path) -> None:
     from grandrounds.reporting.external.section import tables_of
 
     console = results()
@@ -198,8 +201,8 @@ def _show(result: Mapping[str, Any], content: Mapping[str, Any], weights: Path) 
         console.print(_as_rich(table))
     if "groups" in content:
         console.print(group_table(content["groups"]))
-    say(console, "\ncaveats" if result["caveats"] else "")
-    for caveat in result["caveats"]:
+    say(console, "\ncaveats" if result.caveats else "")
+    for caveat in result.caveats:
         say(console, f"- {caveat}")
     say(console, f"model: {weights}")
 
@@ -223,7 +226,7 @@ def group_table(groups: Mapping[str, Any]) -> Table:
         table.add_column(label, justify="right")
     for reading, label in READINGS.items():
         for group, scores in groups[reading].items():
-            numbers = (_number(scores[name]) for name in ("precision", "recall", "f1"))
+            numbers = (_number(scores[name]) for name in ("precision", "sensitivity", "f1"))
             table.add_row(label, Text(group), str(scores["n"]), *numbers)
         table.add_section()
     return table
@@ -231,10 +234,3 @@ def group_table(groups: Mapping[str, Any]) -> Table:
 
 def _number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3f}"
-
-
-def _without_nan(content: Any) -> Any:
-    """The same with None for NaN, which JSON does not have."""
-    if isinstance(content, Mapping):
-        return {key: _without_nan(value) for key, value in content.items()}
-    return None if isinstance(content, float) and math.isnan(content) else content

@@ -46,15 +46,13 @@ from grandrounds.evaluation.estimates import (
     score_estimates,
 )
 from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES
-from grandrounds.evaluation.score import MIN_CASES, Score, named, no_score
+from grandrounds.evaluation.score import CHANCE, MIN_CASES, Score, ScoreSheet, named, no_score
 from grandrounds.protocol.task import Task
 from grandrounds.seeding import numpy_generator
 
 UNITS = ("image", "lesion", "patient")
 """What a case is. A site reports its position here as the metric ``unit``."""
 UNIT, NUMBER = "unit", "n"
-ALWAYS, CHANCE = "always ", "chance"
-"""Names of references; before the most frequent class in the first."""
 NO_COUNTS = "the site keeps its counts"
 NO_PREDICTIONS = "not known from counts of predictions"
 NO_IMAGES = "no test image"
@@ -237,11 +235,6 @@ class EvalRecord:
         return {name: one for name, one in found.items() if (CHANCE if name == CHANCE else "majority") in wanted}
 
     @property
-    def majority(self) -> str | None:
-        """The most frequent class; None where it is not known."""
-        return next((name.removeprefix(ALWAYS) for name in self.references if name.startswith(ALWAYS)), None)
-
-    @property
     def shares(self) -> tuple[float, ...]:
         """The share of each name of the vocabulary among the images whose answer is known; NaN where it is not known."""
         if not self.tallies:
@@ -269,23 +262,19 @@ class EvalRecord:
         exact = {str(name): float(value) for name, value in content["exact"].items()}
         return cls(task, tuple(names), int(content["images"]), exact, counts, unit=str(content["unit"]))
 
-    def scores_json(self) -> dict[str, Any]:
-        """Its scores as plain values, for a report."""
-
-        def plain(scores: Mapping[str, Score]) -> dict[str, Any]:
-            return {name: one.to_json() for name, one in scores.items()}
-
-        return {
-            "images": None if self.masked else self.images,
-            "cases": self.cases,
-            "unit": self.unit,
-            "scores": plain(self.scores),
-            "classes": {name: plain(found) for name, found in zip(self.names, self.classes, strict=True)},
-            "confidence": {name: round(value, 6) for name, value in self.confidence.items()},
-            "references": {
-                name: {key: round(value, 6) for key, value in found.items()} for name, found in self.references.items()
-            },
-        }
+    @cached_property
+    def sheet(self) -> ScoreSheet:
+        """What tables show of it."""
+        return ScoreSheet(
+            None if self.masked else self.images,
+            self.cases,
+            self.unit,
+            self.scores,
+            dict(zip(self.names, self.classes, strict=True)),
+            self.confidence,
+            self.references,
+            dict(zip(self.names, self.shares, strict=True)),
+        )
 
     @cached_property
     def _of_classes(self) -> list[list[dict[str, Score]]]:

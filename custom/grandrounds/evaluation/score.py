@@ -1,12 +1,18 @@
-"""One score: its value, its interval, the independent cases that carry it, or the reason why there is none."""
+"""Scores: a value, its interval and the independent cases that carry it, or the reason why there is none; and sheets."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from grandrounds.plain import to_plain
 
 MIN_CASES = 10
 """A score of fewer independent cases is marked: its interval covers most of [0, 1] (Wilson's of 9 of 9 is [0.70, 1])."""
+ALWAYS, CHANCE = "always ", "chance"
+"""Names of references; before the most frequent class in the first."""
 
 
 class Score(NamedTuple):
@@ -53,6 +59,14 @@ class Score(NamedTuple):
         said = {"few": self.few, "reason": self.reason, "of": self.of}
         return {**plain, "cases": self.cases, **{name: text for name, text in said.items() if text}}
 
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Score:
+        """The score that :meth:`to_json` gave; also :class:`LookupError`, :class:`TypeError` and :class:`ValueError`."""
+        value, low, high = (
+            math.nan if content[key] is None else float(content[key]) for key in ("value", "low", "high")
+        )
+        return cls(value, low, high, content["cases"], content.get("reason", ""), content.get("of", ""))
+
 
 def no_score(reason: str, cases: int | None = None) -> Score:
     """A score that is not known."""
@@ -70,3 +84,66 @@ def named(name: str, score: Score) -> str:
         return name
     number, _, _, what = score.of.split()
     return f"{name}_of_{number}_{what}"
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreSheet:
+    """Scores of a record, without what must not be shown; a report reads them here, from a run or from a file.
+
+    Attributes:
+        images: how many; None where it must not be shown.
+        cases: independent cases that they are of; None where it must not be shown or is not known.
+        unit: what a case is.
+        scores: by name, those over a part of the classes under a name of their own.
+        classes: scores of each name of the vocabulary, in its order.
+        confidence: calibration and risk of the probabilities, without intervals; empty where they are not known.
+        references: the scores of always predicting the most frequent class, and of guessing.
+        shares: of each name of the vocabulary among the images, NaN where it is not known.
+    """
+
+    images: int | None
+    cases: int | None
+    unit: str
+    scores: Mapping[str, Score]
+    classes: Mapping[str, Mapping[str, Score]]
+    confidence: Mapping[str, float]
+    references: Mapping[str, Mapping[str, float]]
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    def score(self, name: str) -> Score:
+        """A score over all classes, or the reason why there is none."""
+        return self.scores.get(name, no_score(""))
+
+    def best(self, name: str) -> Score:
+        """The score over all classes, else that over the classes that are shown, with its part, else the reason."""
+        found = self.score(name)
+        part = next((one for key, one in self.scores.items() if one.of and key.startswith(f"{name}_of_")), found)
+        return found if found.known else part
+
+    @property
+    def counted(self) -> bool:
+        """Whether there are scores of single classes."""
+        return any(score.known for found in self.classes.values() for score in found.values())
+
+    @property
+    def majority(self) -> str | None:
+        """The most frequent class; None where it is not known."""
+        return next((name.removeprefix(ALWAYS) for name in self.references if name.startswith(ALWAYS)), None)
+
+    @property
+    def always(self) -> Mapping[str, float]:
+        """The scores of always predicting the most frequent class; empty where it is not known."""
+        return self.references.get(f"{ALWAYS}{self.majority}", {})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        rounded = {"confidence": _rounded(self.confidence), "shares": _rounded(self.shares)}
+        return {
+            **{name: to_plain(getattr(self, name)) for name in ("images", "cases", "unit", "scores", "classes")},
+            "references": {name: _rounded(found) for name, found in self.references.items()},
+            **rounded,
+        }
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: to_plain(round(value, 6)) for name, value in values.items()}

@@ -11,17 +11,19 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.bootstrap import RESAMPLES, Cases, joined, resampled_confusions
 from grandrounds.evaluation.comparisons import MIN_SEEDS, Difference, difference_of_cases, holm, paired_by_seed
 from grandrounds.evaluation.metrics import confusion_scores
+from grandrounds.evaluation.record import pooled
+from grandrounds.evaluation.score import Score
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.run import Run
-from grandrounds.reporting.scores import RunScores
 from grandrounds.seeding import numpy_generator
 
-METRIC, AUROC, FINDING_METRIC = "balanced_accuracy", "auroc", "auc_macro"
+METRIC, AUROC = "balanced_accuracy", "auroc"
 NOT_COMPARED = ("seed", "run_name", "resume")
 """Options in which seeds of one method may differ."""
 
@@ -65,13 +67,13 @@ class Comparison:
 
 
 def compare(
-    methods: Mapping[str, Sequence[Run]], scores: Mapping[str, RunScores], reference: str, metric: str = METRIC
+    methods: Mapping[str, Sequence[Run]], headlines: Mapping[str, Score | None], reference: str, metric: str = METRIC
 ) -> Comparison | None:
     """Compare methods with a reference.
 
     With ``MIN_SEEDS`` seeds that both have, results are paired by seed. With fewer, two models are compared on their test
     cases, which must be the same; where these are not known the difference has no interval. A method without a run to pair
-    is left out and named. ``scores`` are by name of run.
+    is left out and named. ``headlines`` are the scores of the runs by name, for those whose predictions are not here.
 
     Returns:
         None if no other method can be compared with the reference.
@@ -80,8 +82,8 @@ def compare(
     found: dict[str, tuple[Difference, float]] = {}
     for method in others:
         pairs = _pairs(methods[method], methods[reference])
-        values = [value for pair in pairs if (value := _values(pair, scores, metric))]
-        of_cases = _of_cases(pairs, metric, len(others)) if 0 < len(values) < MIN_SEEDS else None
+        values = [value for pair in pairs if (value := _values(pair, headlines, metric))]
+        of_cases = _of_cases(pairs, values, metric, len(others)) if 0 < len(values) < MIN_SEEDS else None
         if of_cases:
             found[method] = of_cases
         elif values:
@@ -153,6 +155,18 @@ def relative_improvement(value: float, reference: float) -> float:
     return 100 * (value - reference) / reference
 
 
+def chance_of(metric: str | None, classes: int) -> float | None:
+    """The expected score of guessing, where it does not depend on how common the classes are.
+
+    Example:
+        >>> chance_of("balanced_accuracy", 4), chance_of("auc_macro", 4), chance_of("accuracy", 4)
+        (0.25, 0.5, None)
+    """
+    if metric == "balanced_accuracy" and classes:
+        return 1 / classes
+    return 0.5 if metric in ("auc_macro", "auroc_macro", "auroc") else None
+
+
 def _pairs(runs: Sequence[Run], reference: Sequence[Run]) -> list[tuple[Run, Run]]:
     """Runs of the same seed; of two methods with one run each these two."""
     by_seed = {run.log.seed: run for run in reference}
@@ -160,55 +174,51 @@ def _pairs(runs: Sequence[Run], reference: Sequence[Run]) -> list[tuple[Run, Run
     return found or ([(runs[0], reference[0])] if len(runs) == len(reference) == 1 else [])
 
 
-def _values(pair: tuple[Run, Run], scores: Mapping[str, RunScores], metric: str) -> tuple[float, float] | None:
-    """The score of both runs over all test images of the sites that both have; None without any."""
-    if not any(run.tests.predictions for run in pair):
-        known = [scores[run.name].headline(metric) for run in pair]
-        first, second = (one.value if one and one.known else math.nan for one in known)
-        return None if math.isnan(first) or math.isnan(second) else (first, second)
-    sites = natural_sorted(set(pair[0].tests.predictions) & set(pair[1].tests.predictions))
-    if not sites:
-        return None
-    first, second = (_score(joined([run.tests.predictions[site] for site in sites]), metric) for run in pair)
-    return None if math.isnan(first) or math.isnan(second) else (first, second)
+def _values(pair: tuple[Run, Run], headlines: Mapping[str, Score | None], metric: str) -> tuple[float, float] | None:
+    """The score of both runs over all test images of the sites that both have; None without any.
+
+    Without predictions it is that of the runs' own reports, whatever it is over.
+    """
+    ours, theirs = (run.tests.questions for run in pair)
+    sites = natural_sorted(site for site in ours if site in theirs)
+    if sites:
+        found = [pooled([run.tests.sites[site] for site in sites]).score(metric) for run in pair]
+    else:
+        found = [] if ours or theirs else [one for run in pair if (one := headlines[run.name])]
+    return (found[0].value, found[1].value) if len(found) == 2 and all(one.known for one in found) else None
 
 
-def _score(cases: Cases, metric: str) -> float:
-    found = confusion_scores(cases.confusion())
-    return float(found[metric]) if metric in found else math.nan
-
-
-def _of_cases(pairs: Sequence[tuple[Run, Run]], metric: str, comparisons: int) -> tuple[Difference, float] | None:
+def _of_cases(
+    pairs: Sequence[tuple[Run, Run]], values: Sequence[tuple[float, float]], metric: str, comparisons: int
+) -> tuple[Difference, float] | None:
     """The difference on the same test cases, mean over the pairs, and the reference's score; None without any."""
-    draws, values, cases = [], [], 0
-    for first, second in pairs:
-        sites = [
-            site
-            for site in natural_sorted(set(first.tests.predictions) & set(second.tests.predictions))
-            if _same_images(first.tests.predictions[site], second.tests.predictions[site])
-        ]
-        if not sites:
-            return None
-        both = [[run.tests.predictions[site] for site in sites] for run in (first, second)]
-        together = [joined(parts) for parts in both]
-        if metric not in (known := confusion_scores(together[0].confusion())):
-            return None
-        base = float(confusion_scores(together[1].confusion())[metric])
-        values.append((float(known[metric]), base))
-        # Both models are drawn with the same cases: the stream depends on the site alone.
-        resampled = [
-            sum(
-                resampled_confusions(part, numpy_generator("comparison", site), RESAMPLES)
-                for site, part in zip(sites, parts, strict=True)
-            )
-            for parts in both
-        ]
-        ours, theirs = (confusion_scores(np.asarray(one))[metric] for one in resampled)
-        draws.append(ours - theirs)
-        cases = together[0].count
-    value = fmean(ours - theirs for ours, theirs in values)
-    difference = difference_of_cases(value, np.mean(draws, axis=0), cases, comparisons)
+    found = [_draws(first.tests.predictions, second.tests.predictions, metric) for first, second in pairs]
+    draws = [one for one in found if one is not None]
+    if len(draws) < len(found):
+        return None
+    value, cases = fmean(ours - theirs for ours, theirs in values), draws[-1][1]
+    difference = difference_of_cases(value, np.mean([one for one, _ in draws], axis=0), cases, comparisons)
     return difference, fmean(base for _, base in values)
+
+
+def _draws(
+    first: Mapping[str, Cases], second: Mapping[str, Cases], metric: str
+) -> tuple[NDArray[np.float64], int] | None:
+    """Bootstrap draws of the difference, and the number of cases; None where the images are not the same."""
+    sites = natural_sorted(site for site in first if site in second)
+    if not sites or not all(_same_images(first[site], second[site]) for site in sites):
+        return None
+    if metric not in confusion_scores(first[sites[0]].confusion()):
+        return None
+    # Both models are drawn with the same cases: the stream depends on the site alone.
+    ours, theirs = (
+        np.sum(
+            [resampled_confusions(one[site], numpy_generator("comparison", site), RESAMPLES) for site in sites], axis=0
+        )
+        for one in (first, second)
+    )
+    drawn = confusion_scores(ours)[metric] - confusion_scores(theirs)[metric]
+    return drawn, joined([first[site] for site in sites]).count
 
 
 def _same_images(first: Cases, second: Cases) -> bool:

@@ -27,12 +27,15 @@ from grandrounds.models.portable import write_portable
 from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.models.trained import load_trained
 from grandrounds.models.weights import chosen_intensities
+from grandrounds.plain import to_plain
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
-from grandrounds.reporting.comparison import METRIC
+from grandrounds.reporting.external.result import ExternalResult
+from grandrounds.reporting.format import SCORE_NAMES, format_estimate, format_number, pluralize
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.population import population_json, settings_of
 from grandrounds.reporting.predictions import site_data_of
 from grandrounds.reporting.run import Run
+from grandrounds.reporting.scores import RunScores
 
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "model_card.json", "bundle"
 VERSION = "0.1.0"
@@ -65,7 +68,6 @@ class ImageDecoder:
 
 def export_model(
     report: Report,
-    run: Run,
     folder: Path,
     licence: str | None = None,
     formats: Sequence[str] = (),
@@ -74,8 +76,7 @@ def export_model(
     """Write a finished run's selected model with its card, as a MONAI bundle, and in further formats.
 
     Args:
-        report: of the run.
-        run: whose model.
+        report: of the run whose model it is.
         folder: of the files.
         licence: of the data that the model was trained on.
         formats: further ones.
@@ -87,6 +88,7 @@ def export_model(
     Raises:
         ConfigurationError: if the run has no such model, or its file is of another network.
     """
+    run = report.first.run
     if run.origin.weights is None:
         raise ConfigurationError(
             f"{run.name} has no selected model: it is not finished, or every site kept its own; export another run"
@@ -108,21 +110,21 @@ def export_model(
     content = _safetensors(state, run)
     with replacing(folder / WEIGHTS) as stream:
         stream.write(content)
-    card = model_card(report, run, spec, state, licence, hashlib.sha256(content).hexdigest())
+    card = model_card(report, spec, state, licence, hashlib.sha256(content).hexdigest())
     if site:
         card["intended_use"] += OF_SITE.format(site=site[0])
     write_json(folder / CARD, card)
-    _write_bundle(folder / BUNDLE, problem, spec, state, card)
+    _write_bundle(folder / BUNDLE, problem, spec, state, card, score_sentence(report.first.scores, report.metric))
     more = [write_portable(network, problem, form, folder) for form in formats]
     return [folder / WEIGHTS, folder / CARD, folder / BUNDLE, *more]
 
 
 def model_card(
-    report: Report, run: Run, spec: ModelSpec, state: Mapping[str, Tensor], licence: str | None, digest: str
+    report: Report, spec: ModelSpec, state: Mapping[str, Tensor], licence: str | None, digest: str
 ) -> dict[str, Any]:
     """The model card as plain values, with the licence of the training data and the SHA-256 of the weights' file."""
+    run, scores = report.first.run, report.first.scores
     problem = Problem.from_dict(run.log.problem)
-    scores = report.scores[run.name].to_json()
     return {
         "name": run.name,
         "intended_use": INTENDED,
@@ -160,36 +162,40 @@ def model_card(
             "rounds_by_site": dict(run.log.contributions),
             **population_json(run),
         },
-        "metrics": {"case": run.tests.unit, "mean_over_sites": scores["mean"], "pooled": scores["pooled"]},
+        "metrics": {
+            "case": run.tests.unit,
+            "mean_over_sites": to_plain(scores.mean),
+            "pooled": to_plain(scores.pooled),
+        },
         "external_validation": [_external(place) for place in report.places],
         "privacy": [
             {"site": spent.site, "protects": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
             for spent in run.origin.spent
         ],
-        "caveats": list(report.caveats[run.name]),
+        "caveats": list(report.first.caveats),
         "versions": {**run.log.versions, "exported_by": __version__},
     }
 
 
-def _external(place: Mapping[str, Any]) -> dict[str, Any]:
+def _external(place: ExternalResult) -> dict[str, Any]:
     """What the card keeps of an external evaluation: counts, scores and caveats, without its curves."""
-    kept = {key: place[key] for key in ("place", "date", "images", "cases", "classes", "caveats")}
-    group = place["group"] or {}
-    found = {key: group[key] for key in ("positive", "auroc", "operating", "calibration") if key in group}
-    return {**kept, "pooled": place["scores"]["pooled"]["scores"], **found}
+    kept = to_plain({name: getattr(place, name) for name in ("place", "date", "images", "cases", "classes", "caveats")})
+    group = {
+        name: getattr(place.group, name) for name in ("positive", "auroc", "operating", "calibration") if place.group
+    }
+    return {**kept, "pooled": to_plain(place.scores.pooled.scores if place.scores.pooled else {}), **to_plain(group)}
 
 
 def preprocessing(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
     """How an image is prepared for the model."""
+    kind = problem.kind
     return {
         "channels": problem.channels,
         "size": [problem.image_size, problem.image_size],
         "resize": "bilinear with antialiasing, both sides, aspect not kept",
         "intensity": f"8 bit, divided by 255; normalised within the network: {spec.intensities}",
         "layout": "batch, channels, height, width; float32 in [0, 1]",
-        "output": "logits; sigmoid gives the probability of each finding, called from 0.5 on"
-        if problem.multi
-        else "logits; softmax gives probabilities in the order of the classes",
+        "output": f"logits; {kind.activation} gives the probability of each {kind.noun}, in the order of the {kind.nouns}",
     }
 
 
@@ -202,14 +208,14 @@ def _safetensors(state: Mapping[str, Tensor], run: Run) -> bytes:
 
 
 def _write_bundle(
-    folder: Path, problem: Problem, spec: ModelSpec, state: Mapping[str, Tensor], card: Mapping[str, Any]
+    folder: Path, problem: Problem, spec: ModelSpec, state: Mapping[str, Tensor], card: Mapping[str, Any], score: str
 ) -> None:
     write_json(folder / "configs" / "inference.json", _inference(problem, spec))
     write_json(folder / "configs" / "metadata.json", _metadata(problem, card))
     with replacing(folder / "models" / "model.pt") as stream:
         torch.save(dict(state), stream)
     with replacing(folder / "docs" / "README.md") as stream:
-        stream.write(_readme(card).encode())
+        stream.write(_readme(card, score).encode())
 
 
 def _inference(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
@@ -225,7 +231,7 @@ def _inference(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
         "network": "$@network_def.to(@device)",
         "preprocessing": {**reader, "channels": problem.channels},
         "inferer": {"_target_": "monai.inferers.SimpleInferer"},
-        "postprocessing": {"_target_": "monai.transforms.Activations", "sigmoid" if problem.multi else "softmax": True},
+        "postprocessing": {"_target_": "monai.transforms.Activations", problem.kind.activation: True},
     }
 
 
@@ -246,9 +252,7 @@ def _metadata(problem: Problem, card: Mapping[str, Any]) -> dict[str, Any]:
         "pytorch_version": torch.__version__.partition("+")[0],
         "numpy_version": numpy.__version__,
         "required_packages_version": {"grandrounds": card["versions"]["exported_by"]},
-        "task": f"detection of {len(problem.classes)} findings"
-        if problem.multi
-        else f"classification into {len(problem.classes)} classes",
+        "task": f"{problem.kind.activity} {pluralize(len(problem.classes), problem.kind.noun)}",
         "description": f"{problem.backbone} trained by {card['training']['method']} at {card['data']['sites']} sites",
         "authors": "not stated",
         "copyright": "not stated",
@@ -265,31 +269,27 @@ def _channels(names: Sequence[str]) -> dict[str, Any]:
     return {"num_channels": len(names), "dtype": "float32", "is_patch_data": False, "channel_def": definition}
 
 
-def score_sentence(metrics: Mapping[str, Any]) -> str:
-    """The balanced accuracy of all test images together beside its references, then the mean over sites."""
-    pooled = metrics["pooled"] or {"scores": {}, "references": {}}
-    found = {"all sites' test images together": pooled["scores"], "mean over sites": metrics["mean_over_sites"]}
-    known = [
-        f"{name} {_interval(score)}"
-        for name, scores in found.items()
-        if (score := scores.get(METRIC, {})).get("value") is not None
-    ]
-    references = [f"{name} {scores[METRIC]:.3f}" for name, scores in pooled["references"].items() if METRIC in scores]
-    return f"Balanced accuracy: {'; '.join([*known, *references]) if known else 'no test, or too few test cases'}."
+def score_sentence(scores: RunScores, metric: str) -> str:
+    """The first score of all test images together beside its references, then the mean over sites."""
+    pooled = scores.pooled
+    found = {
+        "all sites' test images together": pooled.best(metric) if pooled else None,
+        "mean over sites": scores.best_mean(metric),
+    }
+    known = [f"{name} {format_estimate(score)}" for name, score in found.items() if score and score.known]
+    references = pooled.references if pooled else {}
+    beside = [f"{name} {format_number(one[metric])}" for name, one in references.items() if metric in one]
+    name = SCORE_NAMES[metric]
+    text = "; ".join([*known, *beside]) if known else "no test, or too few test cases"
+    return f"{name[0].upper()}{name[1:]}: {text}."
 
 
-def _interval(score: Mapping[str, Any]) -> str:
-    """A score with its interval, where it has one."""
-    interval = "" if score["low"] is None else f" [{score['low']:.3f}, {score['high']:.3f}]"
-    return f"{score['value']:.3f}{interval}"
-
-
-def _readme(card: Mapping[str, Any]) -> str:
+def _readme(card: Mapping[str, Any], score: str) -> str:
     caveats = "".join(f"- {caveat}\n" for caveat in card["caveats"]) or "- none beyond those of any single run\n"
     return (
         f"# {card['name']}\n\n{card['intended_use']}\n\n"
         f"Classes, in the order of the outputs: {', '.join(card['classes'])}.\n\n"
-        f"{score_sentence(card['metrics'])}\n\nLicence of the data: {card['data']['licence']}.\n\n"
+        f"{score}\n\nLicence of the data: {card['data']['licence']}.\n\n"
         f"## Caveats\n\n{caveats}\n## Loading\n\n"
         "    import monai.bundle\n"
         '    network = monai.bundle.load("bundle", bundle_dir="FOLDER", workflow_type="inference")\n\n'

@@ -123,6 +123,16 @@ def format_number(value: float | None, digits: int = 2) -> str:
     return MISSING if value is None or math.isnan(value) else f"{value:z.{digits}f}"
 
 
+def format_share(value: float) -> str:
+    """A share in whole percent.
+
+    Example:
+        >>> format_share(0.254)
+        '25 %'
+    """
+    return f"{value:.0%}".replace("%", " %")
+
+
 def format_p(value: float) -> str:
     """A p-value; small ones are not zero.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from grandrounds.errors import ConfigurationError
@@ -11,19 +12,15 @@ from grandrounds.evaluation import comparisons
 from grandrounds.evaluation.bootstrap import joined_questions
 from grandrounds.evaluation.score import MIN_CASES, Score
 from grandrounds.evaluation.selective import OperatingPoint, at_threshold, choose_operating_point
+from grandrounds.federation.server.record import Traffic
 from grandrounds.ordering import natural_sorted
+from grandrounds.plain import to_plain
+from grandrounds.protocol.task import Task
 from grandrounds.reporting.caveats import caveats_of, caveats_of_comparison
-from grandrounds.reporting.comparison import (
-    AUROC,
-    FINDING_METRIC,
-    METRIC,
-    Comparison,
-    compare,
-    methods_of,
-    require_one_vocabulary,
-)
+from grandrounds.reporting.comparison import AUROC, Comparison, chance_of, compare, methods_of, require_one_vocabulary
+from grandrounds.reporting.external.result import ExternalResult, result_json
 from grandrounds.reporting.population import population_json, settings_of
-from grandrounds.reporting.run import Run
+from grandrounds.reporting.run import Run, Tests
 from grandrounds.reporting.scores import RunScores, scores_of
 
 MAX_DETAILED_RUNS = 4
@@ -32,64 +29,110 @@ Operation = tuple[OperatingPoint, Mapping[str, Score]]
 
 
 @dataclass(frozen=True, eq=False)
+class ReportedRun:
+    """A run with what the report says about it.
+
+    Attributes:
+        run: as it was read.
+        scores: without what must not be shown.
+        caveats: the most serious first.
+        points: by class a threshold chosen on validation images and its scores on test images; empty where there are no
+            predictions of validation images.
+    """
+
+    run: Run
+    scores: RunScores
+    caveats: Sequence[str]
+    points: Mapping[str, Operation]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        log, tests = self.run.log, self.run.tests
+        course = ("method", "seed", "status", "reason", "rounds", "rounds_done", "seconds")
+        return {
+            "name": self.run.name,
+            **{name: to_plain(getattr(log, name)) for name in (*course, "sites", "untested", "selected")},
+            "model": tests.model,
+            "case": tests.unit,
+            "communities": dict(self.run.origin.communities),
+            "dropped": log.dropped(),
+            "bytes": log.traffic._asdict(),
+            "privacy": [
+                {"site": spent.site, "unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
+                for spent in self.run.origin.spent
+            ],
+            "scores": to_plain(self.scores),
+            "operating_points": {
+                name: {**to_plain(point), "test": to_plain(test)} for name, (point, test) in self.points.items()
+            },
+            "caveats": list(self.caveats),
+            "versions": dict(log.versions),
+            "population": population_json(self.run),
+            "settings": dict(settings_of(self.run)),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """Runs that differ in their seed alone, as one.
+
+    Attributes:
+        runs: its seeds.
+        seeds: the first score of each seed that has one.
+        score: the number of the first screen: their mean.
+        second: the score beside it.
+        sites: the first score at each site that has a test.
+        traffic: mean over the seeds.
+    """
+
+    runs: Sequence[ReportedRun]
+    seeds: Sequence[Score]
+    score: Score | None
+    second: Score | None
+    sites: Mapping[str, Score]
+    traffic: Traffic
+
+
+@dataclass(frozen=True, eq=False)
 class Report:
     """One or more runs, their scores, comparison and caveats.
 
     Attributes:
         title: of the page.
-        runs: in the order they were named.
-        methods: runs by method; several are seeds of one.
-        scores: by name of run.
-        caveats: by name of run.
+        task: of all runs.
+        classes: of all runs.
+        metric: the score of the first screen.
+        runs: by name, in the order they were given.
+        methods: by name.
         comparison: None for one method, or where there is nothing to compare.
-        shared_caveats: of the comparison.
-        operations: by name of run and class, a threshold chosen on validation images and its scores on test images; empty
-            where there are no predictions of validation images.
-        places: results of external evaluations, see :mod:`~grandrounds.reporting.external.result`.
+        caveats: of the comparison.
+        places: results of external evaluations.
     """
 
     title: str
-    runs: Sequence[Run]
-    methods: Mapping[str, Sequence[Run]]
-    scores: Mapping[str, RunScores]
-    caveats: Mapping[str, Sequence[str]]
+    task: Task
+    classes: tuple[str, ...]
+    metric: str
+    runs: Mapping[str, ReportedRun]
+    methods: Mapping[str, Method]
     comparison: Comparison | None
-    shared_caveats: Sequence[str]
-    operations: Mapping[str, Mapping[str, Operation]] = field(default_factory=dict)
-    places: Sequence[Mapping[str, Any]] = ()
+    caveats: Sequence[str]
+    places: Sequence[ExternalResult] = ()
+
+    @property
+    def first(self) -> ReportedRun:
+        """The run that is given first, or alone."""
+        return next(iter(self.runs.values()))
 
     @property
     def sites(self) -> list[str]:
         """The sites of all runs: their order gives each its colour."""
-        return natural_sorted({site for run in self.runs for site in run.log.sites})
-
-    @property
-    def metric(self) -> str:
-        """The score of the first screen: balanced accuracy, or the area under the ROC curve of findings or alone."""
-        if self.multi:
-            return FINDING_METRIC
-        known = [
-            {*scores.mean, *(scores.pooled.scores if scores.pooled else ())}
-            for scores in self.scores.values()
-            if scores.mean or scores.pooled
-        ]
-        shared = set.intersection(*known) if known else set()
-        return AUROC if AUROC in shared and METRIC not in shared else METRIC
+        return natural_sorted({site for one in self.runs.values() for site in one.run.log.sites})
 
     @property
     def chance(self) -> float:
-        """The value of that score for random guessing."""
-        return 0.5 if self.metric in (AUROC, FINDING_METRIC) else 1 / len(self.runs[0].classes)
-
-    @property
-    def multi(self) -> bool:
-        """Whether the classes are findings."""
-        return not self.runs[0].task.exclusive
-
-    @property
-    def second_metric(self) -> str:
-        """The score beside that of the first screen."""
-        return METRIC if self.multi else "accuracy"
+        """The value of the first score for random guessing."""
+        return chance_of(self.metric, len(self.classes)) or 0.0
 
     @property
     def several(self) -> bool:
@@ -100,54 +143,16 @@ class Report:
         """Plain values; no name of an image, a patient or a lesion is among them."""
         return {
             "title": self.title,
-            "classes": list(self.runs[0].classes),
+            "classes": list(self.classes),
             "min_cases": MIN_CASES,
-            "runs": [self._run_json(run) for run in self.runs],
-            "methods": {method: self._method_json(method) for method in self.methods},
-            "comparison": self.comparison.to_json() if self.comparison else None,
-            "caveats": list(self.shared_caveats),
-            "external": [dict(place) for place in self.places],
-        }
-
-    def _method_json(self, method: str) -> dict[str, Any]:
-        estimate = over_seeds(self, method)
-        return {
-            "runs": [run.name for run in self.methods[method]],
-            self.metric: estimate.to_json() if estimate else None,
-        }
-
-    def _run_json(self, run: Run) -> dict[str, Any]:
-        operations = self.operations.get(run.name, {})
-        return {
-            "name": run.name,
-            "method": run.log.method,
-            "seed": run.log.seed,
-            "status": run.log.status,
-            "reason": run.log.reason,
-            "rounds": run.log.rounds,
-            "rounds_done": run.log.rounds_done,
-            "model": run.tests.model,
-            "case": run.tests.unit,
-            "sites": list(run.log.sites),
-            "communities": dict(run.origin.communities),
-            "dropped": run.log.dropped(),
-            "untested": list(run.log.untested),
-            "selected": dict(run.log.selected),
-            "seconds": run.log.seconds,
-            "bytes": run.log.traffic._asdict(),
-            "privacy": [
-                {"site": spent.site, "unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
-                for spent in run.origin.spent
-            ],
-            "scores": self.scores[run.name].to_json(),
-            "operating_points": {
-                name: {**point._asdict(), "test": {key: value.to_json() for key, value in test.items()}}
-                for name, (point, test) in operations.items()
+            "runs": to_plain(list(self.runs.values())),
+            "methods": {
+                name: {"runs": [one.run.name for one in method.runs], self.metric: to_plain(method.score)}
+                for name, method in self.methods.items()
             },
-            "caveats": list(self.caveats[run.name]),
-            "versions": dict(run.log.versions),
-            "population": population_json(run),
-            "settings": dict(settings_of(run)),
+            "comparison": self.comparison.to_json() if self.comparison else None,
+            "caveats": list(self.caveats),
+            "external": [result_json(place) for place in self.places],
         }
 
 
@@ -155,7 +160,7 @@ def report_on(
     runs: Sequence[Run],
     title: str | None = None,
     reference: str | None = None,
-    places: Sequence[Mapping[str, Any]] = (),
+    places: Sequence[ExternalResult] = (),
 ) -> Report:
     """Compute the report of some runs with different names.
 
@@ -166,38 +171,40 @@ def report_on(
         ConfigurationError: if the runs have different vocabularies, or there is no method of the reference's name.
     """
     require_one_vocabulary(runs)
-    scores = {run.name: scores_of(run) for run in runs}
-    methods = methods_of(runs)
-    if reference is not None and reference not in methods:
-        raise ConfigurationError(f"--reference: there is no method {reference!r}; there are {', '.join(methods)}")
-    report = Report(
-        title=title or f"Report: {', '.join(methods)}",
-        runs=list(runs),
-        methods=methods,
-        scores=scores,
-        caveats={run.name: caveats_of(run, scores[run.name]) for run in runs},
-        comparison=None,
-        shared_caveats=(),
-        operations={run.name: operating_points(run) for run in runs},
-        places=places,
-    )
-    if len(methods) > 1:
-        local = next((method for method, members in methods.items() if members[0].log.is_local), next(iter(methods)))
-        report = replace(report, comparison=compare(methods, scores, reference or local, report.metric))
-    return replace(report, shared_caveats=caveats_of_comparison(methods, report.comparison))
+    members = methods_of(runs)
+    if reference is not None and reference not in members:
+        raise ConfigurationError(f"--reference: there is no method {reference!r}; there are {', '.join(members)}")
+    task, reported = runs[0].task, {run.name: reported_run(run) for run in runs}
+    metric = _first_metric(task, [one.scores for one in reported.values()])
+    methods = {
+        name: _method([reported[run.name] for run in seeds], metric, task.second_metric)
+        for name, seeds in members.items()
+    }
+    local = next((name for name, seeds in members.items() if seeds[0].log.is_local), next(iter(members)))
+    headlines = {name: one.scores.headline(metric) for name, one in reported.items()}
+    comparison = compare(members, headlines, reference or local, metric) if len(members) > 1 else None
+    shared = caveats_of_comparison(members, comparison)
+    title = title or f"Report: {', '.join(members)}"
+    return Report(title, task, runs[0].classes, metric, reported, methods, comparison, shared, places)
 
 
-def operating_points(run: Run) -> dict[str, Operation]:
+def reported_run(run: Run) -> ReportedRun:
+    """A run with its scores and what to distrust in them."""
+    scores = scores_of(run)
+    return ReportedRun(run, scores, caveats_of(run, scores), operating_points(run.tests, run.classes))
+
+
+def operating_points(tests: Tests, classes: Sequence[str]) -> dict[str, Operation]:
     """Thresholds chosen on all sites' validation images together, and what they do on the test images.
 
     By class; classes with too few validation cases are left out, without probabilities all.
     """
-    validated, tested = list(run.tests.validation.values()), list(run.tests.questions.values())
-    if run.tests.model != "common" or not validated or not tested:
+    validation, test = list(tests.validation.values()), list(tests.questions.values())
+    if tests.model != "common" or not validation or not test:
         return {}
-    names = iter(run.classes)
+    names = iter(classes)
     found: dict[str, Operation] = {}
-    for chosen_on, tested_on in zip(joined_questions(validated), joined_questions(tested), strict=True):
+    for chosen_on, tested_on in zip(joined_questions(validation), joined_questions(test), strict=True):
         for number, name in zip(chosen_on.rows, names, strict=False):
             point = choose_operating_point(chosen_on, number)
             if point is not None and tested_on.probabilities is not None:
@@ -205,28 +212,39 @@ def operating_points(run: Run) -> dict[str, Operation]:
     return found
 
 
-def over_seeds(report: Report, method: str) -> Score | None:
-    """The number of the first screen for a method."""
-    return seeds_score([report.scores[run.name].headline(report.metric) for run in report.methods[method]])
-
-
-def site_estimates(report: Report, method: str) -> dict[str, Score]:
-    """The same score of a method at each site that has a test."""
-    of_runs = [report.scores[run.name].by_site(report.metric) for run in report.methods[method]]
-    found = {site: seeds_score([scores.get(site) for scores in of_runs]) for site in report.sites}
-    return {site: estimate for site, estimate in found.items() if estimate}
-
-
-def seeds_score(estimates: Sequence[Score | None]) -> Score | None:
-    """One estimate of several seeds: their mean, with Student's interval over three or more; None where no seed has it.
+def seeds_score(scores: Sequence[Score | None]) -> Score | None:
+    """One score of several seeds: their mean, with Student's interval over three or more; None where no seed has it.
 
     Of one seed it is that seed's own, whose interval is of test cases.
     """
-    found = [estimate for estimate in estimates if estimate]
-    known = [estimate for estimate in found if estimate.known]
+    found = [score for score in scores if score]
+    known = [score for score in found if score.known]
     if len(known) <= 1:
         return (known or found)[0] if found else None
-    mean, low, high = comparisons.mean_of_seeds([estimate.value for estimate in known])
-    return Score(
-        mean, max(low, 0.0), min(high, 1.0), min((one.cases for one in known if one.cases is not None), default=None)
+    mean, low, high = comparisons.mean_of_seeds([score.value for score in known])
+    cases = min((score.cases for score in known if score.cases is not None), default=None)
+    return Score(mean, max(low, 0.0), min(high, 1.0), cases)
+
+
+def _first_metric(task: Task, scores: Sequence[RunScores]) -> str:
+    """The task's own; the area under the ROC curve where results have only that."""
+    known = [{*one.mean, *(one.pooled.scores if one.pooled else ())} for one in scores if one.mean or one.pooled]
+    shared = set.intersection(*known) if known else set()
+    return AUROC if AUROC in shared and task.default_metric not in shared else task.default_metric
+
+
+def _method(runs: Sequence[ReportedRun], metric: str, second: str) -> Method:
+    first = [one.scores.headline(metric) for one in runs]
+    beside = [one.scores.pooled.best(second) if one.scores.pooled else None for one in runs]
+    at_sites = [one.scores.by_site(metric) for one in runs]
+    names = natural_sorted({site for found in at_sites for site in found})
+    sites = {site: score for site in names if (score := seeds_score([found.get(site) for found in at_sites]))}
+    sizes = zip(*(one.run.log.traffic for one in runs), strict=True)
+    return Method(
+        runs,
+        [score for score in first if score and score.known],
+        seeds_score(first),
+        seeds_score(beside),
+        sites,
+        Traffic(*(round(fmean(column)) for column in sizes)),
     )

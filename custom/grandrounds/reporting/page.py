@@ -12,15 +12,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from grandrounds import __version__
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.record import EvalRecord
-from grandrounds.evaluation.score import Score
+from grandrounds.evaluation.score import MIN_CASES, Score, ScoreSheet
 from grandrounds.files import replacing, write_csv, write_json
 from grandrounds.plotting import Drawing
-from grandrounds.reporting.details import GLOSSARY, comparison_section, run_section
+from grandrounds.reporting.details import comparison_section, run_section
+from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.external.section import ExternalSection, drawings_of, external_section
 from grandrounds.reporting.figures.catalogue import comparison_drawings, file_name, run_drawings
 from grandrounds.reporting.format import PageFigure
-from grandrounds.reporting.model import Report
+from grandrounds.reporting.model import Report, ReportedRun
 from grandrounds.reporting.overview import overview
 from grandrounds.reporting.scores import RunScores
 
@@ -38,22 +38,22 @@ def write_report(report: Report, folder: Path, step: Callable[[str], None] = lam
     Raises:
         ConfigurationError: if two runs would have the same files.
     """
-    _require_different_files([run.name for run in report.runs])
+    _require_different_files(list(report.runs))
     figures = folder / "figures"
     together = _all_written(comparison_drawings(report), figures, "of all runs", step)
     of_runs = {
-        run.name: _all_written(run_drawings(report, run), figures, f"of {run.name}", step) for run in report.runs
+        name: _all_written(run_drawings(report, one), figures, f"of {name}", step) for name, one in report.runs.items()
     }
     places = [
-        external_section(place, _all_written(_of_place(place), figures, f"of {place['place']}", step))
+        external_section(place, _all_written(_of_place(place), figures, f"of {place.place}", step))
         for place in report.places
     ]
     step("writing the page")
     write_json(folder / NUMBERS, report.to_json())
     header = ["run", "group", "kind", "images", "score", *ESTIMATE]
-    write_csv(folder / "tables" / "sites.csv", header, _group_rows(report))
+    write_csv(folder / "tables" / "sites.csv", header, _group_rows(report.runs))
     header = ["run", "group", "kind", "class", "score", *ESTIMATE]
-    write_csv(folder / "tables" / "classes.csv", header, _class_rows(report))
+    write_csv(folder / "tables" / "classes.csv", header, _class_rows(report.runs))
     if report.comparison:
         found = {method: report.comparison.row(method) for method in report.comparison.differences}
         header = ["method", "reference", *next(iter(found.values()))]
@@ -78,9 +78,10 @@ def render_page(
         title=report.title,
         overview=overview(report),
         comparison=comparison_section(report, together) if report.several else None,
-        runs=[run_section(report, run, of_runs.get(run.name, ())) for run in report.runs],
+        runs=[run_section(one, of_runs.get(name, ()), report.several) for name, one in report.runs.items()],
         places=places,
-        glossary=GLOSSARY,
+        min_cases=MIN_CASES,
+        classes=len(report.classes),
         version=__version__,
     )
 
@@ -95,8 +96,8 @@ def svg_of(drawing: Drawing) -> bytes:
     return stream.getvalue()
 
 
-def _of_place(place: Mapping[str, Any]) -> list[Drawing]:
-    prefix = f"external-{file_name(place['place'])}-"
+def _of_place(place: ExternalResult) -> list[Drawing]:
+    prefix = f"external-{file_name(place.place)}-"
     return [drawing._replace(name=f"{prefix}{drawing.name}") for drawing in drawings_of(place)]
 
 
@@ -129,34 +130,43 @@ def _require_different_files(names: Sequence[str]) -> None:
             raise ConfigurationError(f"the runs {earlier!r} and {name!r} would have the same files; rename one of them")
 
 
-def _group_rows(report: Report) -> Iterator[list[Any]]:
-    for run in report.runs:
-        scores = report.scores[run.name]
-        for kind, name, group in _all_groups(scores):
-            for score, estimate in group.scores.items():
-                yield [run.name, name, kind, "" if group.masked else group.images, score, *_cells(estimate)]
-            for score, value in group.confidence.items():
-                images, cases = ("", "") if group.masked else (group.images, group.cases)
-                yield [run.name, name, kind, images, score, f"{value:.6f}", "", "", cases]
-        for score, estimate in scores.mean.items():
-            yield [run.name, "mean", "mean over sites", "", score, *_cells(estimate)]
+def _group_rows(runs: Mapping[str, ReportedRun]) -> Iterator[list[Any]]:
+    for run, one in runs.items():
+        for kind, name, sheet in _all_sheets(one.scores):
+            images = "" if sheet.images is None else sheet.images
+            for score, found in sheet.scores.items():
+                yield [run, name, kind, images, score, *_cells(found)]
+            for score, value in sheet.confidence.items():
+                yield [
+                    run,
+                    name,
+                    kind,
+                    images,
+                    score,
+                    f"{value:.6f}",
+                    "",
+                    "",
+                    "" if sheet.cases is None else sheet.cases,
+                ]
+        for score, found in one.scores.mean.items():
+            yield [run, "mean", "mean over sites", "", score, *_cells(found)]
 
 
-def _class_rows(report: Report) -> Iterator[list[Any]]:
-    for run in report.runs:
-        for kind, name, group in _all_groups(report.scores[run.name]):
-            for class_name, found in zip(run.classes, group.classes, strict=True):
-                for score, estimate in found.items():
-                    yield [run.name, name, kind, class_name, score, *_cells(estimate)]
+def _class_rows(runs: Mapping[str, ReportedRun]) -> Iterator[list[Any]]:
+    for run, one in runs.items():
+        for kind, name, sheet in _all_sheets(one.scores):
+            for class_name, scores in sheet.classes.items():
+                for score, found in scores.items():
+                    yield [run, name, kind, class_name, score, *_cells(found)]
 
 
-def _all_groups(scores: RunScores) -> Iterator[tuple[str, str, EvalRecord]]:
-    yield from (("site", name, group) for name, group in scores.sites.items())
-    yield from (("community", name, group) for name, group in scores.communities.items())
+def _all_sheets(scores: RunScores) -> Iterator[tuple[str, str, ScoreSheet]]:
+    yield from (("site", name, sheet) for name, sheet in scores.sites.items())
+    yield from (("community", name, sheet) for name, sheet in scores.communities.items())
     if scores.pooled:
         yield "pooled", "all", scores.pooled
 
 
-def _cells(estimate: Score) -> list[Any]:
-    found: Mapping[str, Any] = estimate.to_json()
+def _cells(score: Score) -> list[Any]:
+    found = score.to_json()
     return ["" if found[name] is None else found[name] for name in ESTIMATE]

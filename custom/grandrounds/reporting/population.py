@@ -6,6 +6,7 @@ Counts below the run's minimum are not shown, nor are those from which they woul
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -26,209 +27,205 @@ Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
 """By site, part and class."""
 
 
-def population_tables(run: Run) -> list[Table]:
-    """Tables of images by site and by class, as far as they are known, and of what the run was made with."""
-    counts = population_counts(run)
-    known = [_by_site(run, counts), _by_class(run, counts), _by_site_and_class(run, counts)] if counts else []
-    subgroups = subgroup_table(run)
-    return [*known, *([] if counts else _reported(run)), *([subgroups] if subgroups else []), settings_table(run)]
+Rows = list[Sequence[Cell | str]]
 
 
-def population_counts(run: Run) -> Counts:
-    """Numbers of images by site, part and class; of the test images alone where only predictions are known."""
-    data = run.origin.provenance.get("data")
+@dataclass(frozen=True)
+class Population:
+    """Numbers of images behind a run, as far as they are known, and what of them may be shown.
+
+    Attributes:
+        counts: by site, part and class; of the test images alone where only predictions are known.
+        classes: the vocabulary.
+        minimum: the smallest count that may be shown.
+        communities: of the sites, where they are known.
+        images: by site and part, where an image may have several labels.
+        patients: by site.
+    """
+
+    counts: Counts
+    classes: tuple[str, ...]
+    minimum: int
+    communities: Mapping[str, str] = field(default_factory=dict)
+    images: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    patients: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts that every site has."""
+        return [
+            part for part in POPULATION_PARTS if self.counts and all(part in found for found in self.counts.values())
+        ]
+
+    def matrix(self, part: str) -> NDArray[np.int64]:
+        """Images of a part, shape ``(sites, classes)``."""
+        return np.array(
+            [[found[part].get(name, 0) for name in self.classes] for found in self.counts.values()], np.int64
+        )
+
+    def total(self, site: str, part: str) -> int:
+        """Images of a part; where they may have several findings, their sum is no number of images."""
+        return int(self.images[site][part]) if site in self.images else sum(self.counts[site][part].values())
+
+    def text(self, count: int, hides: bool) -> str:
+        """A count, or that it must not be shown."""
+        return count_text(None if hides and count >= self.minimum else count, self.minimum)
+
+
+def population_of(run: Run) -> Population:
+    """The population of a run."""
+    data, fixed = run.origin.provenance.get("data"), (run.classes, run.origin.minimum, run.origin.communities)
     if data:
-        return {site: data["sites"][site] for site in run.log.sites if site in data["sites"]}
+        counts = {site: data["sites"][site] for site in run.log.sites if site in data["sites"]}
+        return Population(counts, *fixed, data.get("images", {}), data.get("patients", {}))
     found = {}
     for site, cases in run.tests.predictions.items():
         numbers = np.bincount(cases.labels, minlength=len(run.classes)).tolist()
         found[site] = {"test": dict(zip(run.classes, numbers, strict=True))}
-    return found
+    return Population(found, *fixed)
 
 
-def subgroup_table(run: Run) -> Table | None:
-    """Scores of subgroups of the test images by further columns of the manifests; None without such columns."""
-    groups = subgroups_of(run.tests.columns)
-    if not groups or not run.tests.predictions:
-        return None
-    together = joined(list(run.tests.predictions.values()))
-    rows: list[Sequence[Cell | str]] = []
-    for column in dict.fromkeys(group.column for group in groups):
-        parts = {group.value: subset(together, group) for group in groups if group.column == column}
-        images = shown_counts({value: len(part.labels) for value, part in parts.items()}, run.origin.minimum)
-        rows += [_subgroup_row(run, column, value, parts[value], count) for value, count in images.items()]
-    caption = (
-        f"Subgroups of the test images of all sites, with 95 % intervals. There are {len(rows)}, and intervals are not "
-        f"adjusted: a difference between two is a question, not a finding. Balanced accuracy needs {MIN_CASES} cases "
-        "of two classes. “Always” is predicting the subgroup's most frequent class for every image"
-    )
-    header = [
-        "column",
-        "subgroup",
-        "images",
-        "cases",
-        "always: accuracy",
-        "always: balanced",
-        "accuracy",
-        "balanced accuracy",
-    ]
-    return Table(header, rows, caption, text_columns=2)
-
-
-def _subgroup_row(run: Run, column: str, value: str, part: Cases, images: int | None) -> list[Cell | str]:
-    counts = counts_of(part)
-    scores = score_estimates(counts)
-    always = max(np.bincount(part.labels)) / len(part.labels)
-    enough = part.count >= MIN_CASES
-    cases = "withheld" if images is None else count_text(part.count, run.origin.minimum)
-    accuracy, balanced = (estimate_cell(scores[name]) for name in ("accuracy", "balanced_accuracy"))
-    constant = format_number(1 / int(counts.occurs.sum())) if scores["balanced_accuracy"].known else MISSING
-    shown = [column, value, count_text(images, run.origin.minimum), cases, format_number(always) if enough else MISSING]
-    return [*shown, constant, accuracy, balanced]
+def population_tables(run: Run) -> list[Table]:
+    """Tables of images by site and by class, as far as they are known, and of what the run was made with."""
+    known = population_of(run)
+    minimum, communities = run.origin.minimum, run.origin.communities
+    tables = [_by_site(known), _by_class(known), _by_site_and_class(known)] if known.counts else []
+    if not known.counts:
+        reported = {site: record.images for site, record in run.tests.sites.items() if record.images}
+        tables += _reported(shown_counts(reported, minimum), minimum, communities) if reported else []
+    tables += subgroup_tables(list(run.tests.predictions.values()), run.tests.columns, minimum)
+    rows = [[name, value] for name, value in settings_of(run)]
+    caption = "Data, options and software of this run"
+    return [*tables, Table(["", "how the model was made"], rows, caption, text_columns=2)]
 
 
 def population_json(run: Run) -> dict[str, Any]:
     """The counts by part, site and class as plain values, None where a count is not shown."""
-    counts = population_counts(run)
-    parts = [part for part in POPULATION_PARTS if all(part in found for found in counts.values())] if counts else []
-    return {
-        "minimum_count": run.origin.minimum,
-        "images": {part: _shown_part(run, counts, part) for part in parts},
-    }
+    known = population_of(run)
+    images = {}
+    for part in known.parts:
+        counts = known.matrix(part)
+        hidden = suppressed(counts, known.minimum)
+        images[part] = {
+            site: {name: None if hides else count for name, count, hides in zip(known.classes, row, hide, strict=True)}
+            for site, row, hide in zip(known.counts, counts.tolist(), hidden.tolist(), strict=True)
+        }
+    return {"minimum_count": known.minimum, "images": images}
 
 
-def settings_table(run: Run) -> Table:
-    """What the run was made with: division, options, date, versions, digests and command."""
-    rows: list[Sequence[Cell | str]] = [[name, value] for name, value in settings_of(run)]
-    return Table(["", "how the model was made"], rows, "Data, options and software of this run", text_columns=2)
+def subgroup_tables(
+    predictions: Sequence[Cases], columns: Mapping[str, Sequence[str]], minimum: int
+) -> Iterator[Table]:
+    """Scores of subgroups of the test images by further columns of the manifests; no table without such columns."""
+    groups = subgroups_of(columns)
+    if not groups or not predictions:
+        return
+    together = joined(predictions)
+    rows: Rows = []
+    for column in dict.fromkeys(group.column for group in groups):
+        parts = {group.value: subset(together, group) for group in groups if group.column == column}
+        images = shown_counts({value: len(part.labels) for value, part in parts.items()}, minimum)
+        rows += [[column, value, *_subgroup_cells(parts[value], count, minimum)] for value, count in images.items()]
+    caption = (
+        f"Subgroups of the test images of all sites, with 95 % intervals. There are {len(rows)}, and intervals are not "
+        "adjusted: a difference between two is a question, not a finding. “Always” is predicting the subgroup's most "
+        "frequent class for every image"
+    )
+    scores = ["always: accuracy", "always: balanced", "accuracy", "balanced accuracy"]
+    yield Table(["column", "subgroup", "images", "cases", *scores], rows, caption, text_columns=2)
+
+
+def _subgroup_cells(part: Cases, images: int | None, minimum: int) -> list[Cell | str]:
+    counts = counts_of(part)
+    scores, cases = score_estimates(counts), count_text(None if images is None else part.count, minimum)
+    enough, balanced = part.count >= MIN_CASES, scores["balanced_accuracy"]
+    always = max(np.bincount(part.labels)) / len(part.labels)
+    constant = 1 / int(counts.occurs.sum()) if balanced.known else None
+    references = format_number(always if enough else None), format_number(constant)
+    shown = [count_text(images, minimum), cases, *references]
+    return [*shown, estimate_cell(scores["accuracy"]), estimate_cell(balanced)]
 
 
 def settings_of(run: Run) -> Iterator[tuple[str, str]]:
     """Name and value of each setting that is recorded."""
-    data = run.origin.provenance.get("data") or {}
+    data, log, origin = run.origin.provenance.get("data") or {}, run.log, run.origin
     if data:
         yield "division of the images", _listed(data["division"])
-    controller = {
-        name: value for name, value in run.log.configuration.items() if name not in ("problem", "method", "preset")
-    }
-    if run.log.configuration:
-        yield "preset", str(run.log.configuration.get("preset") or "none: the options of the job")
-    if run.log.problem:
-        yield "problem", _listed({name: value for name, value in run.log.problem.items() if name != "classes"})
-    if controller:
-        yield "options of the server", _listed(controller)
-    if run.origin.options:
-        yield "options of the sites", _listed(run.origin.options)
-    if run.log.started:
-        yield "started", run.log.started
-    if run.log.versions:
-        yield "software", _listed(run.log.versions)
+    controller = {name: one for name, one in log.configuration.items() if name not in ("problem", "method", "preset")}
+    if log.configuration:
+        yield "preset", str(log.configuration.get("preset") or "none: the options of the job")
+    if log.problem:
+        yield "problem", _listed({name: value for name, value in log.problem.items() if name != "classes"})
+    known = {"options of the server": controller, "options of the sites": origin.options}
+    yield from ((name, _listed(values)) for name, values in known.items() if values)
+    if log.started:
+        yield "started", log.started
+    if log.versions:
+        yield "software", _listed(log.versions)
     if data:
         yield "SHA-256 of the manifests", _listed({site: digest[:12] for site, digest in data["sha256"].items()})
-    if run.origin.provenance.get("command"):
-        yield "command", str(run.origin.provenance["command"])
+    if origin.provenance.get("command"):
+        yield "command", str(origin.provenance["command"])
 
 
-def _by_site(run: Run, counts: Counts) -> Table:
-    parts = _parts(counts)
-    table = np.array([[_images(run, counts, site, part) for part in parts] for site in counts], np.int64)
-    labelled = parts.index("labelled") if "labelled" in parts else None
-    hidden = suppressed(table, run.origin.minimum)
-    if labelled is not None:  # a labelled image is a training image, so its partner is no other part
-        hidden[:, labelled] |= (table[:, labelled] > 0) & (table[:, labelled] < run.origin.minimum)
-    patients = (run.origin.provenance.get("data") or {}).get("patients", {})
-    rows: list[Sequence[Cell | str]] = []
-    for site, row, hides in zip(counts, table.tolist(), hidden.tolist(), strict=True):
-        cells = [_shown(count, hide, run.origin.minimum) for count, hide in zip(row, hides, strict=True)]
-        people = [count_text(patients[site], run.origin.minimum)] if site in patients else []
-        rows.append([site, run.origin.communities.get(site, MISSING), *cells, *people])
+def _by_site(known: Population) -> Table:
+    parts, minimum = known.parts, known.minimum
+    table = np.array([[known.total(site, part) for part in parts] for site in known.counts], np.int64)
+    hidden = suppressed(table, minimum)
+    if "labelled" in parts:  # a labelled image is a training image, so its partner is no other part
+        labelled = parts.index("labelled")
+        hidden[:, labelled] |= (table[:, labelled] > 0) & (table[:, labelled] < minimum)
+    rows: Rows = []
+    for site, row, hides in zip(known.counts, table.tolist(), hidden.tolist(), strict=True):
+        cells = [known.text(count, hide) for count, hide in zip(row, hides, strict=True)]
+        people = [count_text(known.patients[site], minimum)] if site in known.patients else []
+        rows.append([site, known.communities.get(site, MISSING), *cells, *people])
     total = [str(count) for count in table.sum(axis=0).tolist()]
-    rows.append(["all sites", "", *total, *([str(sum(patients.values()))] if patients else [])])
-    header = ["site", "community", *parts, *(["cases (patient or lesion)"] if patients else [])]
+    people = [str(sum(known.patients.values()))] if known.patients else []
+    rows.append(["all sites", "", *total, *people])
+    header = ["site", "community", *parts, *(["cases (patient or lesion)"] if known.patients else [])]
     return Table(header, rows, "Images of each site by part", text_columns=2)
 
 
-def _images(run: Run, counts: Counts, site: str, part: str) -> int:
-    """Images of a part; where they may have several findings, their sum is no number of images."""
-    images = (run.origin.provenance.get("data") or {}).get("images", {})
-    return int(images[site][part]) if site in images else sum(counts[site][part].values())
-
-
-def _by_class(run: Run, counts: Counts) -> Table:
-    parts = _parts(counts)
-    shown = {
-        part: shown_counts(
-            {name: sum(found[part].get(name, 0) for found in counts.values()) for name in run.classes},
-            run.origin.minimum,
-        )
-        for part in parts
-    }
-    tested = sum(_images(run, counts, site, "test") for site in counts)
-    rows: list[Sequence[Cell | str]] = []
-    for name in run.classes:
+def _by_class(known: Population) -> Table:
+    parts, minimum = known.parts, known.minimum
+    sums = {part: dict(zip(known.classes, known.matrix(part).sum(axis=0).tolist(), strict=True)) for part in parts}
+    shown = {part: shown_counts(counts, minimum) for part, counts in sums.items()}
+    tested = sum(known.total(site, "test") for site in known.counts)
+    rows: Rows = []
+    for name in known.classes:
         test = shown["test"][name]
         share = f"{test / tested:.1%}" if test is not None and tested else MISSING
-        rows.append([name, *(count_text(shown[part][name], run.origin.minimum) for part in parts), share])
-    unknown = sum(found.get("training", {}).get("", 0) for found in counts.values())
-    note = f"; {count_text(unknown, run.origin.minimum)} training images have no known label" if unknown else ""
+        rows.append([name, *(count_text(shown[part][name], minimum) for part in parts), share])
+    unknown = sum(found.get("training", {}).get("", 0) for found in known.counts.values())
+    note = f"; {count_text(unknown, minimum)} training images have no known label" if unknown else ""
     return Table(["class", *parts, "prevalence in test"], rows, f"Images of all sites by class{note}")
 
 
-def _by_site_and_class(run: Run, counts: Counts) -> Table:
-    parts = _parts(counts)
-    hidden = {part: suppressed(_matrix(run, counts, part), run.origin.minimum) for part in parts}
-    rows: list[Sequence[Cell | str]] = []
-    for row, site in enumerate(counts):
-        cells = []
-        for column, name in enumerate(run.classes):
-            texts = [
-                _shown(counts[site][part].get(name, 0), bool(hidden[part][row, column]), run.origin.minimum)
-                for part in parts
-            ]
-            cells.append(" / ".join(texts))
-        rows.append([site, *cells])
-    caption = f"Images of each site by class: {' / '.join(parts)}"
-    return Table(["site", *run.classes], rows, caption)
-
-
-def _reported(run: Run) -> list[Table]:
-    """Numbers of test images that the sites have reported, where nothing else is known."""
-    counted = {site: record.images for site, record in run.tests.sites.items() if record.images}
-    sent = shown_counts(counted, run.origin.minimum)
-    if not sent:
-        return []
-    rows: list[Sequence[Cell | str]] = [
-        [site, run.origin.communities.get(site, MISSING), count_text(count, run.origin.minimum)]
-        for site, count in sent.items()
+def _by_site_and_class(known: Population) -> Table:
+    counts = {part: known.matrix(part) for part in known.parts}
+    hidden = {part: suppressed(matrix, known.minimum) for part, matrix in counts.items()}
+    rows: Rows = [
+        [
+            site,
+            *(
+                " / ".join(known.text(int(counts[part][row, n]), bool(hidden[part][row, n])) for part in counts)
+                for n in range(len(known.classes))
+            ),
+        ]
+        for row, site in enumerate(known.counts)
     ]
+    return Table(["site", *known.classes], rows, f"Images of each site by class: {' / '.join(counts)}")
+
+
+def _reported(images: Mapping[str, int | None], minimum: int, communities: Mapping[str, str]) -> list[Table]:
+    """Numbers of test images that the sites have reported, where nothing else is known."""
+    rows = [[site, communities.get(site, MISSING), count_text(count, minimum)] for site, count in images.items()]
     caption = (
         "Test images of each site. Numbers of training and validation images and of single classes stay at the sites; the "
         "job statistics asks for them"
     )
     return [Table(["site", "community", "test"], rows, caption, text_columns=2)]
-
-
-def _shown_part(run: Run, counts: Counts, part: str) -> dict[str, dict[str, int | None]]:
-    hidden = suppressed(_matrix(run, counts, part), run.origin.minimum)
-    return {
-        site: {
-            name: None if hidden[row, column] else counts[site][part].get(name, 0)
-            for column, name in enumerate(run.classes)
-        }
-        for row, site in enumerate(counts)
-    }
-
-
-def _matrix(run: Run, counts: Counts, part: str) -> NDArray[np.int64]:
-    return np.array([[found[part].get(name, 0) for name in run.classes] for found in counts.values()], np.int64)
-
-
-def _parts(counts: Counts) -> list[str]:
-    return [part for part in POPULATION_PARTS if all(part in found for found in counts.values())]
-
-
-def _shown(count: int, hide: bool, minimum: int) -> str:
-    return count_text(None if hide and count >= minimum else count, minimum)
 
 
 def _listed(values: Mapping[str, Any]) -> str:

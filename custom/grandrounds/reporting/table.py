@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from grandrounds.evaluation.record import ALWAYS, EvalRecord
-from grandrounds.evaluation.score import Score, no_score
+from grandrounds.evaluation.score import Score, ScoreSheet, no_score
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import ALWAYS_AT_SITES, RunScores, scores_of
 
@@ -40,10 +39,8 @@ def table_rows(run: Run) -> list[Row]:
     return rows
 
 
-def _row(name: str, record: EvalRecord, names: tuple[str, ...]) -> Row:
-    always = record.references.get(f"{ALWAYS}{record.majority}", {})
-    images = None if record.masked else record.images
-    return Row(name, images, always.get("accuracy"), {key: record.best(key) for key in names})
+def _row(name: str, sheet: ScoreSheet, names: tuple[str, ...]) -> Row:
+    return Row(name, sheet.images, sheet.always.get("accuracy"), {key: sheet.best(key) for key in names})
 
 
 def _means(scores: RunScores, names: tuple[str, ...]) -> dict[str, Score]:

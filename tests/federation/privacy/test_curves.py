@@ -94,7 +94,8 @@ def test_a_report_on_what_the_server_has_draws_the_curves_of_the_sites_that_sent
     found = read_run(finished.server, "run")
     assert list(found.tests.curves) == ["site-2", "site-3"]
     assert found.tests.predictions == {}
-    drawn = {drawing.name for drawing in run_drawings(report_on([found]), found)}
+    report = report_on([found])
+    drawn = {drawing.name for drawing in run_drawings(report, report.first)}
     assert {"roc", "precision_recall"} <= drawn
 
 

@@ -61,10 +61,10 @@ def test_a_report_without_predictions_has_curves_counts_and_the_sites_means(fini
     found = read_run(finished.server, "run")
     assert not found.tests.questions
     report = report_on([found])
-    scores = report.scores["run"]
+    scores = report.runs["run"].scores
     assert scores.headline("auc_macro").value == pytest.approx(
         np.mean([one["common"]["exact"]["auc_macro"] for one in finished.summary["records"].values()])
     )
     balanced = scores.pooled.best("balanced_accuracy")
     assert balanced.known or balanced.reason.startswith("of few cases and hidden")
-    assert {"roc", "precision_recall"} <= {drawing.name for drawing in run_drawings(report, found)}
+    assert {"roc", "precision_recall"} <= {drawing.name for drawing in run_drawings(report, report.first)}

@@ -3,13 +3,16 @@
 import json
 import subprocess
 import sys
+from math import nan
 
 import pytest
 import torch
 from safetensors import safe_open
 
+from grandrounds.evaluation.score import Score, ScoreSheet
 from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.reporting.export import ImageDecoder, score_sentence
+from grandrounds.reporting.scores import RunScores
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def test_a_run_becomes_a_page_and_a_model(run, trained, tmp_path, monkeypatch):
         assert {name: file.get_tensor(name).equal(value) for name, value in state.items()} == dict.fromkeys(state, True)
 
     text = (tmp_path / "model" / "bundle" / "docs" / "README.md").read_text()
-    assert "Balanced accuracy: no test, or too few test cases." in text
+    assert "Balanced accuracy: all sites' test images together" in text
 
     from monai import bundle  # seconds, which most files need not spend
 
@@ -54,12 +57,13 @@ def test_a_run_becomes_a_page_and_a_model(run, trained, tmp_path, monkeypatch):
 
 
 def test_the_score_of_all_images_comes_before_the_mean_over_sites():
-    score = {"value": 0.5, "low": 0.25, "high": 0.75}
-    pooled = {"scores": {"balanced_accuracy": score}, "references": {"chance": {"balanced_accuracy": 0.25}}}
-    mean = {"balanced_accuracy": {"value": 0.625, "low": None, "high": None}}
-    assert score_sentence({"pooled": pooled, "mean_over_sites": mean}) == (
-        "Balanced accuracy: all sites' test images together 0.500 [0.250, 0.750]; mean over sites 0.625; chance 0.250."
+    score, mean = Score(0.5, 0.25, 0.75, 40), {"balanced_accuracy": Score(0.625, nan, nan, 40)}
+    references = {"chance": {"balanced_accuracy": 0.25}}
+    pooled = ScoreSheet(40, 40, "image", {"balanced_accuracy": score}, {}, {}, references)
+    assert score_sentence(RunScores(pooled=pooled, mean=mean), "balanced_accuracy") == (
+        "Balanced accuracy: all sites' test images together 0.50 [0.25, 0.75]; mean over sites 0.62; chance 0.25."
     )
+    assert score_sentence(RunScores(), "balanced_accuracy") == "Balanced accuracy: no test, or too few test cases."
 
 
 def test_a_report_needs_neither_torch_nor_flare():

@@ -19,10 +19,11 @@ from grandrounds.evaluation.external import (
     predict_images,
     write_predictions,
 )
-from grandrounds.evaluation.per_class import grouping_of
+from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.models.registry import build_model
 from grandrounds.models.trained import load_trained
 from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.tasks import SINGLE
 
 CLASSES = ("mel", "nv")
 SPEC = ModelSpec("compact", classes=2)
@@ -164,7 +165,7 @@ def test_predictions_are_written_with_their_place(tmp_path):
         "a": ImagePredictions(("x.png", "y.png"), np.array([0, 1]), np.array([[0.25, 0.75], [0.125, 0.875]])),
         "b": ImagePredictions(("x.png",), np.array([1]), np.array([[0.5, 0.5]])),
     }
-    write_predictions(tmp_path / "new" / "found.csv", sites, CLASSES, CLASSES)
+    write_predictions(tmp_path / "new" / "found.csv", sites, SINGLE, CLASSES, CLASSES)
     assert read(tmp_path / "new" / "found.csv") == [
         ["site", "image", "label", "predicted", "probability_mel", "probability_nv"],
         ["a", "x.png", "mel", "nv", "0.250000", "0.750000"],
@@ -178,9 +179,10 @@ def test_labels_that_are_groups_are_written_beside_both_readings(tmp_path):
     classes = ("mel", "bcc", "nv")
     grouping = grouping_of({"bad": ["mel", "bcc"], "good": ["nv"]}, classes)
     sites = {"a": ImagePredictions(("x.png",), np.array([1]), np.array([[0.3, 0.3, 0.4]]))}
-    write_predictions(tmp_path / "found.csv", sites, classes, grouping.names, grouping)
+    write_predictions(tmp_path / "found.csv", sites, SINGLE, classes, grouping.names, grouping)
     header, row = read(tmp_path / "found.csv")
-    assert dict(zip(header[:6], row[:6], strict=True)) == {
+    named = dict(zip(header, row, strict=True))
+    assert {name: cell for name, cell in named.items() if not name.startswith("probability_")} == {
         "site": "a",
         "image": "x.png",
         "label": "good",

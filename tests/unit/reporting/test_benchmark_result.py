@@ -183,8 +183,8 @@ def test_areas_by_site_are_compared_by_area(file):
     report = report_on([fed, single], reference="single")
     assert report.metric == "auroc"
     assert report.comparison.differences["fed"].mean == pytest.approx(0.75 - 0.5625)
-    assert report.scores["single"].mean["auroc"].value == pytest.approx(0.5625)
-    assert any("Only scores of whole sites are known" in caveat for caveat in report.caveats["fed"])
+    assert report.runs["single"].scores.mean["auroc"].value == pytest.approx(0.5625)
+    assert any("Only scores of whole sites are known" in caveat for caveat in report.runs["fed"].caveats)
 
 
 def under_a_budget(setting, method, accuracy, epsilon=None, unit="record", seed=1):
@@ -215,11 +215,11 @@ def budgets(tmp_path):
 
 
 def test_a_result_with_a_budget_shows_it_for_all_sites(budgets):
-    plain, eight = budgets.runs[:2]
+    plain, eight = [one.run for one in budgets.runs.values()][:2]
     assert (eight.log.sites, eight.log.contributions) == (("site-1", "site-2"), {"site-1": 3, "site-2": 2})
     assert [(spent.unit, spent.epsilon, spent.delta) for spent in eight.origin.spent] == [("record", 7.99, 1e-4)]
     assert plain.origin.spent == ()
-    assert budgets.scores["eight"].pooled.scores["auc_macro"].value == 0.75
+    assert budgets.runs["eight"].scores.pooled.scores["auc_macro"].value == 0.75
 
 
 def test_utility_is_drawn_against_epsilon_by_method_and_unit(budgets):

@@ -14,7 +14,7 @@ from .conftest import CLASSES, SITES, configured, events, predictions
 
 def caveats_of_run(path):
     run = read_run(path, "x")
-    return report_on([run]).caveats["x"]
+    return report_on([run]).first.caveats
 
 
 def one(found, words):
@@ -102,10 +102,8 @@ def test_a_model_that_is_overconfident(make_run, right, expected):
 def test_a_single_seed_is_a_caveat_of_one_run_and_of_several(make_run):
     first, second = read_run(make_run("a"), "a"), read_run(make_run("b", right=0.5), "b")
     report = report_on([first, second])
-    assert "fewer than 3 seeds" in report.shared_caveats[0]
-    assert any(
-        "could be chance" in caveat for caveat in report_on([first, read_run(make_run("c"), "c")]).shared_caveats
-    )
+    assert "fewer than 3 seeds" in report.caveats[0]
+    assert any("could be chance" in caveat for caveat in report_on([first, read_run(make_run("c"), "c")]).caveats)
 
 
 def first_bullet(make_run, predicted, counts=None, **changes):

@@ -28,7 +28,7 @@ def pair(make_run):
 
 def compared(runs, reference):
     methods = {run.name: [run] for run in runs}
-    return compare(methods, {run.name: scores_of(run) for run in runs}, reference)
+    return compare(methods, {run.name: scores_of(run).headline("balanced_accuracy") for run in runs}, reference)
 
 
 def test_one_seed_is_compared_on_the_same_test_cases(pair):
@@ -42,7 +42,7 @@ def test_one_seed_is_compared_on_the_same_test_cases(pair):
     assert difference.p_value < 0.01 < difference.detectable
     assert found.adjusted["better"] == difference.p_value  # one comparison
     assert found.relative["better"] == pytest.approx(100 * (ours - theirs) / theirs)
-    assert any("says nothing about other seeds" in caveat for caveat in report_on(pair).shared_caveats)
+    assert any("says nothing about other seeds" in caveat for caveat in report_on(pair).caveats)
 
 
 def test_a_model_differs_from_itself_by_nothing(pair, make_run):
@@ -77,12 +77,12 @@ def test_three_seeds_are_paired_by_seed_and_sites_are_no_repetitions(make_run):
         for name, share, step, peers in (("a", 0.9, 0.05, 1), ("b", 0.6, 0.1, 2)) for seed in (1, 2, 3)
     ]  # fmt: skip
     report = report_on(runs)
-    assert {method: len(members) for method, members in report.methods.items()} == {"a": 3, "b": 3}
+    assert {name: len(method.runs) for name, method in report.methods.items()} == {"a": 3, "b": 3}
     difference = report.comparison.differences["b"]
-    values = [report.scores[run.name].pooled.scores["balanced_accuracy"].value for run in runs]
+    values = [report.runs[run.name].scores.pooled.scores["balanced_accuracy"].value for run in runs]
     assert (difference.unit, difference.n) == ("seed", 3)
     assert difference.p_value == pytest.approx(stats.ttest_rel(values[3:], values[:3]).pvalue)
-    assert not any("fewer than 3 seeds" in caveat for caveat in report.shared_caveats)
+    assert not any("fewer than 3 seeds" in caveat for caveat in report.caveats)
 
 
 def test_the_reference_is_local_training_unless_it_is_named(pair):
@@ -93,7 +93,7 @@ def test_the_reference_is_local_training_unless_it_is_named(pair):
 
 
 def test_a_comparison_of_the_common_model_with_own_choices_has_a_caveat(pair):
-    assert any("may explain a part of their difference" in caveat for caveat in report_on(pair).shared_caveats)
+    assert any("may explain a part of their difference" in caveat for caveat in report_on(pair).caveats)
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_method(make_run):

@@ -68,10 +68,10 @@ def test_a_site_has_its_colour_in_every_figure_whatever_the_other_sites(run):
 
 def test_curves_are_scikit_learns(run):
     cases = joined(list(run.tests.predictions.values()))
-    for name, recalls in precision_recall_curves(cases, CLASSES).items():
+    for name, recalls in precision_recall_curves([cases], CLASSES).items():
         positive, scores = cases.labels == CLASSES.index(name), cases.probabilities[:, CLASSES.index(name)]
         false, true, _ = roc_curve(positive, scores, drop_intermediate=False)
-        found = roc_curves(cases, CLASSES)[name]
+        found = roc_curves([cases], CLASSES)[name]
         assert (found.across.tolist(), found.up.tolist()) == (pytest.approx(false), pytest.approx(true))
         precision, recall, _ = precision_recall_curve(positive, scores)
         # scikit-learn adds the point (0, 1), of no threshold.
@@ -81,7 +81,7 @@ def test_curves_are_scikit_learns(run):
 
 def test_drawn_curves_keep_their_ends(run):
     cases = joined(list(run.tests.predictions.values()))
-    axes = roc_figure(roc_curves(cases, CLASSES), CLASSES).axes[0]
+    axes = roc_figure(roc_curves([cases], CLASSES), CLASSES).axes[0]
     drawn = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
     assert set(drawn) == set(CLASSES)
     for line in drawn.values():
@@ -92,13 +92,13 @@ def test_drawn_curves_keep_their_ends(run):
 def test_a_class_with_too_few_cases_has_no_curve(make_run):
     run = read_run(make_run(counts={"nevus": 20, "melanoma": 12, "other": 3}), "x")
     cases = joined(list(run.tests.predictions.values()))
-    assert set(roc_curves(cases, CLASSES)) == set(precision_recall_curves(cases, CLASSES)) == {"nevus", "melanoma"}
+    assert set(roc_curves([cases], CLASSES)) == set(precision_recall_curves([cases], CLASSES)) == {"nevus", "melanoma"}
 
 
 def test_nothing_is_drawn_from_nothing():
     few = cases_of(np.zeros(5, np.int64), np.full((5, 2), 0.5))
-    assert roc_figure(roc_curves(few, ("a", "b")), ("a", "b")) is None
-    assert precision_recall_figure(precision_recall_curves(few, ("a", "b")), ("a", "b")) is None
+    assert roc_figure(roc_curves([few], ("a", "b")), ("a", "b")) is None
+    assert precision_recall_figure(precision_recall_curves([few], ("a", "b")), ("a", "b")) is None
     assert reliability_figure(few) is None
     assert risk_figure({"x": risk_curve(few)}, ["x"]) is None
     assert learning_figure({}, [], "f1_macro") is None

@@ -17,7 +17,7 @@ def test_thresholds_come_from_validation_images_and_scores_from_test_images(make
         make_run("validation", right=1.0, counts={"nevus": 20, "melanoma": 12, "other": 2}), "v"
     ).tests.questions
     run = replace(run, tests=replace(run.tests, validation=validation))
-    found = operating_points(run)
+    found = operating_points(run.tests, run.classes)
     assert set(found) == {"nevus", "melanoma"}  # six validation cases of the third are too few
     point, test = found["melanoma"]
     assert point == choose_operating_point(joined([one for (one,) in validation.values()]), 1)
@@ -28,8 +28,7 @@ def test_thresholds_come_from_validation_images_and_scores_from_test_images(make
 
 def test_without_validation_images_or_probabilities_there_is_no_threshold(make_run):
     run = read_run(make_run(), "x")
-    assert operating_points(run) == {}
-    assert operating_points(replace(without_probabilities(run), tests=replace(run.tests, validation={}))) == {}
-    counted = without_probabilities(run)
-    assert operating_points(replace(counted, tests=replace(counted.tests, validation=run.tests.questions))) == {}
+    assert operating_points(run.tests, run.classes) == {}
+    counted = replace(without_probabilities(run).tests, validation=run.tests.questions)
+    assert operating_points(counted, run.classes) == {}
     assert "Operating points" not in render_page(report_on([run]), [], {})

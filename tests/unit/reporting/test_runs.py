@@ -157,14 +157,14 @@ def test_where_predictions_stayed_curves_are_of_the_counts_that_sites_let_out(ma
     run = read_run(workspace, "x")
     assert list(run.tests.curves) == ["site-1", "site-2"]
     report = report_on([run])
-    drawn = {drawing.name: drawing for drawing in run_drawings(report, run)}
+    drawn = {drawing.name: drawing for drawing in run_drawings(report, report.first)}
     assert {"roc", "precision_recall", "risk_coverage", "reliability"} <= set(drawn)
     assert "Counts of site-1, site-2" in drawn["roc"].caption
     lines = {line.get_label() for line in drawn["roc"].figure.axes[0].lines}
     # Eight cases of the third class are too few, and with the second reported they could be had by subtraction.
     assert lines & set(run.classes) == {"nevus"}
     expected = "curves are of counts of several patients each and without site-10"
-    assert any(expected in caveat for caveat in report.caveats["x"])
+    assert any(expected in caveat for caveat in report.first.caveats)
 
 
 def test_a_name_in_front_of_the_path():

@@ -6,10 +6,11 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from grandrounds.evaluation.bootstrap import joined
+from grandrounds.plain import to_plain
 from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of
 
-from .conftest import without_probabilities
+from .conftest import CLASSES, without_probabilities
 
 RIGHT = {"site-1": 0.5, "site-2": 0.75, "site-10": 1.0}
 
@@ -30,8 +31,8 @@ def test_scores_are_scikit_learns_of_the_same_images(run):
     together = joined(list(run.tests.predictions.values()))
     assert scores.pooled.images == 120
     expected = roc_auc_score(together.labels == 1, together.probabilities[:, 1])
-    assert scores.pooled.classes[1]["auroc"].value == pytest.approx(expected)
-    assert scores.pooled.classes[1]["auroc"].cases == 36
+    assert scores.pooled.classes[CLASSES[1]]["auroc"].value == pytest.approx(expected)
+    assert scores.pooled.classes[CLASSES[1]]["auroc"].cases == 36
 
 
 def test_communities_are_their_sites_together(run):
@@ -43,9 +44,9 @@ def test_communities_are_their_sites_together(run):
 
 def test_eight_cases_are_marked_as_few_at_a_site_and_are_enough_together(run):
     scores = scores_of(run)
-    found = scores.sites["site-1"].scores_json()["classes"]["other"]["sensitivity"]
-    assert (found["value"], found["cases"], found["few"]) == (0.5, 8, True)
-    assert scores.pooled.classes[2]["sensitivity"].enough
+    found = scores.sites["site-1"].classes["other"]["sensitivity"]
+    assert (found.value, found.cases, found.few) == (0.5, 8, True)
+    assert scores.pooled.classes[CLASSES[2]]["sensitivity"].enough
 
 
 def test_a_site_with_one_class_has_its_sensitivity_and_nothing_that_needs_others(make_run):
@@ -58,7 +59,7 @@ def test_a_site_with_one_class_has_its_sensitivity_and_nothing_that_needs_others
     assert (alone.cases, alone.scores["accuracy"].value) == (20, 0.75)
     assert alone.scores["balanced_accuracy"].value == 0.75  # of the one class that occurs, as scikit-learn's
     assert alone.majority == "nevus"
-    nevus, melanoma, _ = alone.classes
+    nevus, melanoma, _ = alone.classes.values()
     assert (nevus["sensitivity"].value, nevus["sensitivity"].cases) == (0.75, 20)
     assert (nevus["specificity"].cases, melanoma["sensitivity"].cases) == (0, 0)
     assert not nevus["specificity"].known
@@ -66,7 +67,7 @@ def test_a_site_with_one_class_has_its_sensitivity_and_nothing_that_needs_others
 
 
 def test_the_same_run_gives_the_same_intervals(run):
-    assert scores_of(run).to_json() == scores_of(run).to_json()
+    assert to_plain(scores_of(run)) == to_plain(scores_of(run))
 
 
 def test_a_run_without_predictions_has_no_scores(make_run):
@@ -76,7 +77,7 @@ def test_a_run_without_predictions_has_no_scores(make_run):
 
 def test_counts_alone_have_no_areas_and_no_calibration(run):
     scores = scores_of(without_probabilities(run))
-    assert "auroc" not in scores.pooled.classes[0]
+    assert "auroc" not in scores.pooled.classes[CLASSES[0]]
     assert scores.pooled.confidence == {}
     assert scores.pooled.scores["accuracy"].value == pytest.approx(0.75)
 

@@ -5,7 +5,7 @@ from scipy import stats
 
 from grandrounds.evaluation.score import Score
 from grandrounds.reporting.figures.catalogue import comparison_drawings
-from grandrounds.reporting.model import over_seeds, report_on, seeds_score
+from grandrounds.reporting.model import report_on, seeds_score
 from grandrounds.reporting.overview import overview
 from grandrounds.reporting.runs import read_run
 
@@ -44,13 +44,13 @@ def test_the_first_screen_has_the_methods_mean_and_not_its_best_seed(seeds):
     report = report_on(seeds)
     first = overview(report)
     fact = next(fact for fact in first.facts if fact.name == "Score")
-    values = [report.scores[f"fedperl_{seed}"].pooled.scores["balanced_accuracy"].value for seed in (1, 2, 3)]
+    values = [report.runs[f"fedperl_{seed}"].scores.pooled.scores["balanced_accuracy"].value for seed in (1, 2, 3)]
     assert fact.value.startswith(f"{sum(values) / 3:.2f} [")
     assert "all test images together, mean of 3 seeds" in fact.lines[0]
     assert fact.lines[1] == "0.33 by guessing"
     assert fact.lines[-1] == "highest of 2 methods: fedperl"
     assert first.methods.rows[0][3] == f"{min(values):.2f} to {max(values):.2f}"
-    assert over_seeds(report, "other") == report.scores["other"].pooled.scores["balanced_accuracy"]
+    assert report.methods["other"].score == report.runs["other"].scores.pooled.scores["balanced_accuracy"]
     assert report.to_json()["methods"]["fedperl"]["balanced_accuracy"]["value"] == pytest.approx(
         sum(values) / 3, abs=1e-6
     )

@@ -11,7 +11,7 @@ helps at the thresholds at which it is above both.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +33,6 @@ class DecisionCurve(NamedTuple):
     low: Array
     high: Array
     treat_all: Array
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {name: np.round(values, 6).tolist() for name, values in self._asdict().items()}
 
     @property
     def useful(self) -> list[float]:

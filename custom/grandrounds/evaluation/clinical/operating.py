@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -31,16 +30,6 @@ class FixedPoint:
     sensitivity: float | None = None
     specificity: float | None = None
     cases: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "threshold": self.threshold,
-            "source": self.source,
-            "sensitivity": self.sensitivity,
-            "specificity": self.specificity,
-            "cases": self.cases,
-        }
 
 
 def point_of_cases(validation: Cases, source: str, sensitivity: float = SENSITIVITY) -> FixedPoint | None:

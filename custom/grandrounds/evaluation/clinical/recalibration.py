@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from grandrounds.evaluation.bootstrap import Cases, resampled_weights
 from grandrounds.evaluation.calibration import calibration_errors, reliability_points
 from grandrounds.evaluation.clinical.binary import positive_scores
+from grandrounds.evaluation.clinical.results import Calibration
 from grandrounds.evaluation.intervals import Z, interval_of
 from grandrounds.evaluation.score import Score
 
@@ -56,17 +57,17 @@ def fit_recalibration(cases: Cases) -> Recalibration | None:
     return Recalibration(float(fitted[0]), float(1 / fitted[1]))
 
 
-def calibration_estimates(cases: Cases, generator: np.random.Generator) -> dict[str, Score]:
-    """``slope``, ``intercept``, ``ece`` and ``brier`` of a positive group, with 95 % intervals.
+def calibration_of(cases: Cases, generator: np.random.Generator) -> Calibration:
+    """Slope, intercept, calibration error and Brier score of a positive group, with 95 % intervals.
 
     The calibration error is in adaptive bins; resampling adds noise to it, so its interval is shifted until the draws' mean
     is the estimate.
     """
-    return {**calibration_line(cases), **_errors(cases, generator)}
+    return Calibration(*calibration_line(cases), *_errors(cases, generator))
 
 
-def calibration_line(cases: Cases) -> dict[str, Score]:
-    """``slope`` and ``intercept``, NaN where the classes are separable or all probabilities equal.
+def calibration_line(cases: Cases) -> tuple[Score, Score]:
+    """Slope and intercept, NaN where the classes are separable or all probabilities equal.
 
     The intervals are Wald's with the sandwich variance over cases (Liang and Zeger, Biometrika 73, 1986).
     """
@@ -74,13 +75,13 @@ def calibration_line(cases: Cases) -> dict[str, Score]:
     behind = int(min(cases.positives()[1], cases.negatives()[1]))
     offset, ones = logit(scores), np.ones((len(scores), 1))
     line = np.stack([np.ones(len(scores)), offset], axis=1)
-    return {
-        "slope": _wald(positive, line, np.zeros(len(scores)), cases.groups, behind, column=1),
-        "intercept": _wald(positive, ones, offset, cases.groups, behind, column=0),
-    }
+    return (
+        _wald(positive, line, np.zeros(len(scores)), cases.groups, behind, column=1),
+        _wald(positive, ones, offset, cases.groups, behind, column=0),
+    )
 
 
-def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Score]:
+def _errors(cases: Cases, generator: np.random.Generator) -> tuple[Score, Score]:
     positive, scores = positive_scores(cases)
     behind = int(min(cases.positives()[1], cases.negatives()[1]))
     value = calibration_errors(reliability_points(scores, positive))[0]
@@ -93,10 +94,10 @@ def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Score]:
     squares = (scores - positive) ** 2
     brier = (weights @ squares) / weights.sum(axis=1)
     score, (least, most) = float(squares.mean()), interval_of(brier)
-    return {
-        "ece": Score(value, min(max(float(low), 0.0), value), max(float(high), value), behind),
-        "brier": Score(score, min(least, score), max(most, score), behind),
-    }
+    return (
+        Score(value, min(max(float(low), 0.0), value), max(float(high), value), behind),
+        Score(score, min(least, score), max(most, score), behind),
+    )
 
 
 def _wald(

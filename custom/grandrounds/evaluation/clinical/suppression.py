@@ -56,18 +56,20 @@ COUNTED = ("cases", "images", "n")
 def without_small_counts(content: Any, minimum: int) -> Any:
     """Plain values without counts from 1 to ``minimum - 1``: entries named cases, images or n are None instead.
 
+    A score of so few cases goes with them: value and interval would give their number away.
+
     Example:
-        >>> without_small_counts({"mel": {"value": 0.5, "cases": 4}, "images": 120}, 10)
-        {'mel': {'value': 0.5, 'cases': None}, 'images': 120}
+        >>> without_small_counts({"images": 120, "mel": {"value": 0.5, "low": 0.1, "high": 0.9, "cases": 4}}, 10)["mel"]
+        {'value': None, 'low': None, 'high': None, 'cases': None, 'reason': 'fewer than 10 cases'}
     """
-    if isinstance(content, Mapping):
-        return {
-            key: None
-            if key in COUNTED and isinstance(value, int) and 0 < value < minimum
-            else without_small_counts(value, minimum)
-            for key, value in content.items()
-        }
-    return [without_small_counts(value, minimum) for value in content] if isinstance(content, list) else content
+    if isinstance(content, list):
+        return [without_small_counts(value, minimum) for value in content]
+    if not isinstance(content, Mapping):
+        return content
+    small = [key for key in COUNTED if isinstance(content.get(key), int) and 0 < content[key] < minimum]
+    if "value" in content and "cases" in small:
+        return {**dict.fromkeys(("value", "low", "high", "cases")), "reason": f"fewer than {minimum} cases"}
+    return {key: None if key in small else without_small_counts(value, minimum) for key, value in content.items()}
 
 
 def count_text(count: int | None, minimum: int = MIN_SHOWN) -> str:

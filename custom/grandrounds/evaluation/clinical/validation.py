@@ -1,27 +1,34 @@
 """External validation of one positive group: discrimination, an operating point, calibration and net benefit.
 
-The result is plain values. Curves are of counts of at least ``minimum`` cases each; smaller counts are not in it.
+Curves are of counts of at least ``minimum`` cases each; smaller counts are not in the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.binary import POSITIVE_GROUP, positive_scores, predictive_estimates
 from grandrounds.evaluation.clinical.decision import decision_curve
 from grandrounds.evaluation.clinical.operating import FixedPoint
-from grandrounds.evaluation.clinical.recalibration import calibration_estimates, fit_recalibration
+from grandrounds.evaluation.clinical.recalibration import calibration_of, fit_recalibration
+from grandrounds.evaluation.clinical.results import (
+    GroupResult,
+    Operating,
+    Predictive,
+    Recalibrated,
+    Sides,
+    SubgroupResult,
+)
 from grandrounds.evaluation.clinical.subgroups import Subgroup
 from grandrounds.evaluation.clinical.suppression import shown_counts
-from grandrounds.evaluation.curves import binned_counts
+from grandrounds.evaluation.curves import BINS, CurveCounts, binned_counts
 from grandrounds.evaluation.estimates import auc_estimates
-from grandrounds.evaluation.score import Score
 from grandrounds.evaluation.selective import at_threshold
 from grandrounds.seeding import numpy_generator
 
@@ -33,80 +40,66 @@ class Request:
     """What is asked of the positive group.
 
     Attributes:
-        name: of the group.
         point: the operating point, if one could be fixed.
         prevalences: at which predictive values are wanted, in (0, 1).
         share: of the cases on which a recalibration is fitted; 0 fits none.
         minimum: the smallest count that may be shown.
     """
 
-    name: str
     point: FixedPoint | None
     prevalences: Sequence[float] = ()
     share: float = 0.0
     minimum: int = 1
 
 
-def validate_group(cases: Cases, request: Request) -> dict[str, Any]:
+def validate_group(cases: Cases, request: Request, name: str, classes: tuple[str, ...]) -> GroupResult:
     """All results of one positive group.
 
     Args:
         cases: of the group, see :func:`~grandrounds.evaluation.clinical.binary.binary_cases`.
         request: what is asked.
-
-    Returns:
-        ``positive`` (the name), ``images``, ``cases`` (each positive and other), ``prevalence``, ``auroc``, ``operating``
-        (None without a point), ``calibration``, ``decision``, ``roc``, ``reliability`` and ``recalibration``.
+        name: of the group.
+        classes: of the model that are in it.
     """
     require_fraction(request.share, "share")
-    positive, _ = positive_scores(cases)
-    counts = {"positive": int(positive.sum()), "other": int((~positive).sum())}
-    groups = {"positive": int(cases.positives()[POSITIVE_GROUP]), "other": int(cases.negatives()[POSITIVE_GROUP])}
-    found: dict[str, Any] = {
-        "positive": request.name,
-        "images": shown_counts(counts, request.minimum),
-        "cases": shown_counts(groups, request.minimum),
-        "prevalence": counts["positive"] / max(len(positive), 1),
-        "auroc": None,
-        "operating": None,
-        "calibration": None,
-        "decision": None,
-        "roc": None,
-        "reliability": None,
-        "recalibration": None,
-    }
-    if not min(groups.values()):
-        return found
-    area = auc_estimates(cases)[POSITIVE_GROUP]["auroc"]
-    found["auroc"] = area.to_json()
-    if area.enough:
-        calibration = calibration_estimates(cases, numpy_generator("external", "calibration"))
-        found["calibration"] = _plain(calibration)
-        found["decision"] = decision_curve(cases, numpy_generator("external", "decision")).to_json()
-        found |= _curves(cases, request.minimum)
-    if request.point is not None:
-        found["operating"] = _at_point(cases, request)
-    if request.share and area.enough:
-        found["recalibration"] = _recalibrated(cases, request.share)
-    return found
+    sides = np.bincount(cases.labels, minlength=2)[::-1]
+    behind = [int(cases.positives()[POSITIVE_GROUP]), int(cases.negatives()[POSITIVE_GROUP])]
+    known = min(behind) > 0
+    area = auc_estimates(cases)[POSITIVE_GROUP]["auroc"] if known else None
+    enough = area is not None and area.enough
+    return GroupResult(
+        name,
+        classes,
+        _sides(sides.tolist(), request.minimum),
+        _sides(behind, request.minimum),
+        float(sides[0] / max(sides.sum(), 1)),
+        area,
+        _at_point(cases, request.point, request.prevalences) if known and request.point else None,
+        calibration_of(cases, numpy_generator("external", "calibration")) if enough else None,
+        decision_curve(cases, numpy_generator("external", "decision")) if enough else None,
+        _curve(cases, request.minimum, BINS) if enough else None,
+        _curve(cases, request.minimum, CALIBRATION_BINS) if enough else None,
+        _recalibrated(cases, request.share) if enough and request.share else None,
+    )
 
 
-def score_subgroups(cases: Cases, groups: Sequence[Subgroup], request: Request) -> list[dict[str, Any]]:
+def score_subgroups(cases: Cases, groups: Sequence[Subgroup], request: Request) -> tuple[SubgroupResult, ...]:
     """Counts, AUROC, and sensitivity and specificity at the operating point, of each subgroup of the test images.
 
     Counts of positive images of a column's subgroups are a table whose sums are known, and so are those of the others.
     """
-    found: list[dict[str, Any]] = []
+    found: list[SubgroupResult] = []
     for column in dict.fromkeys(group.column for group in groups):
         parts = {group.value: subset(cases, group) for group in groups if group.column == column}
-        sides = {
-            side: shown_counts({v: int((part.labels == number).sum()) for v, part in parts.items()}, request.minimum)
-            for side, number in (("positive", POSITIVE_GROUP), ("other", 0))
-        }
-        for value, part in parts.items():
-            counts = {side: shown[value] for side, shown in sides.items()}
-            found.append({"column": column, "value": value, **counts, **_of_subgroup(part, request)})
-    return found
+        positive, other = (
+            shown_counts({v: int((part.labels == side).sum()) for v, part in parts.items()}, request.minimum)
+            for side in (POSITIVE_GROUP, 1 - POSITIVE_GROUP)
+        )
+        found += [
+            _of_subgroup(part, SubgroupResult(column, value, positive[value], other[value]), request.point)
+            for value, part in parts.items()
+        ]
+    return tuple(found)
 
 
 def subset(cases: Cases, group: Subgroup) -> Cases:
@@ -117,45 +110,40 @@ def subset(cases: Cases, group: Subgroup) -> Cases:
     return Cases(cases.labels[rows], cases.predicted[rows], numbers, probabilities, cases.classes)
 
 
-def _of_subgroup(part: Cases, request: Request) -> dict[str, Any]:
+def _sides(counts: Sequence[int], minimum: int) -> Sides:
+    shown = shown_counts(dict(zip(("positive", "other"), counts, strict=True)), minimum)
+    return Sides(shown["positive"], shown["other"])
+
+
+def _of_subgroup(part: Cases, counted: SubgroupResult, point: FixedPoint | None) -> SubgroupResult:
     if not min(part.positives()[POSITIVE_GROUP], part.negatives()[POSITIVE_GROUP]):
-        return {"auroc": None, "sensitivity": None, "specificity": None}
-    found = {"auroc": auc_estimates(part)[POSITIVE_GROUP]["auroc"].to_json()}
-    if request.point is None:
-        return {**found, "sensitivity": None, "specificity": None}
-    test = at_threshold(part, POSITIVE_GROUP, request.point.threshold)
-    return {**found, **{name: test[name].to_json() for name in ("sensitivity", "specificity")}}
-
-
-def _at_point(cases: Cases, request: Request) -> dict[str, Any]:
-    point = request.point
+        return counted
+    scored = replace(counted, auroc=auc_estimates(part)[POSITIVE_GROUP]["auroc"])
     if point is None:
-        raise ValueError("there is no operating point")
+        return scored
+    test = at_threshold(part, POSITIVE_GROUP, point.threshold)
+    return replace(scored, sensitivity=test["sensitivity"], specificity=test["specificity"])
+
+
+def _at_point(cases: Cases, point: FixedPoint, prevalences: Sequence[float]) -> Operating:
     test = at_threshold(cases, POSITIVE_GROUP, point.threshold)
     sensitivity, specificity = test["sensitivity"], test["specificity"]
-    values = []
-    for prevalence in request.prevalences if sensitivity.enough and specificity.enough else ():
-        ppv, npv = predictive_estimates(sensitivity, specificity, prevalence)
-        values.append({"prevalence": prevalence, "ppv": ppv.to_json(), "npv": npv.to_json()})
-    return {
-        "fixed": point.to_json(),
-        "sensitivity": sensitivity.to_json(),
-        "specificity": specificity.to_json(),
-        "at_prevalence": values,
-    }
+    known = prevalences if sensitivity.enough and specificity.enough else ()
+    values = tuple(Predictive(one, *predictive_estimates(sensitivity, specificity, one)) for one in known)
+    return Operating(point, sensitivity, specificity, values)
 
 
-def _curves(cases: Cases, minimum: int) -> dict[str, Any]:
-    """Binned counts for the ROC curve, and for reliability in fewer bins; None where the bins cannot be filled."""
+def _curve(cases: Cases, minimum: int, bins: int) -> CurveCounts | None:
+    """Binned counts; None where the bins cannot be filled."""
     positive, scores = positive_scores(cases)
-    found: dict[str, Any] = {}
-    for name, bins in (("roc", 50), ("reliability", CALIBRATION_BINS)):
-        counts = binned_counts(cases, scores, positive, minimum, bins)
-        found[name] = counts and {field: values.tolist() for field, values in counts._asdict().items()}
-    return found
+    return binned_counts(cases, scores, positive, minimum, bins)
 
 
-def _recalibrated(cases: Cases, share: float) -> dict[str, Any] | None:
+def _rows(mask: NDArray[np.bool_]) -> Subgroup:
+    return Subgroup("", "", np.flatnonzero(mask).astype(np.int64))
+
+
+def _recalibrated(cases: Cases, share: float) -> Recalibrated | None:
     """Fit on a random share of the positive and of the other cases; all else is on the rest, before and after."""
     generator = numpy_generator("external", "recalibration")
     with_positive = np.unique(cases.groups[cases.labels == POSITIVE_GROUP])
@@ -164,9 +152,7 @@ def _recalibrated(cases: Cases, share: float) -> dict[str, Any] | None:
         for names in (with_positive, np.setdiff1d(cases.groups, with_positive))
     ]
     fitted_on = np.isin(cases.groups, np.concatenate(drawn))
-    fit, rest = (
-        subset(cases, Subgroup("", "", np.flatnonzero(mask).astype(np.int64))) for mask in (fitted_on, ~fitted_on)
-    )
+    fit, rest = subset(cases, _rows(fitted_on)), subset(cases, _rows(~fitted_on))
     if min(fit.positives().min(), rest.positives().min()) < 1:
         return None
     correction = fit_recalibration(fit)
@@ -174,19 +160,8 @@ def _recalibrated(cases: Cases, share: float) -> dict[str, Any] | None:
         return None
     inside = correction.apply(positive_scores(rest)[1])
     after = Cases(rest.labels, (inside >= 0.5).astype(np.int64), rest.groups, np.stack([1 - inside, inside], axis=1), 2)
-    estimates = {
-        name: _plain(calibration_estimates(part, numpy_generator("external", "recalibration", "interval")))
-        for name, part in (("before", rest), ("after", after))
-    }
-    return {
-        "share": share,
-        "fitted_images": len(fit.labels),
-        "tested_images": len(rest.labels),
-        "intercept": correction.intercept,
-        "temperature": correction.temperature,
-        **estimates,
-    }
-
-
-def _plain(estimates: Mapping[str, Score]) -> dict[str, Any]:
-    return {name: estimate.to_json() for name, estimate in estimates.items()}
+    before, corrected = (
+        calibration_of(part, numpy_generator("external", "recalibration", "interval")) for part in (rest, after)
+    )
+    images = len(fit.labels), len(rest.labels)
+    return Recalibrated(share, *images, correction.intercept, correction.temperature, before, corrected)

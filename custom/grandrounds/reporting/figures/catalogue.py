@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from grandrounds.evaluation.bootstrap import Cases, joined, joined_questions
 from grandrounds.evaluation.curves import (
+    SiteCurves,
     area_under,
     precision_recall_points,
     risk_points,
@@ -16,9 +17,18 @@ from grandrounds.evaluation.curves import (
     sum_curves,
 )
 from grandrounds.evaluation.history import Curves, validation_curves
+from grandrounds.evaluation.score import ScoreSheet
 from grandrounds.federation.server.record import Traffic
 from grandrounds.plotting import Drawing
-from grandrounds.reporting.comparison import METRIC
+from grandrounds.reporting.figures.captions import (
+    called,
+    confidence_found,
+    constant_accuracy,
+    constants,
+    extremes,
+    of_classes,
+    of_confidence,
+)
 from grandrounds.reporting.figures.curves import (
     binned_reliability_figure,
     confusion_figure,
@@ -30,7 +40,6 @@ from grandrounds.reporting.figures.curves import (
     roc_curves,
     roc_figure,
 )
-from grandrounds.reporting.figures.findings import called, confidence_found, constant_accuracy, constants, extremes
 from grandrounds.reporting.figures.runs import (
     Utility,
     budget_figure,
@@ -44,15 +53,30 @@ from grandrounds.reporting.figures.runs import (
     utility_figure,
 )
 from grandrounds.reporting.format import SCORE_NAMES, format_bytes, format_estimate, format_items, format_number
-from grandrounds.reporting.model import MAX_DETAILED_RUNS, Report, over_seeds, site_estimates
-from grandrounds.reporting.run import Run
+from grandrounds.reporting.model import MAX_DETAILED_RUNS, Method, Report, ReportedRun
+from grandrounds.reporting.run import Spent
 
 
-def run_drawings(report: Report, run: Run) -> list[Drawing]:
+def run_drawings(report: Report, one: ReportedRun) -> list[Drawing]:
     """Figures of one run; with more than ``MAX_DETAILED_RUNS`` runs only the main ones."""
-    prefix = f"{file_name(run.name)}-" if report.several else ""
-    full = len(report.runs) <= MAX_DETAILED_RUNS
-    found = [*_of_predictions(report, run, full), *(_of_training(report, run) if full else [])]
+    full, tests, sites = len(report.runs) <= MAX_DETAILED_RUNS, one.run.tests, report.sites
+    found = _of_predictions(one, full) if tests.questions else _of_counts(tests.curves, one.run.classes)
+    if tests.questions and not report.several:
+        scores = one.scores.by_site(report.metric)
+        levels = constants([one.scores], report.metric), report.chance
+        found += drawing_of(
+            "sites",
+            site_figure({one.run.name: scores}, sites, report.metric, *levels) if scores else None,
+            "; ".join(f"{site} {format_estimate(score)}" for site, score in scores.items()),
+            "Each site's test images, with 95 % intervals. Grey bars: always predicting the site's most frequent class; the "
+            "dotted line is chance.",
+        )
+    if full:
+        found += training_drawings(one.run.history, report.metric, sites)
+        found += _of_budgets(one.run.origin.spent, sites)
+    if full and not report.several:
+        found += _of_traffic(one.run.name, one.run.log.traffic)
+    prefix = f"{file_name(one.run.name)}-" if report.several else ""
     return [drawing._replace(name=f"{prefix}{drawing.name}") for drawing in found]
 
 
@@ -60,7 +84,16 @@ def comparison_drawings(report: Report) -> list[Drawing]:
     """Figures of all runs together, seeds of one method as one; none for one run."""
     if not report.several:
         return []
-    return [*_of_scores(report), *_utility(report), *_risk(report), *_learning(report), *_communication(report)]
+    methods, metric = report.methods, report.metric
+    scored = {name: method for name, method in methods.items() if method.score and method.score.known}
+    return [
+        *_of_scores(scored, metric, report.chance),
+        *_of_sites(report),
+        *_utility([_utility_of(method) for method in scored.values() if _is_private(method)], metric, report.chance),
+        *_risk(methods, report.first.scores.pooled),
+        *_learning(methods, metric, report.chance),
+        *_communication(methods),
+    ]
 
 
 def file_name(name: str) -> str:
@@ -73,109 +106,76 @@ def file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_.") or "run"
 
 
-def _of_predictions(report: Report, run: Run, full: bool) -> list[Drawing]:
-    if run.tests.questions and not run.task.exclusive:
-        return _of_findings(report, run)
-    if not run.tests.predictions:
-        return _of_counts(run)
-    cases = joined(list(run.tests.predictions.values()))
-    found = [
-        *drawing_of(
-            "confusion",
-            confusion_figure(cases.confusion(), run.classes, run.origin.minimum),
-            f"Confusion matrix of {len(cases.labels)} test images. Sensitivity: {_by_class(report, run, 'sensitivity')}",
-            f"{called(cases, run.classes)} Rows are true classes, columns predictions; the shade is the share of a row.",
-        ),
-        *drawing_of(
-            "roc",
-            roc_figure(roc_curves(cases, run.classes), run.classes),
-            f"ROC curves. Area: {_by_class(report, run, 'auroc')}",
-            f"{extremes(report, run)} All sites' test images together; classes with too few cases are left out.",
-        ),
-        *drawing_of(
-            "reliability",
-            reliability_figure(cases),
-            f"Reliability: expected calibration error {_confidence(report, run.name, 'ece')}, maximum "
-            f"{_confidence(report, run.name, 'mce')}",
-            f"{confidence_found(cases)} On the dotted line accuracy equals confidence. A dot's area is its number of "
-            "images.",
-        ),
-    ]
-    return [*found, *_more_of_predictions(report, run, cases)] if full else found
-
-
-def _more_of_predictions(report: Report, run: Run, cases: Cases) -> list[Drawing]:
-    sites = report.scores[run.name].by_site(METRIC)
-    found = [
-        *drawing_of(
-            "precision_recall",
-            precision_recall_figure(precision_recall_curves(cases, run.classes), run.classes),
-            f"Precision and recall. Average precision: {_by_class(report, run, 'average_precision')}",
-            "Precision depends on how common a class is among these images and differs where it is rarer or more common.",
-        ),
-        *drawing_of(
-            "risk_coverage",
-            risk_figure({run.name: risk_curve(cases)}, [run.name], constant=constant_accuracy(report, run)),
-            f"Risk against coverage: area {_confidence(report, run.name, 'aurc')}, risk at full coverage "
-            f"{_confidence(report, run.name, 'risk')}",
-            "To the left, the least confident images are left to a physician: a good model's risk falls. The dotted line is "
-            "always predicting the most frequent class.",
-        ),
-    ]
-    if report.several:
-        return found
-    alt = "; ".join(f"{site} {format_estimate(estimate)}" for site, estimate in sites.items())
-    figure = site_figure({run.name: sites}, report.sites, METRIC, constants(report), report.chance)
-    words = "Each site's test images, with 95 % intervals. Grey bars: always predicting the site's most frequent class."
-    return [*found, *drawing_of("sites", figure, alt, words)]
-
-
-def _of_findings(report: Report, run: Run) -> list[Drawing]:
-    """Curves of each finding, and the sites' macro AUROC."""
-    together = dict(zip(run.classes, joined_questions(list(run.tests.questions.values())), strict=True))
-    roc, recall = (
-        {name: found[name] for name, one in together.items() if name in (found := curves(one, ("absent", name)))}
-        for curves in (roc_curves, precision_recall_curves)
+def _of_predictions(one: ReportedRun, full: bool) -> list[Drawing]:
+    names, task, pooled = one.run.classes, one.run.task, one.scores.pooled
+    questions = joined_questions(list(one.run.tests.questions.values()))
+    left_out = f"All sites' test images together; {task.nouns} with too few cases are left out."
+    found = drawing_of(
+        "roc",
+        roc_figure(roc_curves(questions, names), names, f"ROC of each {task.noun}"),
+        f"ROC curves. Area: {of_classes(pooled, 'auroc')}",
+        f"{extremes(pooled)} {left_out}",
     )
-    sites = report.scores[run.name].by_site(report.metric)
-    return [
-        *drawing_of(
-            "roc",
-            roc_figure(roc, run.classes, "ROC of each finding"),
-            f"ROC curves. Area: {_by_class(report, run, 'auroc')}",
-            f"{extremes(report, run)} All sites' test images together; findings with too few cases are left out.",
-        ),
-        *drawing_of(
+    if len(questions) == 1:
+        found = [*_confusion(questions[0], one), *found, *_reliability(questions[0], pooled)]
+    if full:
+        found += drawing_of(
             "precision_recall",
-            precision_recall_figure(recall, run.classes),
-            f"Precision and recall. Average precision: {_by_class(report, run, 'average_precision')}",
-            "Precision depends on how common a finding is among these images.",
-        ),
-        *drawing_of(
-            "sites",
-            site_figure({run.name: sites}, report.sites, report.metric, {}, report.chance) if sites else None,
-            "; ".join(f"{site} {format_estimate(estimate)}" for site, estimate in sites.items()),
-            "Each site's test images, with 95 % intervals; mean over its findings. The dotted line is chance.",
-        ),
-    ]
+            precision_recall_figure(precision_recall_curves(questions, names), names),
+            f"Precision and recall. Average precision: {of_classes(pooled, 'average_precision')}",
+            f"Precision depends on how common a {task.noun} is among these images and differs where it is rarer or more "
+            "common.",
+        )
+    return [*found, *(_risk_of_run(questions[0], one) if full and len(questions) == 1 else [])]
 
 
-def _of_counts(run: Run) -> list[Drawing]:
+def _confusion(cases: Cases, one: ReportedRun) -> list[Drawing]:
+    names = one.run.classes
+    return drawing_of(
+        "confusion",
+        confusion_figure(cases.confusion(), names, one.run.origin.minimum),
+        f"Confusion matrix of {len(cases.labels)} test images. Sensitivity: {of_classes(one.scores.pooled, 'sensitivity')}",
+        f"{called(cases, names)} Rows are true classes, columns predictions; the shade is the share of a row.",
+    )
+
+
+def _reliability(cases: Cases, pooled: ScoreSheet | None) -> list[Drawing]:
+    return drawing_of(
+        "reliability",
+        reliability_figure(cases),
+        f"Reliability: expected calibration error {of_confidence(pooled, 'ece')}, maximum {of_confidence(pooled, 'mce')}",
+        f"{confidence_found(cases)} On the dotted line accuracy equals confidence. A dot's area is its number of images.",
+    )
+
+
+def _risk_of_run(cases: Cases, one: ReportedRun) -> list[Drawing]:
+    name, pooled = one.run.name, one.scores.pooled
+    return drawing_of(
+        "risk_coverage",
+        risk_figure({name: risk_curve(cases)}, [name], constant=constant_accuracy(pooled)),
+        f"Risk against coverage: area {of_confidence(pooled, 'aurc')}, risk at full coverage "
+        f"{of_confidence(pooled, 'risk')}",
+        "To the left, the least confident images are left to a physician: a good model's risk falls. The dotted line is "
+        "always predicting the most frequent class.",
+    )
+
+
+def _of_counts(sites: Mapping[str, SiteCurves], names: Sequence[str]) -> list[Drawing]:
     """Curves from the sites' binned counts."""
-    counts = sum_curves(list(run.tests.curves.values()), run.classes)
+    counts = sum_curves(list(sites.values()), names)
     roc = {name: roc_points(found) for name, found in counts.classes.items()}
     recall = {name: precision_recall_points(found) for name, found in counts.classes.items()}
     risk = risk_points(counts.reliability) if counts.reliability else None
     areas = {name: format_number(area_under(points)) for name, points in roc.items()}
-    caption = f"Counts of {', '.join(run.tests.curves)}; each stands for several patients, so the curves are coarse."
+    caption = f"Counts of {', '.join(sites)}; each stands for several patients, so the curves are coarse."
     source = "from the sites' counts"
     return [
         *drawing_of(
-            "roc", roc_figure(roc, run.classes, f"ROC {source}"), f"ROC curves. Area: {format_items(areas)}", caption
+            "roc", roc_figure(roc, names, f"ROC {source}"), f"ROC curves. Area: {format_items(areas)}", caption
         ),
         *drawing_of(
             "precision_recall",
-            precision_recall_figure(recall, run.classes, f"Precision and recall {source}"),
+            precision_recall_figure(recall, names, f"Precision and recall {source}"),
             f"Precision and recall of {', '.join(counts.classes)}",
             caption,
         ),
@@ -194,71 +194,68 @@ def _of_counts(run: Run) -> list[Drawing]:
     ]
 
 
-def _of_training(report: Report, run: Run) -> list[Drawing]:
-    moved = run.log.traffic
-    budgets = format_items({spent.site: format_number(spent.epsilon) for spent in run.origin.spent})
-    found = drawing_of(
-        "budget",
-        budget_figure(run.origin.spent, report.sites),
-        f"Epsilon spent: {budgets}",
-        "The privacy loss of all releases of a site so far.",
+def _of_budgets(spent: Sequence[Spent], sites: Sequence[str]) -> list[Drawing]:
+    budgets = format_items({one.site: format_number(one.epsilon) for one in spent})
+    words = "The privacy loss of all releases of a site so far."
+    return drawing_of("budget", budget_figure(spent, sites), f"Epsilon spent: {budgets}", words)
+
+
+def _of_traffic(name: str, moved: Traffic) -> list[Drawing]:
+    return drawing_of(
+        "communication",
+        traffic_figure({name: moved}),
+        f"{format_bytes(moved.down_global)} of global models and {format_bytes(moved.down_extra)} of all else to the "
+        f"sites, {format_bytes(moved.up)} from them",
+        "Tensors only; what FLARE adds to a message is not counted.",
     )
-    if not report.several:
-        found += drawing_of(
-            "communication",
-            traffic_figure({run.name: moved}),
-            f"{format_bytes(moved.down_global)} of global models and {format_bytes(moved.down_extra)} of all else to the "
-            f"sites, {format_bytes(moved.up)} from them",
-            "Tensors only; what FLARE adds to a message is not counted.",
-        )
-    metric = report.metric if report.multi else METRIC
-    return [*training_drawings(run.history, metric, report.sites), *found]
 
 
-def _of_scores(report: Report) -> list[Drawing]:
-    means = {name: mean for name in report.methods if (mean := over_seeds(report, name)) and mean.enough}
-    tested = {name: found for name in report.methods if (found := site_estimates(report, name))}
-    return [
-        *drawing_of(
-            "methods",
-            method_figure(_of_seeds(report, means), means, report.metric, {"chance": report.chance}) if means else None,
-            f"{SCORE_NAMES[report.metric]}: {'; '.join(f'{name} {format_estimate(mean)}' for name, mean in means.items())}",
-            "Grey dots are seeds. Of three seeds or more the line is the interval of their mean, of one seed that of its "
-            "test cases.",
-        ),
-        *drawing_of(
-            "sites",
-            site_figure(tested, report.sites, report.metric, constants(report), report.chance) if tested else None,
-            f"{SCORE_NAMES[report.metric]} of each method at each site; the table below has the numbers",
-            "A mark is the score of a method at a site, of several seeds their mean, the line its 95 % interval; the grey "
-            "bar is always predicting the site's most frequent class, the dotted line is chance. "
-            "Overlapping intervals do not mean that methods are equal: see the paired differences below.",
-        ),
-    ]
+def _of_scores(methods: Mapping[str, Method], metric: str, chance: float) -> list[Drawing]:
+    means = {name: method.score for name, method in methods.items() if method.score}
+    seeds = {name: [score.value for score in method.seeds] for name, method in methods.items()}
+    return drawing_of(
+        "methods",
+        method_figure(seeds, means, metric, {"chance": chance}) if means else None,
+        f"{SCORE_NAMES[metric]}: {'; '.join(f'{name} {format_estimate(mean)}' for name, mean in means.items())}",
+        "Grey dots are seeds. Of three seeds or more the line is the interval of their mean, of one seed that of its test "
+        "cases.",
+    )
 
 
-def _utility(report: Report) -> list[Drawing]:
-    points = _utilities(report)
+def _of_sites(report: Report) -> list[Drawing]:
+    tested = {name: method.sites for name, method in report.methods.items() if method.sites}
+    levels = constants([one.scores for one in report.runs.values()], report.metric), report.chance
+    return drawing_of(
+        "sites",
+        site_figure(tested, report.sites, report.metric, *levels) if tested else None,
+        f"{SCORE_NAMES[report.metric]} of each method at each site; the table below has the numbers",
+        "A mark is the score of a method at a site, of several seeds their mean, the line its 95 % interval; the grey bar "
+        "is always predicting the site's most frequent class, the dotted line is chance. Overlapping intervals do not mean "
+        "that methods are equal: see the paired differences below.",
+    )
+
+
+def _is_private(method: Method) -> bool:
+    """Whether privacy is a question: there is a ledger, or something leaves a site."""
+    return any(one.run.origin.spent or one.run.log.traffic.up for one in method.runs)
+
+
+def _utility_of(method: Method) -> Utility:
+    spent = [entry for one in method.runs for entry in one.run.origin.spent]
+    worst = max((math.inf if entry.epsilon is None else entry.epsilon for entry in spent), default=math.inf)
+    unit = spent[0].unit if math.isfinite(worst) else ""
+    return Utility(method.runs[0].run.log.method, unit, worst, method.score.value if method.score else math.nan)
+
+
+def _utility(points: Sequence[Utility], metric: str, chance: float) -> list[Drawing]:
     units = sorted({point.unit for point in points if point.unit})
     note = "" if len(units) == 1 else f" Epsilons per {' and per '.join(units)} are guarantees of different kinds."
     return drawing_of(
         "utility_privacy",
-        utility_figure(points, report.metric, report.chance),
-        f"{SCORE_NAMES[report.metric]}: {'; '.join(map(_format_utility, points))}",
+        utility_figure(points, metric, chance),
+        f"{SCORE_NAMES[metric]}: {'; '.join(map(_format_utility, points))}",
         f"The largest epsilon of a method's ledgers; without a ledger nothing is guaranteed.{note}",
     )
-
-
-def _utilities(report: Report) -> list[Utility]:
-    found = []
-    for name, runs in report.methods.items():
-        score, spent = over_seeds(report, name), [entry for run in runs for entry in run.origin.spent]
-        worst = max((math.inf if entry.epsilon is None else entry.epsilon for entry in spent), default=math.inf)
-        unit = spent[0].unit if math.isfinite(worst) else ""
-        counts = spent or any(run.log.traffic.up for run in runs)  # where nothing leaves a site, privacy is no question
-        if counts and score and score.enough:
-            found.append(Utility(runs[0].log.method, unit, worst, score.value))
-    return found
 
 
 def _format_utility(point: Utility) -> str:
@@ -266,79 +263,55 @@ def _format_utility(point: Utility) -> str:
     return f"{point.method} {format_number(point.score)} {budget}"
 
 
-def _risk(report: Report) -> list[Drawing]:
-    together = {
-        name: risk_curve(joined([cases for run in runs for cases in run.tests.predictions.values()]))
-        for name, runs in report.methods.items()
-        if any(run.tests.predictions for run in runs)
+def _risk(methods: Mapping[str, Method], first: ScoreSheet | None) -> list[Drawing]:
+    predictions = {
+        name: [cases for one in method.runs for cases in one.run.tests.predictions.values()]
+        for name, method in methods.items()
     }
+    curves = {name: risk_curve(joined(cases)) for name, cases in predictions.items() if cases}
     return drawing_of(
         "risk_coverage",
-        risk_figure(together, list(report.methods), constant=constant_accuracy(report, report.runs[0])),
-        f"Area under risk against coverage (lower is better): {format_items(_areas(report))}",
+        risk_figure(curves, list(methods), constant=constant_accuracy(first)),
+        f"Area under risk against coverage (lower is better): {format_items(_areas(methods))}",
         "To the left, the least confident images are left to a physician: a good model's risk falls. Of several seeds all "
         "test images are taken together. The dotted line is always predicting the most frequent class.",
     )
 
 
-def _learning(report: Report) -> list[Drawing]:
-    curves = mean_curves({name: _curves_of(runs, report.metric) for name, runs in report.methods.items()})
-    return drawing_of(
-        "learning",
-        learning_figure(curves, list(report.methods), report.metric, "Learning curves, mean over sites", report.chance),
-        f"{SCORE_NAMES[report.metric]} on validation images over rounds",
-        "Mean over sites and seeds that scored. Validation images chose the model, so this is not a result.",
-    )
-
-
-def _communication(report: Report) -> list[Drawing]:
-    traffic = {
-        name: Traffic(*(round(fmean(sizes)) for sizes in zip(*(run.log.traffic for run in runs), strict=True)))
-        for name, runs in report.methods.items()
-    }
-    return drawing_of(
-        "communication",
-        traffic_figure(traffic),
-        "; ".join(f"{name}: {format_bytes(sum(entry))}" for name, entry in traffic.items()),
-        "Mean of a method's runs. Tensors only; what FLARE adds to a message is not counted.",
-    )
-
-
-def _of_seeds(report: Report, methods: Iterable[str]) -> dict[str, list[float]]:
-    scores = {
-        name: [report.scores[run.name].headline(report.metric) for run in report.methods[name]] for name in methods
-    }
-    return {name: [found.value for found in of_runs if found and found.enough] for name, of_runs in scores.items()}
-
-
-def _curves_of(runs: Sequence[Run], metric: str) -> Curves:
-    """Validation curves of all sites of all seeds."""
-    return {
-        f"{run.name} {site}": curve
-        for run in runs
-        for site, curve in validation_curves(run.log.events, run.log.sites, metric).items()
-    }
-
-
-def _areas(report: Report) -> dict[str, str]:
+def _areas(methods: Mapping[str, Method]) -> dict[str, str]:
     """Area under risk against coverage of each method, mean over its seeds."""
+    sheets = {name: [one.scores.pooled for one in method.runs] for name, method in methods.items()}
     found = {
-        name: [
-            pooled.confidence["aurc"]
-            for run in runs
-            if (pooled := report.scores[run.name].pooled) and pooled.confidence
-        ]
-        for name, runs in report.methods.items()
+        name: [one.confidence["aurc"] for one in seeds if one and one.confidence] for name, seeds in sheets.items()
     }
     return {name: format_number(fmean(areas)) for name, areas in found.items() if areas}
 
 
-def _by_class(report: Report, run: Run, key: str) -> str:
-    pooled = report.scores[run.name].pooled
-    scores = zip(run.classes, pooled.classes, strict=True) if pooled else ()
-    return "; ".join(f"{name} {format_estimate(found[key])}" for name, found in scores if key in found)
+def _learning(methods: Mapping[str, Method], metric: str, chance: float) -> list[Drawing]:
+    curves = mean_curves({name: _curves_of(method, metric) for name, method in methods.items()})
+    return drawing_of(
+        "learning",
+        learning_figure(curves, list(methods), metric, "Learning curves, mean over sites", chance),
+        f"{SCORE_NAMES[metric]} on validation images over rounds",
+        "Mean over sites and seeds that scored. Validation images chose the model, so this is not a result.",
+    )
 
 
-def _confidence(report: Report, name: str, key: str) -> str:
-    pooled = report.scores[name].pooled
-    return format_number(pooled.confidence.get(key) if pooled else None)
+def _curves_of(method: Method, metric: str) -> Curves:
+    """Validation curves of all sites of all seeds."""
+    logs = {one.run.name: one.run.log for one in method.runs}
+    return {
+        f"{name} {site}": curve
+        for name, log in logs.items()
+        for site, curve in validation_curves(log.events, log.sites, metric).items()
+    }
+
+
+def _communication(methods: Mapping[str, Method]) -> list[Drawing]:
+    moved = {name: method.traffic for name, method in methods.items()}
+    return drawing_of(
+        "communication",
+        traffic_figure(moved),
+        "; ".join(f"{name}: {format_bytes(sum(entry))}" for name, entry in moved.items()),
+        "Mean of a method's runs. Tensors only; what FLARE adds to a message is not counted.",
+    )

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 MAX_POINTS = 150
 
 
-def roc_curves(cases: Cases, classes: Sequence[str]) -> dict[str, Points]:
-    """The ROC curve of each class against the others; classes with too few cases on a side are left out."""
-    return {name: roc_points(exact_counts(positive, scores)) for name, positive, scores in _sides(cases, classes)}
+def roc_curves(questions: Sequence[Cases], names: Sequence[str]) -> dict[str, Points]:
+    """The ROC curve of each class or finding against all else; those with too few cases on a side are left out."""
+    return {name: roc_points(exact_counts(positive, scores)) for name, positive, scores in _sides(questions, names)}
 
 
-def precision_recall_curves(cases: Cases, classes: Sequence[str]) -> dict[str, Points]:
-    """Precision against recall of each class; classes with too few cases are left out."""
-    counts = {name: exact_counts(positive, scores) for name, positive, scores in _sides(cases, classes)}
+def precision_recall_curves(questions: Sequence[Cases], names: Sequence[str]) -> dict[str, Points]:
+    """Precision against recall of each class or finding; those with too few cases are left out."""
+    counts = {name: exact_counts(positive, scores) for name, positive, scores in _sides(questions, names)}
     return {name: precision_recall_points(found) for name, found in counts.items()}
 
 
@@ -162,14 +162,16 @@ def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str], minim
     return figure
 
 
-def _sides(cases: Cases, classes: Sequence[str]) -> Iterator[tuple[str, NDArray[np.bool_], NDArray[np.float64]]]:
+def _sides(
+    questions: Sequence[Cases], names: Sequence[str]
+) -> Iterator[tuple[str, NDArray[np.bool_], NDArray[np.float64]]]:
     """Name, positives and scores of the classes with enough cases on both sides."""
-    if cases.probabilities is None:
-        return
-    enough = np.minimum(cases.positives(), cases.negatives()) >= MIN_CASES
-    for number, name in enumerate(classes):
-        if enough[number]:
-            yield name, cases.labels == number, cases.probabilities[:, number]
+    left = iter(names)
+    for cases in questions:
+        behind = np.minimum(cases.positives(), cases.negatives())
+        for number, name in zip(cases.rows, left, strict=False):
+            if cases.probabilities is not None and behind[number] >= MIN_CASES:
+                yield name, cases.labels == number, cases.probabilities[:, number]
 
 
 def _draw_classes(

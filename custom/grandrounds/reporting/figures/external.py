@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from grandrounds.evaluation.clinical.decision import DecisionCurve
 from grandrounds.evaluation.curves import CurveCounts, roc_points
 from grandrounds.plotting import BLUE, GREY, INK, PALE, SMALL_SIZE, VERMILION, draw_legend, label_axes, new_axes
 
@@ -48,18 +46,16 @@ def calibration_figure(counts: CurveCounts, name: str) -> Figure:
     return figure
 
 
-def decision_figure(decision: Mapping[str, Sequence[float]], name: str) -> Figure:
+def decision_figure(decision: DecisionCurve, name: str) -> Figure:
     """Net benefit over thresholds with its interval, beside calling all images positive, and none."""
     figure, axes = new_axes(left=0.8)
-    thresholds = np.array(decision["thresholds"])
-    axes.fill_between(thresholds, decision["low"], decision["high"], color=BLUE, alpha=0.18, linewidth=0)
-    axes.plot(thresholds, decision["model"], color=BLUE, marker="o", markersize=3, linewidth=1.6, label="model")
-    axes.plot(
-        thresholds, decision["treat_all"], color=VERMILION, linestyle="--", linewidth=1.3, label="call all positive"
-    )
+    across, everybody = decision.thresholds, decision.treat_all
+    axes.fill_between(across, decision.low, decision.high, color=BLUE, alpha=0.18, linewidth=0)
+    axes.plot(across, decision.model, color=BLUE, marker="o", markersize=3, linewidth=1.6, label="model")
+    axes.plot(across, everybody, color=VERMILION, linestyle="--", linewidth=1.3, label="call all positive")
     axes.axhline(0, color=INK, linewidth=1, linestyle=":", label="call none positive")
-    top = max(max(decision["high"]), max(decision["treat_all"]), 0.01)
-    axes.set_ylim(max(min(decision["low"]), -top), 1.15 * top)
+    top = max(decision.high.max(), everybody.max(), 0.01)
+    axes.set_ylim(max(decision.low.min(), -top), 1.15 * top)
     label_axes(axes, f"threshold for {name}", "net benefit per image", "Net benefit, 95 % interval")
     draw_legend(axes, "upper right")
     return figure

@@ -28,6 +28,7 @@ from grandrounds.plotting import (
     round_axis,
     rounds_figure,
 )
+from grandrounds.reporting.comparison import chance_of
 from grandrounds.reporting.format import SCORE_NAMES, format_items, format_number
 from grandrounds.reporting.run import Spent
 
@@ -90,18 +91,6 @@ def learning_figure(
     """
     level = None if chance is None else (chance, "chance")
     return rounds_figure(curves, names, f"{metric.replace('_', ' ')}, validation", title, top=1.02, level=level)
-
-
-def chance_of(metric: str | None, classes: int) -> float | None:
-    """The expected score of guessing, where it does not depend on how common the classes are.
-
-    Example:
-        >>> chance_of("balanced_accuracy", 4), chance_of("auc_macro", 4), chance_of("accuracy", 4)
-        (0.25, 0.5, None)
-    """
-    if metric == "balanced_accuracy" and classes:
-        return 1 / classes
-    return 0.5 if metric in ("auc_macro", "auroc_macro", "auroc") else None
 
 
 def budget_figure(spent: Sequence[Spent], sites: Sequence[str]) -> Figure | None:

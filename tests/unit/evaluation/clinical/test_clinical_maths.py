@@ -18,8 +18,8 @@ from grandrounds.evaluation.clinical.binary import (
 from grandrounds.evaluation.clinical.decision import decision_curve, net_benefit
 from grandrounds.evaluation.clinical.operating import point_of_cases, point_of_counts
 from grandrounds.evaluation.clinical.recalibration import (
-    calibration_estimates,
     calibration_line,
+    calibration_of,
     fit_recalibration,
     logit,
 )
@@ -88,45 +88,46 @@ def test_nominal_intervals_of_a_predictive_value_cover_it():
 
 def test_slope_and_intercept_are_those_of_logistic_regression():
     positive, scores = drawn(1, 4000, intercept=0.5, slope=0.7)
-    found = calibration_estimates(binary(positive, scores), numpy_generator("test"))
+    found = calibration_of(binary(positive, scores), numpy_generator("test"))
     oracle = LogisticRegression(C=np.inf, tol=1e-10).fit(logit(scores)[:, None], positive)
-    assert found["slope"].value == pytest.approx(oracle.coef_[0, 0], abs=1e-4)
+    assert found.slope.value == pytest.approx(oracle.coef_[0, 0], abs=1e-4)
     # With the slope fixed at one, the sum of the shifted risks is the number of positive images.
-    shifted = 1 / (1 + np.exp(-(logit(scores) + found["intercept"].value)))
+    shifted = 1 / (1 + np.exp(-(logit(scores) + found.intercept.value)))
     assert shifted.sum() == pytest.approx(positive.sum(), abs=1e-6)
-    assert found["brier"].value == pytest.approx(np.mean((scores - positive) ** 2))
+    assert found.brier.value == pytest.approx(np.mean((scores - positive) ** 2))
 
 
 def test_intervals_of_slope_and_intercept_cover_the_truth():
     hits = np.zeros(2)
     for seed in range(300):
-        found = calibration_line(binary(*drawn(seed, 400)))
-        hits += [found["slope"].low <= 1 <= found["slope"].high, found["intercept"].low <= 0 <= found["intercept"].high]
+        slope, intercept = calibration_line(binary(*drawn(seed, 400)))
+        hits += [slope.low <= 1 <= slope.high, intercept.low <= 0 <= intercept.high]
     assert (hits / 300 > 0.92).all(), hits
     assert (hits / 300 < 0.98).all(), hits
 
 
 def test_images_of_one_patient_are_one_case_for_the_interval():
     positive, scores = drawn(3, 300)
-    once = calibration_estimates(binary(positive, scores), numpy_generator("test"))
+    once = calibration_of(binary(positive, scores), numpy_generator("test"))
     groups = [str(number) for number in range(300)] * 3
-    copied = calibration_estimates(binary(np.tile(positive, 3), np.tile(scores, 3), groups), numpy_generator("test"))
+    copied = calibration_of(binary(np.tile(positive, 3), np.tile(scores, 3), groups), numpy_generator("test"))
     for name in ("slope", "intercept"):
-        assert copied[name].value == pytest.approx(once[name].value)
-        assert copied[name].high - copied[name].low == pytest.approx(once[name].high - once[name].low, rel=1e-6)
+        one, three = getattr(once, name), getattr(copied, name)
+        assert three.value == pytest.approx(one.value)
+        assert three.high - three.low == pytest.approx(one.high - one.low, rel=1e-6)
 
 
 @settings(max_examples=40, deadline=None)
 @given(arrays.arrays(np.float64, 30, elements=FRACTIONS), arrays.arrays(np.bool_, 30))
 def test_every_interval_of_calibration_contains_its_estimate(scores, positive):
     if 0 < positive.sum() < 30:
-        for name, found in calibration_estimates(binary(positive, scores), numpy_generator("test")).items():
+        for name, found in vars(calibration_of(binary(positive, scores), numpy_generator("test"))).items():
             assert math.isnan(found.value) or found.low <= found.value <= found.high, name
 
 
 def test_separable_classes_have_no_slope():
-    found = calibration_estimates(binary([0] * 10 + [1] * 10, np.linspace(0.1, 0.9, 20)), numpy_generator("test"))
-    assert math.isnan(found["slope"].value)
+    found = calibration_of(binary([0] * 10 + [1] * 10, np.linspace(0.1, 0.9, 20)), numpy_generator("test"))
+    assert math.isnan(found.slope.value)
     assert fit_recalibration(binary([0] * 10 + [1] * 10, np.linspace(0.1, 0.9, 20))) is None
 
 

@@ -1,0 +1,112 @@
+"""The tables of scores, alike for a run and for a place that never took part: by group, by class, and at thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from grandrounds.evaluation.score import Score, ScoreSheet
+from grandrounds.reporting.format import (
+    CLASS_NAMES,
+    CONFIDENCE_NAMES,
+    MISSING,
+    SCORE_NAMES,
+    Cell,
+    Table,
+    estimate_cell,
+    format_number,
+)
+
+TABLE_SCORES = ("auc_macro", "balanced_accuracy", "accuracy", "f1_weighted", "f1_macro", "precision_weighted")
+"""Scores over all classes; a table has those that the task defines."""
+AT_THRESHOLD = ("sensitivity", "specificity", "precision")
+Row = list[Cell | str]
+
+
+class OperatingRow(NamedTuple):
+    """A threshold, sensitivity and specificity on the images that it was fixed on, and its scores on test images."""
+
+    name: str
+    threshold: float
+    sensitivity: float | None
+    specificity: float | None
+    test: Mapping[str, Score]
+
+
+def groups_table(
+    what: str, groups: Mapping[str, ScoreSheet], others: Mapping[str, Mapping[str, Score | float]], caption: str
+) -> Table:
+    """Scores of groups of images, a row each, with the constant answer that each group's model must exceed.
+
+    Args:
+        what: the groups are.
+        groups: scores by name of the group.
+        others: further rows of scores alone, such as means and references.
+        caption: of the table.
+    """
+    sheets = groups.values()
+    names = [name for name in TABLE_SCORES if any(name in sheet.scores for sheet in sheets)]
+    known = [key for key in CONFIDENCE_NAMES if any(key in sheet.confidence for sheet in sheets)]
+    constant = ["always: accuracy", "always: balanced"] if any(sheet.majority for sheet in sheets) else []
+    rows: list[Row] = [
+        [
+            name,
+            count_cell(sheet.images),
+            count_cell(sheet.cases),
+            *(_always(sheet) if constant else []),
+            *(estimate_cell(sheet.best(score)) for score in names),
+            *(format_number(sheet.confidence.get(key)) for key in known),
+        ]
+        for name, sheet in groups.items()
+    ]
+    for name, found in others.items():
+        cells = [score_cell(found.get(score)) for score in names]
+        rows.append([name, "", "", *("" for _ in constant), *cells, *(MISSING for _ in known)])
+    titles = [*(SCORE_NAMES[name] for name in names), *(CONFIDENCE_NAMES[key] for key in known)]
+    return Table([what, "images", "cases", *constant, *titles], rows, caption)
+
+
+def class_table(noun: str, sheet: ScoreSheet, sites: Iterable[ScoreSheet], caption: str) -> Table:
+    """Scores of each class, all images together; ``sites`` are those that the images are of."""
+    known = [key for key in CLASS_NAMES if any(key in found for found in sheet.classes.values())]
+    of_sites = list(sites)
+    rows: list[Row] = []
+    for name, found in sheet.classes.items():
+        at = sum(site.classes[name]["sensitivity"].known for site in of_sites)
+        leading = [name, count_cell(found["sensitivity"].cases), str(at), format_number(sheet.shares.get(name))]
+        rows.append([*leading, *(estimate_cell(found[key]) if key in found else MISSING for key in known)])
+    return Table([noun, "cases", "sites", "share", *(CLASS_NAMES[key] for key in known)], rows, caption)
+
+
+def operating_table(noun: str, points: Sequence[OperatingRow], caption: str) -> Table:
+    """Thresholds that were fixed on other images, and what they do on test images."""
+    known = [key for key in AT_THRESHOLD if any(key in point.test for point in points)]
+    rows: list[Row] = [
+        [
+            point.name,
+            f"{point.threshold:.3g}",
+            format_number(point.sensitivity),
+            format_number(point.specificity),
+            *(estimate_cell(point.test[key]) for key in known),
+        ]
+        for point in points
+    ]
+    header = [noun, "threshold", "validation: sensitivity", "specificity", *(f"test: {key}" for key in known)]
+    return Table(header, rows, caption)
+
+
+def count_cell(count: int | None) -> str:
+    """A number of images or cases, or a dash where it is not shown."""
+    return MISSING if count is None else str(count)
+
+
+def score_cell(found: Score | float | None) -> Cell | str:
+    """A score, or a reference without an interval."""
+    return estimate_cell(found) if isinstance(found, Score) else format_number(found)
+
+
+def _always(sheet: ScoreSheet) -> list[str]:
+    if not sheet.always:
+        return ["", MISSING]
+    accuracy, balanced = sheet.always["accuracy"], sheet.always.get("balanced_accuracy")
+    return [f"{accuracy:.2f} ({sheet.majority})", format_number(balanced)]

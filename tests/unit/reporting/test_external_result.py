@@ -1,0 +1,134 @@
+"""The scores of a place are those of scikit-learn, and a result that is written is read again."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import sklearn.metrics
+
+from grandrounds.errors import DataError
+from grandrounds.evaluation.clinical.validation import Request
+from grandrounds.evaluation.external import ImagePredictions
+from grandrounds.evaluation.grouping import grouping_of
+from grandrounds.plain import to_plain
+from grandrounds.reporting.external.prediction import Place
+from grandrounds.reporting.external.preparation import Labels, Overlap, positive_group
+from grandrounds.reporting.external.result import (
+    external_result,
+    read_result,
+    result_json,
+    run_at,
+    write_result,
+)
+from grandrounds.reporting.external.tables import plain_scores
+from grandrounds.reporting.runs import read_run
+from grandrounds.seeding import numpy_generator
+
+CLASSES = ("nevus", "melanoma", "other")
+GROUPING = grouping_of({"bad": ["melanoma", "other"], "good": ["nevus"]}, CLASSES)
+
+
+def predictions(name, samples, classes=3):
+    generator = numpy_generator("external", name)
+    names = tuple(f"{name}/{number}" for number in range(samples))
+    return ImagePredictions(
+        names, generator.integers(0, classes, size=samples), generator.dirichlet(np.ones(3), size=samples)
+    )
+
+
+@pytest.fixture
+def scored(make_run):
+    """A place with these predictions: its plain scores and its result."""
+
+    def score(sites, by_group=False, grouping=GROUPING, **asked):
+        run = read_run(make_run(), "run")
+        positive = positive_group(("bad",) if by_group else ("melanoma",), CLASSES, grouping, by_group)
+        labels = Labels(grouping.names if by_group else CLASSES, grouping, by_group, positive)
+        place = Place("clinic", sites, {}, {"model": "00"}, 0, Overlap((), 0, (), ()))
+        tested = run_at(run, place, labels)
+        result = external_result(run, tested, place, labels, Request(None, **asked), "evaluate")
+        return plain_scores(tested, place, labels), result
+
+    return score
+
+
+def test_scores_of_sites_classes_and_all_images_are_those_of_scikit_learn(scored):
+    sites = {"one": predictions("one", 60), "two": predictions("two", 40)}
+    found, _ = scored(sites)
+    truth, values = (
+        np.concatenate([getattr(one, name) for one in sites.values()]) for name in ("labels", "probabilities")
+    )
+    called = values.argmax(axis=1)
+    accuracies = [np.mean(one.probabilities.argmax(axis=1) == one.labels) for one in sites.values()]
+    assert [found["sites"][name]["accuracy"] for name in sites] == pytest.approx(accuracies)
+    assert found["mean"]["accuracy"] == pytest.approx(np.mean(accuracies))
+    pooled = found["pooled"]
+    assert pooled["accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(truth, called))
+    assert pooled["balanced_accuracy"] == pytest.approx(sklearn.metrics.balanced_accuracy_score(truth, called))
+    assert pooled["f1_weighted"] == pytest.approx(sklearn.metrics.f1_score(truth, called, average="weighted"))
+    assert found["mean"]["n"] == pooled["n"] == 100
+    of_class = zip(*sklearn.metrics.precision_recall_fscore_support(truth, called), strict=True)
+    for number, (name, (precision, recall, f1, images)) in enumerate(zip(CLASSES, of_class, strict=True)):
+        one = found["classes"][name]
+        assert (one["n"], one["sites"]) == (images, 2)
+        scores = [one["pooled"][key] for key in ("precision", "sensitivity", "f1")]
+        assert scores == pytest.approx([precision, recall, f1])
+        assert one["pooled"]["auroc"] == pytest.approx(
+            sklearn.metrics.roc_auc_score(truth == number, values[:, number])
+        )
+
+
+def test_groups_are_read_in_two_ways(scored):
+    (one,) = (sites := {"one": predictions("one", 60)}).values()
+    found, _ = scored(sites)
+    true, bad, top = one.labels != 0, one.probabilities[:, 1:].sum(axis=1) >= 0.5, one.probabilities.argmax(axis=1) != 0
+    assert found["groups"]["summed"]["bad"]["f1"] == pytest.approx(sklearn.metrics.f1_score(true, bad))
+    assert found["groups"]["argmax"]["bad"]["precision"] == pytest.approx(sklearn.metrics.precision_score(true, top))
+    assert found["groups"]["argmax"]["bad"]["n"] == true.sum()
+
+
+def test_labels_that_are_groups_are_the_vocabulary(scored):
+    (one,) = (sites := {"one": predictions("one", 60, classes=2)}).values()
+    found, result = scored(sites, by_group=True)
+    assert (found["labels"], result.noun) == ("groups", "group")
+    assert list(found["classes"]) == ["bad", "good"]
+    right = (one.probabilities[:, 1:].sum(axis=1) >= 0.5) == (one.labels == 0)
+    assert found["pooled"]["accuracy"] == pytest.approx(right.mean())
+    assert result.group.auroc.value == pytest.approx(
+        sklearn.metrics.roc_auc_score(one.labels == 0, one.probabilities[:, 1:].sum(axis=1))
+    )
+
+
+def test_a_result_that_is_written_is_read_again(scored, tmp_path):
+    _, result = scored({"one": predictions("one", 90), "two": predictions("two", 60)}, share=0.4, minimum=10)
+    write_result(tmp_path / "a.json", result)
+    again = read_result(tmp_path / "a.json")
+    assert result_json(again) == result_json(result)
+    assert again.group.calibration.slope == result.group.calibration.slope
+    assert again.scores.pooled.best("accuracy") == result.scores.pooled.best("accuracy")
+    assert to_plain(again.group.roc) == to_plain(result.group.roc)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "no external evaluation"),
+        ({"minimum": "ten"}, r"is damaged \(minimum: expected int, got 'ten'\)"),
+        ({"scores": {"pooled": {"images": 3}}}, r"is damaged \(scores.pooled: .*missing"),
+    ],
+)
+def test_a_damaged_result_is_refused_by_its_field(scored, tmp_path, change, message):
+    _, result = scored({"one": predictions("one", 30)})
+    (tmp_path / "a.json").write_text(json.dumps({**result_json(result), **change}))
+    with pytest.raises(DataError, match=message):
+        read_result(tmp_path / "a.json")
+
+
+def test_a_score_of_few_cases_goes_with_their_number(scored):
+    sites = {"one": predictions("one", 60)}
+    few = replace(sites["one"], labels=np.where(np.arange(60) < 4, 1, 0))
+    _, result = scored({"one": few}, minimum=10)
+    assert result.classes["melanoma"] is None
+    assert (result.group.auroc.known, result.group.auroc.reason) == (False, "fewer than 10 cases")
+    assert result.group.calibration is None
