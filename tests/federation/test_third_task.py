@@ -61,7 +61,6 @@ def test_sites_decide_by_the_median_and_their_scores_are_of_these_decisions(grad
     assert different, "else the most probable grade would pass as well"
 
 
-@pytest.mark.xfail(strict=True, reason="the report does not ask the task yet")
 def test_a_report_speaks_of_grades_and_an_evaluation_decides_by_the_median(graded, tmp_path):
     _, workspace, folder = graded
     page = gr.report([workspace], tmp_path / "report", progress=False).read_text()

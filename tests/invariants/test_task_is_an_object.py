@@ -14,8 +14,6 @@ FLAGS = {"multi", "is_multi", "of_findings"}
 OBJECTS = {"SINGLE", "FINDINGS"}
 CLASSES = {"Task", *(type(task).__name__ for task in (SINGLE, FINDINGS))}
 NAMES = {SINGLE.name, FINDINGS.name}
-UNFINISHED = {"protocol"}
-"""Folders in which flags still stand."""
 
 
 def names_of(node: ast.AST) -> Iterator[str]:
@@ -50,12 +48,7 @@ def violations(tree: ast.AST) -> list[int]:
 
 @pytest.mark.parametrize(
     "folder",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="flags still stand here"))
-        if name in UNFINISHED
-        else name
-        for name in sorted({path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py")})
-    ],
+    sorted({path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py")}),
 )
 def test_nobody_asks_which_task_it_is(folder):
     place = PACKAGE / folder

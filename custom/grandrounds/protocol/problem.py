@@ -29,7 +29,6 @@ FROZEN_NORMS: tuple[Norm, ...] = ("frozen", SITE_NORM)
 IMAGENET = "imagenet"
 WEIGHTS_NAME = re.compile(r"[A-Za-z0-9_-]+")
 LINEAR = "linear"
-MULTI = "multi"
 TRAIN_ALL, TRAIN_HEAD, FROM = "all", "head", "from:"
 DropoutAt = Literal["head", "layers"]
 DROPOUT = Range(0, 1, open_maximum=True)
@@ -192,11 +191,6 @@ class Problem(Options):
     def kind(self) -> Task:
         """What a label is, and all that follows from it."""
         return task_named(self.task)
-
-    @property
-    def multi(self) -> bool:
-        """Whether an image has any number of findings in place of one class."""
-        return self.task == MULTI
 
     @property
     def has_frozen(self) -> bool:
