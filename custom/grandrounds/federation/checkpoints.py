@@ -23,6 +23,8 @@ from grandrounds.files import replacing
 from grandrounds.protocol.messages import State
 
 KEPT = 3
+FORMAT = 2
+"""Of what a checkpoint holds; one of another format is refused."""
 BAD = "bad"
 PARTS_FOLDER = "parts"
 """The folder of a run's parts, beside its checkpoints."""
@@ -199,7 +201,8 @@ class CheckpointFolder:
             if state is None:
                 raise CheckpointError(f"{self._parts.path(name, version)} is missing; was it deleted?")
             self._parts.save(name, version, state)
-        saved = {"round": round_number, "configuration": self._configuration, "content": dict(content)}
+        identity = {"format": FORMAT, "round": round_number, "configuration": self._configuration}
+        saved = {**identity, "content": dict(content)}
         with replacing(self._path(round_number)) as stream:
             torch.save({**saved, "parts": versions}, stream)
         self._prune(versions, needed)
@@ -249,8 +252,8 @@ class CheckpointFolder:
             round_number: of which round, marked bad or not; None for the newest that is not marked.
 
         Raises:
-            CheckpointError: if there is none of this round, the file is damaged or belongs to another configuration (the
-                first difference is named).
+            CheckpointError: if there is none of this round, the file is damaged, of another format or belongs to another
+                configuration (the first difference is named).
         """
         if round_number is not None:
             self._require_kept(round_number)
@@ -259,6 +262,11 @@ class CheckpointFolder:
             return None
         path = self._path(rounds[-1])
         saved = read_saved(path)
+        if saved.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{path}: the checkpoint has format {saved.get('format', 1)}, and this version reads format {FORMAT}; use "
+                "another run_name, or resume=never to start again"
+            )
         require_same_configuration(self._configuration, saved["configuration"], path)
         parts = SavedParts(self._parts, saved["parts"] if with_parts else {})
         return Checkpoint(round_number=saved["round"], content=saved["content"], parts=parts)

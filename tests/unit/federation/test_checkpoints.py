@@ -99,6 +99,16 @@ def test_a_file_that_would_run_code_is_refused(folder):
         folder.load()
 
 
+def test_an_older_format_is_refused(folder):
+    folder.save(1, content(1))
+    path = folder.folder / "round_00001.pt"
+    saved = torch.load(path)
+    del saved["format"]
+    torch.save(saved, path)
+    with pytest.raises(CheckpointError, match=r"round_00001.pt: .* has format 1, .*resume=never"):
+        folder.load()
+
+
 @pytest.mark.parametrize(
     ("change", "difference"),
     [

@@ -14,13 +14,14 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.server.aggregate import Aggregator
+from grandrounds.federation.server.aggregate import Aggregator, Demands
 from grandrounds.federation.server.means import HELD_BYTES, HeldUpdates
 from grandrounds.options import POSITIVE, Options, Range
 from grandrounds.ordering import natural_sorted
@@ -212,6 +213,18 @@ class BoundedContributions(Aggregator):
         self._waiting = HeldUpdates(held_bytes)
         self.bounded: dict[str, dict[str, float]] = {}
 
+    def require_possible(self, demands: Demands) -> None:
+        """As the inner one."""
+        self._inner.require_possible(demands)
+
+    def prepare(self, template: State, keys: Sequence[Path]) -> None:
+        """As the inner one."""
+        self._inner.prepare(template, keys)
+
+    def values(self) -> dict[str, Any]:
+        """As the inner one."""
+        return self._inner.values()
+
     def open(self, sites: Iterable[str]) -> None:
         """A round begins."""
         self._round, self.bounded = {}, {}
@@ -251,7 +264,7 @@ class BoundedContributions(Aggregator):
 
     def notes(self) -> dict[str, Any]:
         """Whose update or weight was bounded, and by how much."""
-        return {"bounded": self.bounded} if self.bounded else {}
+        return {**self._inner.notes(), **({"bounded": self.bounded} if self.bounded else {})}
 
     def _bound(
         self, site: str, update: State, weight: float, norms: Sequence[float], samples: Sequence[float]
@@ -268,12 +281,13 @@ class BoundedContributions(Aggregator):
         return shortened(update, factor), allowed
 
     def state_dict(self) -> dict[str, Any]:
-        """The norms and weights that the medians are of."""
-        return {"norms": list(self._norms), "samples": list(self._samples)}
+        """The norms and weights that the medians are of, and what the inner one keeps."""
+        return {"norms": list(self._norms), "samples": list(self._samples), "inner": self._inner.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
         self._norms, self._samples = list(state["norms"]), list(state["samples"])
+        self._inner.load_state_dict(state["inner"])
 
 
 def _times_median(multiple: float | None, values: Sequence[float]) -> float | None:

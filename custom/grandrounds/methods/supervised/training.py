@@ -64,8 +64,12 @@ class TrainingOptions(Options):
     ] = "weak"
 
     def check(self) -> None:
-        """Refuse counts without their use, pooled weights without counts, and a view that does not exist."""
+        """Refuse counts without their use, pooled weights without counts, and a view that does not exist or is not weak."""
         view_named(self.weak_view, "weak_view")
+        if self.weak_view == "strong":
+            raise ConfigurationError(
+                "weak_view must not be strong, the view on which pseudo-labels are learnt; use weak"
+            )
         if (self.class_weights == "pooled") != (self.class_counts is not None):
             raise ConfigurationError(
                 "class_weights=pooled needs class_counts, the labelled images of each class over all sites; other weights "

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.server.aggregate import Demands
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.robust import (
     BoundedContributions,
@@ -164,6 +165,40 @@ def test_the_bounds_go_on_after_a_restart():
     after.open(["site-1"])
     after.add("site-1", {"w": torch.full((4, 3), 1e6)})
     assert update_norm(after.close()) < 100
+
+
+class Remembering(OrderedMean):
+    """A mean that is prepared, refuses, tells sites something and keeps it."""
+
+    told = ""
+
+    def require_possible(self, demands):
+        raise ConfigurationError(f"min_sites is {demands.min_sites}")
+
+    def prepare(self, template, keys):
+        self.told = "+".join(template)
+
+    def values(self):
+        return {"told": self.told}
+
+    def notes(self):
+        return {"noted": self.told}
+
+    def state_dict(self):
+        return {"told": self.told}
+
+    def load_state_dict(self, state):
+        self.told = state["told"]
+
+
+def test_bounds_leave_an_own_mean_all_that_it_does():
+    before, after = (BoundedContributions(Remembering(), DefenceOptions()) for _ in range(2))
+    before.prepare({"w": torch.zeros(1)}, [])
+    after.load_state_dict(before.state_dict())
+    assert after.values() == {"told": "w"}
+    assert after.notes() == {"noted": "w"}
+    with pytest.raises(ConfigurationError, match="min_sites is 3"):
+        before.require_possible(Demands(3, "float32"))
 
 
 def test_options_that_leave_nothing_are_refused():

@@ -281,6 +281,11 @@ def test_a_teacher_labels_in_place_of_the_trained_model():
     assert train(context, teacher=unsure, threshold=0.9)[0]["accepted"] == 0
 
 
+def test_pseudo_labels_are_not_made_on_the_view_that_learns_them():
+    with pytest.raises(ConfigurationError, match="weak_view must not be strong"):
+        TrainingOptions(weak_view="strong")
+
+
 def test_weak_views_can_be_quarter_turns():
     context, recorder = site(labelled=6, unlabelled=8), Recorder()
     train(context, recorder, steps=1, training={"weak_view": "turns"})
