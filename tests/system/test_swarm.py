@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.console.output import facts
+from grandrounds.console.scores import facts
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job

@@ -11,7 +11,7 @@ from benchmarks.local_step import loops
 from benchmarks.local_step.fedirm import FedIRMCase
 from benchmarks.local_step.fedperl import FedPerlCase
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
-from grandrounds.data.images.randaugment import strong_view
+from grandrounds.data.images.randaugment import Strong
 from grandrounds.data.site import SiteData
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
@@ -132,13 +132,13 @@ def test_a_step_passes_labelled_and_weak_views_once_peers_once_and_of_strong_vie
 
 
 def test_strong_views_are_drawn_of_accepted_images_only(context, monkeypatch):
-    drawn = []
+    drawn, draw = [], Strong.draw
 
-    def counted(image, *arguments):
+    def counted(view, image, generator):
         drawn.append(image)
-        return strong_view(image, *arguments)
+        return draw(view, image, generator)
 
-    monkeypatch.setattr("grandrounds.data.images.views.strong_view", counted)
+    monkeypatch.setattr(Strong, "draw", counted)
     labeler = Heard(SINGLE, [folded_copy(network_in_double(1))], GAMMA)
     train(network_in_double(0), context, labeler, sgd)
     assert len(drawn) == sum(labeler.accepted) < BATCH * STEPS
