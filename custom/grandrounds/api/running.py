@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from itertools import starmap
+from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from grandrounds.deployment.presets import configured_job, shortcuts
 from grandrounds.deployment.simulate import Engine, Simulation, default_workers, simulate
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
+from grandrounds.evaluation.score import named
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.files import read_json_object
 from grandrounds.options import by_key
@@ -86,7 +87,9 @@ class Run:
             A row for each site, their ``mean``, the score of all images together (``pooled``) and references (always the
             most frequent class, chance); columns ``images``, ``majority_accuracy``, ``accuracy``, ``balanced_accuracy``
             and ``f1_weighted``, or of findings ``images``, ``auc_macro``, ``balanced_accuracy`` and ``f1_macro``, means over
-            the findings. What is not known is NaN; ``few_cases`` names the scores that rest on fewer than ten cases.
+            the findings. A mean over a part of the classes or sites stands in a column of its own name, such as
+            ``balanced_accuracy_of_2_classes``. What
+            is not known is NaN; ``few_cases`` names the scores that rest on fewer than ten cases.
 
         Raises:
             ConfigurationError: if the run has not tested this model.
@@ -281,15 +284,19 @@ def sites_from(given: Sites | Path | str | int | None) -> Sites:
 
 
 def _frame(run: ReadRun) -> pd.DataFrame:
-    """The rows of the printed table."""
+    """The rows of the printed table; a mean over a part of the classes or sites has a column of its own name."""
     import pandas as pd
 
-    columns = run.task.scores
+    columns: dict[str, dict[str, None]] = {name: {name: None} for name in run.task.scores}
     rows: dict[str, dict[str, Any]] = {}
     for row in table_rows(run):
-        scores = {name: score.value for name, score in row.scores.items() if not score.of}
-        few = ", ".join(name for name, score in row.scores.items() if score.few)
+        scores = {named(name, score): score.value for name, score in row.scores.items()}
+        few = ", ".join(named(name, score) for name, score in row.scores.items() if score.few)
+        for name, score in row.scores.items():
+            columns[name] |= {named(name, score): None}
         rows[row.name] = {"images": row.images, "majority_accuracy": row.majority, **scores, FEW_CASES: few}
     majority = [name for name in ("majority_accuracy",) if "majority" in run.task.references]
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=["images", *majority, *columns, FEW_CASES])
+    frame = pd.DataFrame.from_dict(
+        rows, orient="index", columns=["images", *majority, *chain(*columns.values()), FEW_CASES]
+    )
     return frame.astype({"images": "Int64"}).rename_axis("site")

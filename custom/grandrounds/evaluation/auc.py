@@ -74,9 +74,9 @@ def macro_auc(
 ) -> float:
     """Mean area of the ``scored`` classes (all by default) with positive and negative samples, each against all others.
 
-    It is 0.5 without such a class.
+    NaN without such a class.
     """
     chosen = range(probabilities.shape[1]) if scored is None else scored
     areas = [auc(labels == number, probabilities[:, number]) for number in chosen]
     known = [area for area in areas if not np.isnan(area)]
-    return float(np.mean(known)) if known else 0.5
+    return float(np.mean(known)) if known else float("nan")

@@ -117,8 +117,8 @@ def pooled_counts(
         right: correct predictions among them; NaN for those that are shown.
 
     Returns:
-        Counts of each class over the sites that show it; not a number, with ``HIDDEN`` cases, where none does. ``false`` is
-        known only where every site shows all of the class.
+        Counts of each class over the sites that show it; not a number, with ``HIDDEN`` positives, where none does. ``false``
+        is known only where every site shows all of the class. Where all classes are hidden, images stand for the cases.
     """
     shown = np.stack([one.images[question] for one in sites])
     patients = np.stack([one.patients[question] for one in sites]).clip(min=0).sum(axis=0)
@@ -128,12 +128,14 @@ def pooled_counts(
     totals[(shown == HIDDEN).any(axis=(0, 2)), 2] = np.nan
     correct, missed, false = totals.T
     positives = np.where(unknown, HIDDEN, patients[:, 0] + patients[:, 1])
-    cases = int(positives.clip(min=0).sum()) if not unknown.all() else HIDDEN
+    cases = int(positives.clip(min=0).sum())
     negatives = np.maximum(cases - positives.clip(min=0), 0)
     # Images of a patient are taken to agree: no fewer independent images than patients can be behind a count.
     true, called, union = (patients[:, columns].sum(axis=1) for columns in ([0, 1], [0, 2], [0, 1, 2]))
     known = float(np.nansum(correct + missed))
     images = known if math.isnan(images) else images
+    if unknown.all():
+        cases, known = int(images), images
     sizes = {
         "sensitivity": true,
         "specificity": negatives,
@@ -209,7 +211,7 @@ def reference_scores(counts: ClassCounts, classes: Sequence[str]) -> dict[str, d
 
     Returns:
         By ``always CLASS`` and ``chance``, the scores of :func:`score_estimates`, and ``auc_macro``. The first is left out
-        where it is not known which class is the most frequent.
+        where it is not known which class is the most frequent. Where a class is hidden, its scores are the accuracies alone.
     """
     true = np.nan_to_num(counts.correct + counts.missed)
     largest = int(np.argmax(true))
@@ -222,7 +224,9 @@ def reference_scores(counts: ClassCounts, classes: Sequence[str]) -> dict[str, d
         accuracy = 1 / len(true) if name == "chance" else float(true[largest] / counts.images)
         means = {key: scores[key] for key in MEANS if counts.occurs.any()}
         one_vs_rest = 1 - 2 * (1 - accuracy) / len(true)
-        found[name] = {"accuracy": accuracy, "accuracy_one_vs_rest": one_vs_rest, **means, "auc_macro": 0.5}
+        found[name] = {"accuracy": accuracy, "accuracy_one_vs_rest": one_vs_rest}
+        if name == "chance" or not np.isnan(counts.correct).any():
+            found[name] |= {**means, "auc_macro": 0.5}
     return found
 
 

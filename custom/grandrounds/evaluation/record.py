@@ -33,6 +33,7 @@ from grandrounds.evaluation.counts import (
     suppress_counts,
 )
 from grandrounds.evaluation.estimates import (
+    NO_CLASS,
     ClassCounts,
     auc_estimates,
     class_correlations,
@@ -56,6 +57,8 @@ UNIT, NUMBER = "unit", "n"
 NO_COUNTS = "the site keeps its counts"
 NO_PREDICTIONS = "not known from counts of predictions"
 NO_IMAGES = "no test image"
+OF_GUESSING = frozenset({"accuracy", "accuracy_one_vs_rest", "balanced_accuracy", "recall_weighted", "auc_macro"})
+"""Scores of guessing that do not depend on how common the classes are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +111,12 @@ class EvalRecord:
         Beside a table in which a class is hidden, no exact score of single classes is left.
         """
         return self._hiding(tuple(suppress_counts(one, minimum) for one in self._tables))
+
+    @property
+    def defined(self) -> EvalRecord:
+        """Without an exact area where all images are of one class."""
+        kept = {name: value for name, value in self.exact.items() if name != "auc_macro" or not self._of_one_class}
+        return replace(self, exact=kept)
 
     def without(self, hidden: Sequence[bool]) -> EvalRecord:
         """Without the counts of these names of the vocabulary."""
@@ -178,15 +187,31 @@ class EvalRecord:
     def score(self, name: str) -> Score:
         """A score over all classes: its value, interval and cases, or the reason why there is none."""
         computed = self._computed.get(name)
+        if name == "auc_macro" and self._of_one_class:
+            return no_score(NO_CLASS, 0)
         if name in self.exact:
             return self._exact(self.exact[name], computed)
         if not self.images:
             return no_score(NO_IMAGES)
         if computed is None:
             return no_score(NO_PREDICTIONS if self.counts else NO_COUNTS)
-        if self.hidden.any() and name not in LINEAR_SCORES and name != "accuracy_one_vs_rest":
+        if self.hidden.any() and not self._known_beside_hidden(name):
             return no_score(f"of few cases and hidden: {', '.join(self._hidden_names)}")
         return self._masked(computed)
+
+    def _known_beside_hidden(self, name: str) -> bool:
+        """Whether a score over all classes is known although a class is hidden: only the accuracies, if one is exact.
+
+        Of predictions that are here all scores of images are.
+        """
+        if self.questions:
+            return name in (*LINEAR_SCORES, "accuracy_one_vs_rest")
+        return name == "accuracy_one_vs_rest" and "accuracy" in self.exact and len(self.tallies) == 1
+
+    @property
+    def _of_one_class(self) -> bool:
+        """Whether the images are known to be of one class, so that there is no area."""
+        return len(self.tallies) == 1 and not self.hidden.any() and int(self.tallies[0].occurs.sum()) == 1
 
     def best(self, name: str) -> Score:
         """The score over all classes, else that over the classes that are shown, with its part, else the reason."""
@@ -204,7 +229,10 @@ class EvalRecord:
         found = dict(self._of_classes[question][row])
         if len(self.tallies) > 1:
             behind = int(self.tallies[question].positives.min())
-            found = {name: one._replace(cases=min(one.cases or 0, behind)) for name, one in found.items()}
+            found = {
+                name: one._replace(cases=None if behind < 0 else min(one.cases or 0, behind))
+                for name, one in found.items()
+            }
             found["balanced_accuracy"] = self._of_questions[question]["balanced_accuracy"]
         hiding = sum(bool(one.hidden[question, row]) for one in self.counts)
         if hiding == len(self.counts) and hiding:
@@ -216,7 +244,9 @@ class EvalRecord:
 
     @cached_property
     def confidence(self) -> dict[str, float]:
-        """Calibration and risk of the probabilities, without intervals; empty where they are not known."""
+        """Calibration and risk of the probabilities, without intervals; empty where they are not known or masked."""
+        if self.masked:
+            return {}
         first = self.questions[0] if self.questions else None
         if len(self.questions) != 1 or first is None or first.probabilities is None or first.count < MIN_CASES:
             return {}
@@ -224,13 +254,19 @@ class EvalRecord:
 
     @cached_property
     def references(self) -> dict[str, dict[str, float]]:
-        """The scores of always predicting the most frequent class, and of guessing, as far as the task has them."""
+        """The scores of always predicting the most frequent class, and of guessing, as far as the task has them.
+
+        Where numbers are hidden only those of guessing are left that do not depend on how common the classes are: the others
+        would give the numbers away.
+        """
         if not self.tallies:
             return {}
         if len(self.tallies) > 1:
             guess = 1 / len(self.tallies[0].correct)
             return {CHANCE: {"auc_macro": 0.5, "balanced_accuracy": guess}}
         found = reference_scores(self.tallies[0], self.names)
+        if self.masked or self.hidden.any():
+            found = {CHANCE: {name: value for name, value in found[CHANCE].items() if name in OF_GUESSING}}
         wanted = self.task.references
         return {name: one for name, one in found.items() if (CHANCE if name == CHANCE else "majority") in wanted}
 
@@ -299,7 +335,7 @@ class EvalRecord:
             if cases is not None and cases.probabilities is not None:
                 scores["auc_macro"] = macro_auroc(cases, self._of_classes[number], numpy_generator("report", "areas"))
             if not tally.occurs.all() and self.task.min_images:
-                scores = {name: no_score("no image of a class", 0) for name in scores}
+                scores = {name: no_score(NO_CLASS, 0) for name in scores}
             found.append(scores)
         return found
 
@@ -349,7 +385,8 @@ class EvalRecord:
         )
 
     def _masked(self, score: Score) -> Score:
-        if score.cases is not None and 0 < score.cases < self.minimum:
+        behind = self.images if score.cases is None or score.cases < 0 else score.cases
+        if 0 < behind < self.minimum:
             return no_score(f"fewer than {self.minimum} cases")
         return score._replace(cases=None) if self.masked else score
 

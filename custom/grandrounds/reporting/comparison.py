@@ -177,7 +177,7 @@ def _pairs(runs: Sequence[Run], reference: Sequence[Run]) -> list[tuple[Run, Run
 def _values(pair: tuple[Run, Run], headlines: Mapping[str, Score | None], metric: str) -> tuple[float, float] | None:
     """The score of both runs over all test images of the sites that both have; None without any.
 
-    Without predictions it is that of the runs' own reports, whatever it is over.
+    Without predictions it is that of the runs' own reports; None where the two are over different parts of the classes.
     """
     ours, theirs = (run.tests.questions for run in pair)
     sites = natural_sorted(site for site in ours if site in theirs)
@@ -185,7 +185,8 @@ def _values(pair: tuple[Run, Run], headlines: Mapping[str, Score | None], metric
         found = [pooled([run.tests.sites[site] for site in sites]).score(metric) for run in pair]
     else:
         found = [] if ours or theirs else [one for run in pair if (one := headlines[run.name])]
-    return (found[0].value, found[1].value) if len(found) == 2 and all(one.known for one in found) else None
+    alike = len(found) == 2 and all(one.known for one in found) and found[0].of == found[1].of
+    return (found[0].value, found[1].value) if alike else None
 
 
 def _of_cases(

@@ -10,7 +10,7 @@ from typing import Any
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation import comparisons
 from grandrounds.evaluation.bootstrap import joined_questions
-from grandrounds.evaluation.score import MIN_CASES, Score
+from grandrounds.evaluation.score import MIN_CASES, Score, no_score
 from grandrounds.evaluation.selective import OperatingPoint, at_threshold, choose_operating_point
 from grandrounds.federation.server.record import Traffic
 from grandrounds.ordering import natural_sorted
@@ -215,15 +215,18 @@ def operating_points(tests: Tests, classes: Sequence[str]) -> dict[str, Operatio
 def seeds_score(scores: Sequence[Score | None]) -> Score | None:
     """One score of several seeds: their mean, with Student's interval over three or more; None where no seed has it.
 
-    Of one seed it is that seed's own, whose interval is of test cases.
+    Of one seed it is that seed's own, whose interval is of test cases. Scores over different parts of the
+    classes have no mean.
     """
     found = [score for score in scores if score]
     known = [score for score in found if score.known]
     if len(known) <= 1:
         return (known or found)[0] if found else None
+    if len({score.of for score in known}) > 1:
+        return no_score("seeds have scores over different classes")
     mean, low, high = comparisons.mean_of_seeds([score.value for score in known])
     cases = min((score.cases for score in known if score.cases is not None), default=None)
-    return Score(mean, max(low, 0.0), min(high, 1.0), cases)
+    return Score(mean, max(low, 0.0), min(high, 1.0), cases, of=known[0].of)
 
 
 def _first_metric(task: Task, scores: Sequence[RunScores]) -> str:

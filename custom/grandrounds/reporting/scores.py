@@ -113,7 +113,8 @@ def _disclosed(records: Mapping[str, EvalRecord], minimum: int, hidden: Sequence
     Classes by site are a table whose sums are known, and so are the classes of all images together. A community is a sum of
     sites that are shown beside it, so nothing but its scores is shown. A simulation has nothing to hide.
     """
-    totals = shown_counts({name: record.cases or 0 for name, record in records.items()}, minimum)
+    behind = {name: one.images if one.cases is None else one.cases for name, one in records.items()}
+    totals = shown_counts(behind, minimum)
     counts = np.array([_positives(record) for record in records.values()], np.int64)
     classes = suppressed(counts, minimum) | np.array(hidden or [False] * counts.shape[1])
     return {

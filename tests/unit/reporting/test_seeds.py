@@ -40,6 +40,12 @@ def test_two_seeds_have_a_mean_and_no_interval_and_one_has_its_own():
     assert (two.value, str(two.low)) == (pytest.approx(0.6), "nan")
 
 
+def test_seeds_whose_scores_are_over_different_classes_have_no_mean():
+    part, whole = Score(0.5, 0.4, 0.6, 30, of="2 of 4 classes"), Score(0.7, 0.4, 0.9, 30)
+    assert seeds_score([part, whole]).reason == "seeds have scores over different classes"
+    assert seeds_score([part, part._replace(value=0.7)]).of == "2 of 4 classes"
+
+
 def test_the_first_screen_has_the_methods_mean_and_not_its_best_seed(seeds):
     report = report_on(seeds)
     first = overview(report)

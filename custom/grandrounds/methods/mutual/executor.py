@@ -73,6 +73,8 @@ class OwnModelExecutor(LocalTrainingExecutor):
     ) -> dict[str, float]:
         """Scores on the site's test images, as metrics of one of the last rounds; nothing in the rounds before.
 
+        No score of single classes is among them where the site's own minimum of patients hides a class.
+
         Args:
             network: left in evaluation mode if it is tested.
             context: of the task.
@@ -82,7 +84,8 @@ class OwnModelExecutor(LocalTrainingExecutor):
         if context.round_number <= rounds - self.testing.test_rounds:
             return {}
         record, _ = score(network.eval(), context.data.rows("test"), context)
-        return {f"{prefix}.{name}": value for name, value in record.exact.items()}
+        leaves = record.defined.suppressed(context.data.min_support)
+        return {f"{prefix}.{name}": value for name, value in leaves.exact.items()}
 
 
 class DeliveredModelExecutor(OwnModelExecutor):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,19 @@ from grandrounds.privacy.gate.treatment import NOT_PRIVATE, ClipAndNoise, Record
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
-from grandrounds.protocol.messages import COUNTS, FACTS, JOIN, METRICS, PROTOCOL, TRAIN, TREATED, UPDATE, WITHHELD
-from grandrounds.protocol.names import SPENT
+from grandrounds.protocol.messages import (
+    COUNTS,
+    FACTS,
+    JOIN,
+    METRICS,
+    PROTOCOL,
+    TRAIN,
+    TREATED,
+    UPDATE,
+    WITHHELD,
+    ReleaseKind,
+)
+from grandrounds.protocol.names import SPENT, VALIDATION
 from grandrounds.protocol.spending import Mechanism, Spending, outside_budget
 
 MAX_WEIGHT = 1e4
@@ -161,7 +172,7 @@ class Gate:
         for name, cost in costs.items():
             self._book(facts, name, cost)
         treated = {name: self._treated(name, known) for name in known.releases}
-        known = without_scores_of_hidden(known, treated)
+        known = without_scores_of_hidden(known, treated, self._tables())
         self._audit(facts, known, costs, failure)
         task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
         numbers = {name: value for name, value in known.scalars.items() if name != SPENT}
@@ -285,6 +296,10 @@ class Gate:
         epsilon = self._ledger().content().spent(facts.dataset.name, self.policy.delta, self.policy.unit)
         return {SPENT: epsilon} if math.isfinite(epsilon) else {}
 
+    def _tables(self) -> set[str]:
+        """The names of counts that the policy lets out."""
+        return {name for name in COUNTS.values() if self.policy.rule_for(ReleaseKind.COUNTS, name) is not None}
+
     def _treated(self, name: str, known: Inspected) -> dict[str, Tensor]:
         rule, tensors = known.releases[name]
         try:
@@ -333,10 +348,29 @@ def audit_fields(facts: TaskFacts | None) -> dict[str, str | int]:
     }
 
 
-def without_scores_of_hidden(known: Inspected, treated: Mapping[str, Mapping[str, Tensor]]) -> Inspected:
-    """Without exact scores of single classes beside counts of which a class is hidden: they would give the counts away."""
-    hiding = [model for model, name in COUNTS.items() if name in treated and bool((treated[name][PATIENTS] < 0).any())]
-    told = {f"{model}.{score}" for model in hiding for score in OF_CLASSES} & known.scalars.keys()
+def without_scores_of_hidden(
+    known: Inspected, treated: Mapping[str, Mapping[str, Tensor]], tables: Collection[str]
+) -> Inspected:
+    """Without exact scores of single classes that would give hidden counts of a class away.
+
+    All models that are tested have the same test images, so none keeps such scores beside a table of another model in which
+    a class is hidden. A model without a table in the answer keeps none where the policy lets tables of its part out: whether
+    its table would hide a class is not known.
+
+    Args:
+        known: the checked answer.
+        treated: its releases as they leave, by name.
+        tables: the names of counts that the policy lets out.
+    """
+    hiding = {name for name in treated.keys() & COUNTS.values() if bool((treated[name][PATIENTS] < 0).any())}
+    told = set()
+    for name in known.scalars:
+        model, _, score = name.rpartition(".")
+        if not model or score not in OF_CLASSES:
+            continue
+        part = {table for key, table in COUNTS.items() if (key == VALIDATION) == (model == VALIDATION)}
+        if part & hiding or (part & set(tables) and COUNTS.get(model) not in treated):
+            told.add(name)
     scalars = {name: value for name, value in known.scalars.items() if name not in told}
     return replace(known, scalars=scalars, withheld=tuple(sorted({*known.withheld, *told})))
 

@@ -100,6 +100,31 @@ def through_the_gate(matrix, exact):
     scalars = {f"common.{name}": value for name, value in {**exact, "n": float(matrix.sum())}.items()}
     rule = ReleaseRule(ReleaseKind.COUNTS, "counts_*", CountSupport(10), ("images", "patients"))
     known = Inspected({"counts_common": (rule, tensors)}, scalars, {}, (), 1)
-    left = without_scores_of_hidden(known, {"counts_common": CountSupport(10).apply(tensors)})
+    left = without_scores_of_hidden(known, {"counts_common": CountSupport(10).apply(tensors)}, ["counts_common"])
     assert left.scalars.keys() | set(left.withheld) == scalars.keys()
     return {name.removeprefix("common."): value for name, value in left.scalars.items()}
+
+
+@pytest.mark.parametrize(
+    ("treated", "tables", "left"),
+    [
+        ({"counts_common": 9}, ["counts_common"], {"validation"}),
+        ({"counts_common": 20, "counts_own": 9}, ["counts_common", "counts_own"], {"validation"}),
+        ({"counts_common": 20}, ["counts_common"], {"validation", "common"}),
+        ({"counts_validation": 9}, ["counts_validation"], {"common", "own_last", "test", "aligned"}),
+        ({}, ["counts_common"], {"validation"}),
+        ({}, ["counts_validation"], {"common", "own_last", "test", "aligned"}),
+        ({}, [], {"validation", "common", "own_last", "test", "aligned"}),
+    ],
+)
+def test_no_models_scores_of_single_classes_leave_beside_a_hidden_class_of_the_same_images(treated, tables, left):
+    names = ("validation", "common", "own_last", "test", "aligned")
+    scalars = {f"{name}.{score}": 0.5 for name in names for score in ("balanced_accuracy", "accuracy", "auc_macro")}
+    counts = {
+        name: CountSupport(10).apply(tensors([[90, 15, 24], [30, 20, 15], [12, least, 11]]))
+        for name, least in treated.items()
+    }
+    found = without_scores_of_hidden(Inspected({}, scalars, {}, (), 1), counts, tables)
+    assert {name for name in names if f"{name}.balanced_accuracy" in found.scalars} == left
+    assert len([name for name in found.scalars if "balanced" not in name]) == 10
+    assert found.scalars.keys() | set(found.withheld) == scalars.keys()
