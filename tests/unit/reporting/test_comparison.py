@@ -7,7 +7,14 @@ from sklearn.metrics import balanced_accuracy_score
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.bootstrap import joined
 from grandrounds.evaluation.comparisons import holm
-from grandrounds.reporting.comparison import compare, methods_of, relative_improvement, require_one_vocabulary
+from grandrounds.evaluation.score import Score
+from grandrounds.reporting.comparison import (
+    _values,
+    compare,
+    methods_of,
+    relative_improvement,
+    require_one_vocabulary,
+)
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of
@@ -134,3 +141,10 @@ def test_a_worse_score_is_a_negative_improvement():
 def test_an_improvement_over_nothing_is_refused():
     with pytest.raises(ValueError, match="reference must be above 0, got 0"):
         relative_improvement(0.5, 0)
+
+
+def test_scores_over_different_parts_of_the_classes_are_not_compared(make_run):
+    pair = tuple(read_run(make_run(name, sites=()), name) for name in ("one", "two"))
+    whole, part = Score(0.7, 0.6, 0.8, 40), Score(0.6, 0.5, 0.7, 40, of="2 of 3 classes")
+    assert _values(pair, {"one": whole, "two": whole}, "accuracy") == (0.7, 0.7)
+    assert _values(pair, {"one": whole, "two": part}, "accuracy") is None

@@ -1,11 +1,15 @@
 """A run's scores by site, community, class and together, with the cases behind each."""
 
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from grandrounds.evaluation.bootstrap import joined
+from grandrounds.api.running import _frame
+from grandrounds.evaluation.bootstrap import cases_from_confusion, joined
+from grandrounds.evaluation.counts import HIDDEN, SiteCounts, counts_to_json, site_counts
 from grandrounds.plain import to_plain
 from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of
@@ -92,3 +96,39 @@ def test_means_that_sites_have_sent_have_a_mean_and_no_interval(make_run):
     mean = scores.headline("balanced_accuracy")
     assert (mean.value, str(mean.low)) == (0.75, "nan")
     assert scores.by_site("auc_macro") == {}
+
+
+def released(make_run, counts, images):
+    """A run of which the server has only what sites released: counts, and numbers of images."""
+    workspace = make_run(sites=(), test={site: {"common.n": float(count)} for site, count in images.items()})
+    place = workspace / "results" / "summary.json"
+    content = json.loads(place.read_text())
+    for site, found in counts.items():
+        content["records"][site]["common"]["counts"] = counts_to_json(found)
+    place.write_text(json.dumps(content))
+    return read_run(workspace, "x")
+
+
+def test_a_site_that_hides_all_its_counts_is_masked_when_it_is_small(make_run):
+    hidden = SiteCounts(*np.full((2, 1, 3, 3), HIDDEN))
+    shown = site_counts([cases_from_confusion(np.array([[30, 12, 11], [15, 30, 10], [12, 11, 30]]))])
+    run = released(
+        make_run,
+        {"site-1": hidden, "site-2": shown, "site-10": shown},
+        {"site-1": 6, "site-2": 161, "site-10": 161},
+    )
+    scores = scores_of(run, minimum=10)
+    assert scores.sites["site-1"].images is None
+    assert [sheet.images for sheet in scores.sites.values()].count(None) == 2, "one alone is the sum's difference"
+    assert scores.pooled.cases is None
+
+
+def test_a_frame_has_a_mean_over_some_classes_under_its_own_name(make_run):
+    hides = np.array([[30, 12, 11], [15, 30, 10], [HIDDEN] * 3])
+    counts = {site: SiteCounts(hides[None], hides[None]) for site in ("site-1", "site-2")}
+    run = released(make_run, counts, dict.fromkeys(counts, 150))
+    frame = _frame(run)
+    assert frame["balanced_accuracy"].drop("chance").isna().all()
+    assert frame.loc["pooled", "balanced_accuracy_of_2_classes"] == pytest.approx((30 / 42 + 15 / 45) / 2)
+    expected = scores_of(run).pooled.best("balanced_accuracy").value
+    assert frame.loc["pooled", "balanced_accuracy_of_2_classes"] == expected
