@@ -150,11 +150,12 @@ def two_layers(width):
 
 @contextmanager
 def registered_small_networks():
-    """The small networks are known in this process."""
-    for name, width in SMALL_NETWORKS.items():
-        register_backbone(name, stride=4)(two_layers(width))
+    """The small networks are known in this process, also within another such block."""
+    added = [name for name in SMALL_NETWORKS if name not in OWN_BACKBONES.entries]
+    for name in added:
+        register_backbone(name, stride=4)(two_layers(SMALL_NETWORKS[name]))
     try:
         yield
     finally:
-        for name in SMALL_NETWORKS:
-            del OWN_BACKBONES.entries[name]
+        for name in added:
+            OWN_BACKBONES.entries.pop(name, None)

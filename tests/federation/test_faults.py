@@ -120,7 +120,9 @@ def test_too_few_sites_at_the_start_end_the_run_in_one_line(tiny, start):
 
 @pytest.mark.parametrize("metric", ["auc", "log_loss"])
 def test_a_metric_that_cannot_select_is_refused_before_anything_starts(tiny, metric):
-    with pytest.raises(ConfigurationError, match=f"selection_metric must be one of accuracy, .* got '{metric}'"):
+    with pytest.raises(
+        ConfigurationError, match=f"selection_metric of classes must be one of accuracy, .* got '{metric}'"
+    ):
         tiny("ssfl", f"controller.selection_metric={metric}").checked()
 
 

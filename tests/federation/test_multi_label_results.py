@@ -39,7 +39,7 @@ def place(tmp_path_factory):
 
 def test_scores_are_means_over_findings(finished):
     scores = finished.scores()
-    assert list(scores.columns) == ["images", "auc_macro", "balanced_accuracy", "f1_macro"]
+    assert list(scores.columns) == ["images", "auc_macro", "balanced_accuracy", "f1_macro", "few_cases"]
     assert list(scores.index) == ["site-1", "site-2", "mean", "pooled", "chance"]
     assert 0 <= scores.loc["pooled", "auc_macro"] <= 1
     assert scores.loc["mean", "auc_macro"] == pytest.approx(scores.loc[["site-1", "site-2"], "auc_macro"].mean())

@@ -310,6 +310,7 @@ class EvalRecord:
             self.confidence,
             self.references,
             dict(zip(self.names, self.shares, strict=True)),
+            NO_PREDICTIONS if self.counts or self.questions else NO_COUNTS,
         )
 
     @cached_property

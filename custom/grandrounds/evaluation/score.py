@@ -99,6 +99,7 @@ class ScoreSheet:
         confidence: calibration and risk of the probabilities, without intervals; empty where they are not known.
         references: the scores of always predicting the most frequent class, and of guessing.
         shares: of each name of the vocabulary among the images, NaN where it is not known.
+        missing: why there is no score of any other name.
     """
 
     images: int | None
@@ -109,10 +110,11 @@ class ScoreSheet:
     confidence: Mapping[str, float]
     references: Mapping[str, Mapping[str, float]]
     shares: Mapping[str, float] = field(default_factory=dict)
+    missing: str = ""
 
     def score(self, name: str) -> Score:
         """A score over all classes, or the reason why there is none."""
-        return self.scores.get(name, no_score(""))
+        return self.scores.get(name, no_score(self.missing))
 
     def best(self, name: str) -> Score:
         """The score over all classes, else that over the classes that are shown, with its part, else the reason."""

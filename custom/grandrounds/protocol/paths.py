@@ -6,11 +6,13 @@ import json
 import os
 import stat
 from pathlib import Path
-
-from nvflare.apis.fl_context import FLContext
+from typing import TYPE_CHECKING
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import write_json
+
+if TYPE_CHECKING:
+    from nvflare.apis.fl_context import FLContext
 
 CACHE_VARIABLE = "GRANDROUNDS_CACHE"
 """Names the folder of decoded images."""

@@ -86,6 +86,7 @@ def format_estimate(estimate: Score | None) -> str:
         ('0.50 [0.40, 0.60]', '1.00* [0.40, 1.00]')
         >>> format_estimate(Score(0.5, 0.4, 0.6, 50, of="3 of 5 classes"))
         '0.50 (3 of 5 classes) [0.40, 0.60]'
+        >>> from grandrounds.evaluation.score import no_score
         >>> format_estimate(no_score("no image of a class"))
         'no image of a class'
         >>> format_estimate(Score(1.0, 0.9982, 1.0, 2600))

@@ -14,7 +14,7 @@ SITES = LABELLED + UNLABELLED
 def federation(tmp_path_factory, shared_cache):
     labelled = {site: float(site in LABELLED) for site in SITES}
     folder = draw_hospitals(tmp_path_factory.mktemp("hospitals"), SITES, 60, labelled)
-    return Federation("fedirm", SITES, folder, ["controller.rounds=4", "problem.backbone=small"])
+    return Federation("fedirm", SITES, folder, ["controller.rounds=4"])
 
 
 @pytest.fixture(scope="package")

@@ -34,7 +34,7 @@ def test_sites_register_only_whether_they_have_labels(whole):
     assert joined == {site: {"labelled": float(site in LABELLED)} for site in SITES}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def overheard(small, go, tmp_path_factory):
     """A run of which sites write down what they get and give."""
     folder = tmp_path_factory.mktemp("overheard")

@@ -88,6 +88,9 @@ def summary(**changes: Any) -> dict[str, Any]:
         "records": {},
         "bytes": {"site-1": {"down.global": 1_000_000, "up.update": 400_000}, "site-2": {"down.peer-1": 2_000_000}},
         "rounds": [{"round_seconds": 30.0}, {"round_seconds": 45.0}],
+        "configuration": {"problem": {"dataset": "skin", "classes": list(CLASSES)}},
+        "contributions": {},
+        "seconds": 75.0,
     }
     return json.loads(json.dumps(base | changes))
 

@@ -106,9 +106,9 @@ def test_jobs_lists_methods_and_presets(run):
 
 
 def test_the_options_of_a_job_have_values_ranges_and_meanings(run):
-    shown = run("jobs", "mdhfl").stdout
-    assert re.search(r"controller\.rounds .* 7 .* an integer, at least 1 .* ", shown)
-    assert re.search(r"problem\.channels .* 3 .* 1 or 3 .* 1 \(grey\) or 3 \(colour\)", shown)
+    shown = run("jobs", "mdhfl", "--all").stdout
+    assert re.search(r"controller\.rounds .* 7 .* number of rounds in all", shown)
+    assert re.search(r"problem\.channels .* 3 .* 1 \(grey\) or 3 \(colour\)", shown)
     assert re.search(r"│ +rhfl: ccr +│", shown)
     assert run("jobs", "mdhlf").exit_code == 1
 

@@ -31,6 +31,7 @@ def test_a_run_shows_its_rounds_and_scores_and_the_folder_of_the_results(run, co
     assert (tmp_path / "run" / "results" / "summary.json").is_file()
     assert not list((tmp_path / "run" / "results").glob("round_*"))
     again = "--set controller.rounds=1 --set problem.image_size=32"
+    assert result.exit_code == 0, (result.output, result.stderr, result.exception)
     assert f"simulate local --sites-dir {tmp_path / 'sites'} {again}   #" in result.stdout
     assert f"{again} --set executor.steps=1 --set executor.batch_size=2   #" in result.stdout
     assert "WARNING" in (tmp_path / "run" / "run.log").read_text()
@@ -193,6 +194,7 @@ def test_what_to_do_next_keeps_the_number_of_sites(run, command, sites_dir, tmp_
     monkeypatch.setattr(running, "simulate", finished)
     folder = sites_dir(3)
     result = run(*command, "--sites-dir", folder, "--sites", 2)
+    assert result.exit_code == 0, (result.output, result.stderr, result.exception)
     assert f"simulate local --sites-dir {folder} --sites 2 " in result.stdout
     assert f"build fedavg --sites-dir {folder} --sites 2 " in result.stdout
     assert "--sites " not in run(*command, "--sites-dir", folder).stdout

@@ -59,14 +59,14 @@ class SwarmController(SwarmServerController):
             raise ConfigurationError("problem.weights must be null: the server sends no model")
         super().__init__(
             num_rounds=self.swarm.rounds,
-            configure_task_timeout=self.swarm.start_timeout,
-            start_task_timeout=self.swarm.start_timeout,
-            progress_timeout=self.swarm.round_timeout,
+            configure_task_timeout=int(self.swarm.start_timeout),
+            start_task_timeout=int(self.swarm.start_timeout),
+            progress_timeout=int(self.swarm.round_timeout),
             # FLARE counts from its own start, and sites report only when they train.
-            max_status_report_interval=self.swarm.start_timeout + self.swarm.round_timeout,
+            max_status_report_interval=int(self.swarm.start_timeout + self.swarm.round_timeout),
         )
         # FLARE's two seconds are too few for sites that are at work, and there is no argument for it.
-        self.end_workflow_timeout = self.swarm.start_timeout
+        self.end_workflow_timeout = int(self.swarm.start_timeout)
         self.rounds = self.swarm.rounds
         self.min_sites = self.swarm.min_sites
         self.run_name = require_run_name(self.swarm.run_name)
