@@ -23,7 +23,7 @@ from grandrounds.files import replacing
 from grandrounds.protocol.messages import State
 
 KEPT = 3
-FORMAT = 2
+CHECKPOINT_FORMAT = 2
 """Of what a checkpoint holds; one of another format is refused."""
 BAD = "bad"
 PARTS_FOLDER = "parts"
@@ -201,7 +201,7 @@ class CheckpointFolder:
             if state is None:
                 raise CheckpointError(f"{self._parts.path(name, version)} is missing; was it deleted?")
             self._parts.save(name, version, state)
-        identity = {"format": FORMAT, "round": round_number, "configuration": self._configuration}
+        identity = {"format": CHECKPOINT_FORMAT, "round": round_number, "configuration": self._configuration}
         saved = {**identity, "content": dict(content)}
         with replacing(self._path(round_number)) as stream:
             torch.save({**saved, "parts": versions}, stream)
@@ -262,9 +262,9 @@ class CheckpointFolder:
             return None
         path = self._path(rounds[-1])
         saved = read_saved(path)
-        if saved.get("format") != FORMAT:
+        if saved.get("format") != CHECKPOINT_FORMAT:
             raise CheckpointError(
-                f"{path}: the checkpoint has format {saved.get('format', 1)}, and this version reads format {FORMAT}; use "
+                f"{path}: the checkpoint has format {saved.get('format', 1)}, and this version reads format {CHECKPOINT_FORMAT}; use "
                 "another run_name, or resume=never to start again"
             )
         require_same_configuration(self._configuration, saved["configuration"], path)
