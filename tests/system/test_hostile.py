@@ -29,7 +29,6 @@ USED = {
     "an update of 1e37",
     "a billion samples",
     "embeddings in federated averaging",
-    "counts of 1e15 images",
     "64 MiB beside the update",
     "a false name of a treatment",
 }

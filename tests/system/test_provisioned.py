@@ -80,7 +80,7 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(
     assert {site for site, record in run.tests.sites.items() if record.counts} == set(HOSPITALS)
     report = report_on([run])
     write_report(report, tmp_path / "report")
-    export_model(report, run, tmp_path / "report")
+    export_model(report, tmp_path / "report")
     assert small_counts(tmp_path / "report") == []
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from functools import reduce
 
 import pytest
 import torch
@@ -142,7 +143,7 @@ def test_hospitals_learn_from_a_sum_that_the_server_cannot_read(federation, tmp_
     simulate(small("mdhfl", "controller.rounds=2", networks=NETWORKS), tmp_path / "plain", list(NETWORKS))
     plain = sum(soft_labels_at(tmp_path / "plain" / "state" / "mdhfl" / "server")[site] for site in NETWORKS)
     hidden = soft_labels_at(record_of(federation, "mdhfl_he"))
-    ciphertexts = add_encrypted([hidden[site] for site in NETWORKS], public, "the sum")
+    ciphertexts = reduce(lambda one, other: add_encrypted(one, other, public, "the sum"), map(hidden.get, NETWORKS))
     total = decrypt(ciphertexts, secret, plain.shape, "the sum")
     torch.testing.assert_close(total, plain.double(), rtol=0, atol=1e-6)
 

@@ -158,7 +158,7 @@ def _show(outcome: Outcome) -> None:
         for line in withheld_scores(sites, summary["configuration"]["problem"]["classes"]):
             say(console, line)
         say(console, "brightness: rounds[0].statistics in summary.json; numbers of too few patients are not released")
-    elif outcome.download and summary.get("records") and (runs := read_models(outcome.download)):
+    elif outcome.download and summary.get("records") and (runs := read_models(outcome.download / "workspace")):
         console.print(score_table(runs))
     for line in facts(summary) if outcome.finished and not sites else ():
         say(console, line)

@@ -61,8 +61,9 @@ class Job:
 
     @property
     def min_sites(self) -> int:
-        """The number of sites that every round needs."""
-        return int(self.value("controller", "min_sites"))
+        """The number of sites that every round needs; one where the controller has no such option."""
+        stated = {**option_defaults(self.component("controller")), **self.options("controller")}
+        return int(stated.get("min_sites", 1))
 
     @property
     def sites(self) -> list[str]:

@@ -264,8 +264,8 @@ class CheckpointFolder:
         saved = read_saved(path)
         if saved.get("format") != CHECKPOINT_FORMAT:
             raise CheckpointError(
-                f"{path}: the checkpoint has format {saved.get('format', 1)}, and this version reads format {CHECKPOINT_FORMAT}; use "
-                "another run_name, or resume=never to start again"
+                f"{path}: the checkpoint has format {saved.get('format', 1)}, and this version reads format "
+                f"{CHECKPOINT_FORMAT}; use another run_name, or resume=never to start again"
             )
         require_same_configuration(self._configuration, saved["configuration"], path)
         parts = SavedParts(self._parts, saved["parts"] if with_parts else {})
