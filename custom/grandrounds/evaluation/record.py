@@ -425,8 +425,9 @@ def received(
 ) -> EvalRecord:
     """The record of a model from what a site has released: metrics ``<model>.<score>``, and counts where it sends them."""
     exact = {name.removeprefix(f"{model}."): value for name, value in metrics.items() if name.startswith(f"{model}.")}
-    images, unit = int(exact.pop(NUMBER, 0)), int(exact.pop(UNIT, 0))
-    return EvalRecord(task, tuple(names), images, exact, () if counts is None else (counts,), unit=UNITS[unit])
+    images, number = int(exact.pop(NUMBER, 0)), int(exact.pop(UNIT, 0))
+    unit = UNITS[number if number in range(len(UNITS)) else 0]
+    return EvalRecord(task, tuple(names), images, exact, () if counts is None else (counts,), unit=unit)
 
 
 def beside_counts(exact: Mapping[str, float], counts: Sequence[SiteCounts]) -> dict[str, float]:

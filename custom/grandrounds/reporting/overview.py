@@ -175,8 +175,8 @@ def _last_validation(log: RunLog) -> str:
     if not scored:
         return "no model was scored"
     last = scored[-1]
-    metric = SCORE_NAMES.get(last["metric"], last["metric"])
-    return f"validation {metric} {last['mean']:.2f} after round {last['round']}; no test"
+    name, value = (last["metric"], last["mean"]) if "mean" in last else (last["by"], last["score"])
+    return f"validation {SCORE_NAMES.get(name, name)} {value:.2f} after round {last['round']}; no test"
 
 
 def _against(comparison: Comparison | None, chance: float) -> tuple[str, list[str]]:

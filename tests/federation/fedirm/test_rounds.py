@@ -175,14 +175,19 @@ def test_the_server_reports_that_all_sites_have_labels(small, go, tmp_path, site
 
 
 def test_the_labelled_sites_own_choice_is_kept_with_its_model(whole):
-    """A model is scored by those who train from it: that of round 1 in round 2, and so on."""
-    name = "validation.auc_macro"
+    """A model is scored by those who train from it, that of round 1 in round 2, and compared as that of all sites is.
+
+    The sites' counts do not give the area under the curve, so the log-likelihood of the labelled sites' images selects.
+    """
     scores = {}
     for event in read_events(whole.results):
         trained = event["event"] == "answer" and event["task"] == "train" and event["site"] in LABELLED
-        if trained and name in event["metrics"]:
-            scores.setdefault(event["round"] - 1, []).append(event["metrics"][name])
-    means = {number: np.mean(values) for number, values in scores.items()}
+        if trained and "validation.log_likelihood" in event["metrics"]:
+            found = [event["metrics"][f"validation.{name}"] for name in ("log_likelihood", "n")]
+            scores.setdefault(event["round"] - 1, []).append(found)
+    means = {
+        number: np.average([s for s, _ in found], weights=[n for _, n in found]) for number, found in scores.items()
+    }
     assert sorted(means) == [1, 2, 3]
     best = max(means, key=lambda number: (means[number], number))
     choice = whole.summary["rounds"][-1]["labelled_choice"]

@@ -82,6 +82,16 @@ def test_scores_by_another_metric_are_not_drawn_with_the_last(record):
     assert curve["axis"][0] == (-1.5, pytest.approx(186.0))
 
 
+def test_a_score_without_a_mean_over_sites_is_drawn_and_described_without_it(record):
+    hidden = {"metric": "balanced_accuracy", "score": 0.7, "basis": "pooled"}
+    record.note_score(2, "balanced_accuracy", hidden)
+    (run,) = run_status(record.folder).runs
+    curve = score_curve(run["scores"])
+    assert curve["last"] == (2, "pooled balanced accuracy 0.700")
+    assert len(curve["line"].split()) == 2
+    assert len(curve["mean"].split()) == 1
+
+
 def test_the_command_prints_the_pooled_score_with_its_interval(make_kit, roomy, record):
     kit = make_kit("server")
     shutil.copytree(record.folder, kit.folder / "grandrounds" / "skin" / "server")

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from grandrounds.reporting import page as report_page
 from grandrounds.reporting.figures.runs import learning_figure
 from grandrounds.reporting.format import PageFigure
 from grandrounds.reporting.model import report_on
+from grandrounds.reporting.overview import _last_validation
 from grandrounds.reporting.page import render_page, svg_of
 from grandrounds.reporting.run import Spent
 from grandrounds.reporting.runs import read_run
@@ -128,6 +130,12 @@ def test_reported_scores_of_one_seed_have_a_difference_without_interval(make_run
     ]
     _, checker = written(runs, tmp_path / "out")
     assert "b less a, paired by 1 seed no interval: fewer than 3 seeds" in words(checker)
+
+
+def test_the_last_validation_without_a_mean_over_sites_is_named_by_what_the_models_were_compared_by():
+    event = {"event": "score", "round": 3, "metric": "accuracy", "by": "log_likelihood", "score": -0.5}
+    assert _last_validation(SimpleNamespace(events=[event])) == "validation log-likelihood -0.50 after round 3; no test"
+    assert "accuracy 0.70 after" in _last_validation(SimpleNamespace(events=[{**event, "mean": 0.7}]))
 
 
 def test_the_page_of_a_killed_run_reports_that_it_was_killed(make_run, tmp_path, unillustrated):

@@ -163,7 +163,7 @@ def score_curve(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     second = last["basis"] not in (MEAN, AT_SERVER) and last["by"] == last["metric"]
     return {
         "line": " ".join(line("score")),
-        "mean": " ".join(line("mean")) if second else "",
+        "mean": " ".join(line("mean", [number for number in rounds if "mean" in known[number]])) if second else "",
         "band": " ".join([*line("high", bounded), *line("low", reversed(bounded))]),
         "dot": (x(best), y(known[best]["score"])),
         "best": (best, describe_score(known[best])),

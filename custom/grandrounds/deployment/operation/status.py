@@ -133,7 +133,7 @@ def describe_score(score: Mapping[str, Any]) -> str:
     """
     interval = f" [{score['low']:.3f}, {score['high']:.3f}]" if "low" in score else ""
     text = f"{score['basis']} {_words(score['by'])} {score['score']:.3f}{interval}"
-    if score["basis"] in (MEAN, AT_SERVER):
+    if score["basis"] in (MEAN, AT_SERVER) or "mean" not in score:
         return text
     metric = "" if score["by"] == score["metric"] else f" of {_words(score['metric'])}"
     return f"{text}, mean over sites{metric} {score['mean']:.3f}"

@@ -13,6 +13,7 @@ from grandrounds.errors import GrandRoundsError, MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, counts_shape
 from grandrounds.evaluation.curves import CURVE_COUNTS, MINIMUM, SiteCurves, decode_counts, write_curves
 from grandrounds.evaluation.metrics import SELECTABLE
+from grandrounds.evaluation.record import NUMBER, UNIT, UNITS
 from grandrounds.federation.server.exchange import Assignment, Exchange, ReplyOutcome
 from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.options import RunOptions
@@ -168,6 +169,7 @@ class TaskDispatcher:
             for name, curves in received_curves(result, self._classes).items():
                 write_curves(result_folder(self._fl_ctx) / site / f"{name}.json", curves, self._classes)
         require_possible_scores(result.metrics)
+        require_possible_numbers(result.metrics)
         number, record = self._round_number, self._record
         # Curves and counts are not part of what training costs; like the scores they come with, they are not counted.
         released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}
@@ -207,6 +209,26 @@ def require_possible_scores(metrics: Mapping[str, float]) -> None:
         highest, score = float(name != LIKELIHOOD), metrics.get(VALIDATION_PREFIX + name, 0.0)
         if score > highest + ROUNDING:
             raise MessageError(f"{name} is at most {highest:g}, got {score:g}")
+
+
+def require_possible_numbers(metrics: Mapping[str, float]) -> None:
+    """Check numbers of images, and what a case is.
+
+    Raises:
+        MessageError: naming the metric.
+
+    Example:
+        >>> require_possible_numbers({"validation.n": 12.0, "validation.unit": 2.0})
+        >>> require_possible_numbers({"validation.unit": 9.0})
+        Traceback (most recent call last):
+        grandrounds.errors.MessageError: validation.unit must be in [0, 2], got 9
+    """
+    for name, value in metrics.items():
+        part = name.rpartition(".")[2]
+        if part == NUMBER and value < 0:
+            raise MessageError(f"{name} must be at least 0, got {value:g}")
+        if part == UNIT and value not in range(len(UNITS)):
+            raise MessageError(f"{name} must be in [0, {len(UNITS) - 1}], got {value:g}")
 
 
 def received_curves(result: Result, classes: tuple[str, ...]) -> dict[str, SiteCurves]:

@@ -27,6 +27,8 @@ from typing import Any, NamedTuple
 from grandrounds import __version__
 from grandrounds.errors import CheckpointError
 from grandrounds.evaluation.counts import SiteCounts
+from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
+from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.evaluation.record import EvalRecord, received
 from grandrounds.files import append_line, replacing
 from grandrounds.ordering import natural_sorted
@@ -114,11 +116,14 @@ class RunRecord:
         counts: Mapping[str, Mapping[str, SiteCounts]],
     ) -> None:
         """Note the evaluation records of the models that sites have tested, and which round's model each site has chosen."""
+        known = {*SCORES_OF_IMAGES, *OWN_METRICS.all()}
         for site in natural_sorted(metrics):
             found = dict(metrics[site])
             if OWN_ROUND in found:
                 self.own_rounds[site] = int(found.pop(OWN_ROUND))
-            models = [name.removesuffix(".n") for name in found if name.endswith(".n")]
+            # A policy may let out a score without the number of images.
+            parts = [name.rpartition(".") for name in found]
+            models = dict.fromkeys(model for model, _, score in parts if model and score in known)
             self.tests[site] = {
                 model: received(problem.kind, problem.classes, model, found, counts.get(site, {}).get(model))
                 for model in models

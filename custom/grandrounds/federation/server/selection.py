@@ -16,7 +16,7 @@ from torch import nn
 
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.counts import SiteCounts, counts_shape
+from grandrounds.evaluation.counts import HIDDEN, SiteCounts, counts_shape
 from grandrounds.evaluation.estimates import score_estimates
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES, SELECTABLE, site_metrics
@@ -29,7 +29,7 @@ from grandrounds.federation.site.data import load_checked_data, load_dataset
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State
-from grandrounds.protocol.names import SERVER, VALIDATION
+from grandrounds.protocol.names import SERVER, VALIDATION, VALIDATION_PREFIX
 from grandrounds.protocol.problem import Problem
 
 _logger = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ _logger = logging.getLogger(__name__)
 LIKELIHOOD = "log_likelihood"
 BASES = (POOLED, LIKELIHOOD, MEAN)
 """From the most to the least demanding; a run that has left one does not return to it."""
+BASES_OF_FINDINGS = (POOLED, MEAN, LIKELIHOOD)
+"""The same where a model has several questions, whose counts do not give a score of all images together."""
 
 
 class _Scores(NamedTuple):
@@ -64,7 +66,9 @@ class ModelSelection:
     the metric's place. If a site releases no counts, it is the unweighted mean over the sites. The choice has the reason.
 
     Rounds are compared over the same sites: one that has not scored a round counts with its last score, and when a site
-    scores for the first time the comparison begins anew, because its earlier scores are unknown.
+    scores for the first time the comparison begins anew, because its earlier scores are unknown. The metric of findings is
+    a mean over the sites that have it at their first score; when one of them has it no more, the log-likelihood of all
+    images takes its place.
 
     Args:
         metric: name of a validation metric; higher is better.
@@ -79,7 +83,9 @@ class ModelSelection:
         self._metric, self._task, self._classes = metric, problem.kind, problem.classes
         # Counts of the classes of one question give its scores for all images together.
         self._pools = counts_shape(self._task.answers(len(self._classes)))[0] == 1
+        self._bases = BASES if self._pools else BASES_OF_FINDINGS
         self._last: dict[str, EvalRecord] = {}
+        self._having: set[str] = set()
         self._basis = POOLED
         self._kept: dict[str, float] = {}
         self.choice: dict[str, Any] = {}
@@ -103,27 +109,27 @@ class ModelSelection:
         Returns:
             What models are compared by: ``metric``, its ``score``, ``low`` and ``high`` (the ends of its 95 % interval,
             where it is known), ``basis``, ``support`` (cases by class, where it is known) and ``note``, the reason if that
-            is not as asked; and ``mean``, the unweighted mean over sites of the metric that was asked for. None when no site
-            has scored.
+            is not as asked; and ``mean``, the unweighted mean over sites of the metric that was asked for, where it is
+            known. None when no site has scored.
 
         Raises:
-            ConfigurationError: if a site's metrics lack the one that selects.
+            ConfigurationError: if a site's metrics lack the one that selects, or nothing that all sites send can select.
         """
         found = {
             site: received(self._task, self._classes, VALIDATION, values, (counts or {}).get(site))
             for site, values in metrics.items()
         }
-        scored = {site: record for site, record in found.items() if record.images}
+        scored = {site: record for site, record in found.items() if record.images > 0}
         for site, record in scored.items():
             self._take(site, record)
         if not scored:
             return None
         values, pooled, support, note = self._scores()
-        left = [basis for basis in BASES[BASES.index(self._basis) :] if basis in values]
-        self._basis = left[0] if left else max(values, key=BASES.index)
+        if not values:
+            raise ConfigurationError(self._nothing_selects())
+        self._leave_bases(values)
         at_server = list(self._last) == [SERVER]
-        if not note and self._basis in {LIKELIHOOD, *(() if at_server else (MEAN,))} and self._pools:
-            note = "the counts of an earlier round were not enough"
+        note = note or self._earlier(at_server)
         compared: dict[str, Any] = {
             "metric": LIKELIHOOD if self._basis == LIKELIHOOD else self._metric,
             "score": values[self._basis],
@@ -135,7 +141,33 @@ class ModelSelection:
         if values[self._basis] >= self._kept.get(self._basis, float("-inf")):
             self.keep(model_round, values[self._basis], model)
             self.choice, self._kept = {**self.choice, **compared}, values
-        return {**compared, "mean": values.get(MEAN, values[self._basis])}
+        return {**compared, **({"mean": values[MEAN]} if MEAN in values else {})}
+
+    def _leave_bases(self, values: Mapping[str, float]) -> None:
+        """Go on to the first basis that is known, or back to the last that is where no later one is."""
+        left = [basis for basis in self._bases[self._bases.index(self._basis) :] if basis in values]
+        self._basis = left[0] if left else max(values, key=self._bases.index)
+
+    def _earlier(self, at_server: bool) -> str:
+        """Why a basis that an earlier round has left is not returned to; empty where none was."""
+        if self._pools:
+            fallen = self._basis == LIKELIHOOD or (self._basis == MEAN and not at_server)
+            return "the counts of an earlier round were not enough" if fallen else ""
+        fallen = self._basis == LIKELIHOOD
+        instead = f"log-likelihood of all images instead of {self._metric}"
+        return f"a site had no {self._metric} in an earlier round: {instead}" if fallen else ""
+
+    def _nothing_selects(self) -> str:
+        """What no basis has values of, with the sites that withhold it and the remedy."""
+        lacking = [
+            f"{site} withholds {' and '.join(missing)}"
+            for site in natural_sorted(self._last)
+            if (missing := [name for name in (self._metric, LIKELIHOOD) if name not in self._last[site].exact])
+        ]
+        return (
+            f"no score of all sites selects a model by {self._metric}: {', '.join(lacking)}; "
+            f"their privacy policies must allow {VALIDATION_PREFIX}{LIKELIHOOD}"
+        )
 
     def _take(self, site: str, record: EvalRecord) -> None:
         """Remember a site's last record."""
@@ -145,6 +177,7 @@ class ModelSelection:
             raise ConfigurationError(f"selection_metric {self._metric!r} is not among the metrics of {site}: {offered}")
         if site not in self._last:
             self.choice, self._kept, self._basis = {}, {}, POOLED
+            self._having |= {site} if self._has(record) else set()
         self._last[site] = record
 
     def _may_be_withheld(self, record: EvalRecord) -> bool:
@@ -160,6 +193,7 @@ class ModelSelection:
         """What a checkpoint keeps."""
         return {
             "last": {site: record.to_json() for site, record in self._last.items()},
+            "having": natural_sorted(self._having),
             "basis": self._basis,
             "kept": self._kept,
             "choice": self.choice,
@@ -170,14 +204,16 @@ class ModelSelection:
         """Take over what a checkpoint has kept."""
         last = state["last"].items()
         self._last = {site: EvalRecord.from_json(self._task, self._classes, content) for site, content in last}
-        self._kept = dict(state["kept"])
+        self._having, self._kept = set(state["having"]), dict(state["kept"])
         self._basis, self.choice, self.model = state["basis"], dict(state["choice"]), state["model"]
 
     def _scores(self) -> _Scores:
         """The scores by basis: of all images together only where every class has enough cases in the counts."""
         records = [self._last[site] for site in natural_sorted(self._last)]
         together = pooled(records)
-        known = [one.exact[self._metric] for one in records if self._metric in one.exact and self._enough(one)]
+        # A patient with right and with wrong predictions counts twice, so whether a site has enough is decided only once.
+        asked = [self._last[site] for site in natural_sorted(self._having)] if not self._pools else records
+        known = [one.exact[self._metric] for one in asked if self._metric in one.exact]
         values = {MEAN: sum(known) / len(known)} if known and (len(known) == len(records) or not self._pools) else {}
         if not self._pools:
             return self._without_counts(values, together)
@@ -189,21 +225,31 @@ class ModelSelection:
             values[POOLED] = together.exact[self._metric]
             return _Scores(values, None if silent or self._metric != "accuracy" else together.score("accuracy"))
         if silent:
-            return _Scores(values, note="" if at_server else f"no counts from {', '.join(silent)}: mean over sites")
+            instead = "mean over sites"
+            if not values and LIKELIHOOD in together.exact:
+                values[LIKELIHOOD] = together.exact[LIKELIHOOD]
+                instead = f"log-likelihood of all images instead of {self._metric}"
+            return _Scores(values, note="" if at_server else f"no counts from {', '.join(silent)}: {instead}")
         return self._of_counts(values, together)
 
-    def _enough(self, record: EvalRecord) -> bool:
-        """Whether a site's own score is of enough cases of one question at least, as far as its counts tell."""
-        if self._pools or not record.counts:
-            return True
+    def _has(self, record: EvalRecord) -> bool:
+        """Whether a site has the metric, of enough cases of one question at least as far as its counts tell."""
+        of_all = self._pools or self._metric == LIKELIHOOD or not record.counts
+        if of_all or self._metric not in record.exact:
+            return self._metric in record.exact
         few = [bool((one.positives >= 0).all() and one.positives.min() < MIN_CASES) for one in record.tallies]
         return not all(few)
 
     def _of_counts(self, values: dict[str, float], together: EvalRecord) -> _Scores:
-        """The metric from the counts that sites show, if they are enough of each class."""
+        """The metric from the counts, if all sites show them and they are enough of each class."""
         (tally,) = together.tallies
         support = dict(zip(self._classes, tally.positives.tolist(), strict=True))
-        few = [f"{name} ({'hidden' if count < 0 else count})" for name, count in support.items() if count < MIN_CASES]
+        hides = [any(one.images[0, row, 0] == HIDDEN for one in together.counts) for row in range(len(self._classes))]
+        few = [
+            f"{name} ({'hidden' if hidden else count})"
+            for (name, count), hidden in zip(support.items(), hides, strict=True)
+            if hidden or count < MIN_CASES
+        ]
         if LIKELIHOOD in together.exact:
             values[LIKELIHOOD] = together.exact[LIKELIHOOD]
         score = score_estimates(tally).get(self._metric)
@@ -218,16 +264,22 @@ class ModelSelection:
         return _Scores(values, None, support, f"{reason}: {instead} instead of {self._metric}")
 
     def _without_counts(self, values: dict[str, float], together: EvalRecord) -> _Scores:
-        """The mean over the sites that have the metric, or the log-likelihood of all images."""
-        likelihood = together.exact[LIKELIHOOD]
+        """The mean over the sites that have the metric, always the same ones, or the log-likelihood of all images."""
+        likelihood = together.exact.get(LIKELIHOOD)
+        everywhere = {} if likelihood is None else {LIKELIHOOD: likelihood}
         if self._metric == LIKELIHOOD:
-            return _Scores({POOLED: likelihood, MEAN: likelihood})
-        if values:
-            return _Scores(values)
-        reason = f"no {self._task.noun} has enough validation images with it and without at a site"
-        return _Scores(
-            {LIKELIHOOD: likelihood}, note=f"{reason}: log-likelihood of all images instead of {self._metric}"
+            return _Scores({**values, **({} if likelihood is None else {POOLED: likelihood})})
+        lost = [site for site in natural_sorted(self._having) if self._metric not in self._last[site].exact]
+        if values and not lost:
+            return _Scores({**values, **everywhere})
+        hiding = [site for site in natural_sorted(self._last) if self._last[site].hidden.any()]
+        reason = (
+            f"{', '.join(lost)} had {self._metric} in an earlier round"
+            if lost
+            else f"no {self._task.noun} has enough validation images with it and without at a site"
         )
+        hides = f" ({', '.join(hiding)} hides counts of few cases)" if hiding else ""
+        return _Scores(everywhere, note=f"{reason}{hides}: log-likelihood of all images instead of {self._metric}")
 
 
 class ServerImages:

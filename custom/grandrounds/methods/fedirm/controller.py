@@ -18,6 +18,7 @@ from grandrounds.methods.fedirm.options import ServerOptions
 from grandrounds.methods.fedirm.relation import Relation, mean_relation, require_relation
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
+from grandrounds.protocol.names import VALIDATION
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 
@@ -186,7 +187,9 @@ class FedIRMController(AveragingController):
                 f"round {self.round_number}: no site with labels is available ({', '.join(asked)} {again}), and the others "
                 "would train on each other's pseudo-labels only; see the sites' logs, then start the run again"
             )
-        self._labelled_selection.offer(self.round_number - 1, self._scores, self.sent)
+        found = self.dispatcher.counts.items()
+        counts = {site: one[VALIDATION] for site, one in found if site in self._scores and VALIDATION in one}
+        self._labelled_selection.offer(self.round_number - 1, self._scores, self.sent, counts)
         if answered:
             self._learned_labels = True
             super().close_round()

@@ -41,6 +41,14 @@ def test_the_summary_counts_rounds_contributions_and_bytes(tmp_path):
     assert found["versions"]["grandrounds"] == __version__
 
 
+def test_a_test_whose_number_of_images_a_policy_withholds_keeps_its_scores(tmp_path):
+    record = RunRecord(tmp_path, {})
+    metrics = {"a": {"common.accuracy": 0.75, "privacy.epsilon": 1.0, "loss": 2.0}}
+    record.note_tests(Problem(dataset="x", classes=("p", "q")), metrics, {})
+    assert list(record.tests["a"]) == ["common"]
+    assert (record.tests["a"]["common"].images, record.tests["a"]["common"].score("accuracy").value) == (0, 0.75)
+
+
 @pytest.mark.parametrize(
     ("connected", "test", "lost"),
     [

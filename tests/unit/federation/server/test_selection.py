@@ -8,7 +8,7 @@ import torch
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.bootstrap import cases_from_confusion
-from grandrounds.evaluation.counts import site_counts
+from grandrounds.evaluation.counts import SiteCounts, site_counts
 from grandrounds.evaluation.estimates import counts_of, score_estimates
 from grandrounds.evaluation.metrics import FROM_CONFUSION, confusion_scores
 from grandrounds.federation.server.options import RunOptions
@@ -158,10 +158,59 @@ def test_a_site_without_counts_makes_it_the_mean_over_sites_for_the_rest_of_the_
     assert (again["basis"], again["note"]) == ("mean over sites", "the counts of an earlier round were not enough")
 
 
-def test_suppressed_counts_are_no_support():
-    found = offered(selecting("balanced_accuracy"), 1, *answers(minimum=10, a=SMALL, b=LARGE))
-    assert found["support"] == {"nevus": 100, "melanoma": 40}  # the small site hides both classes
-    assert found["score"] == pytest.approx((0.8 + 0.75) / 2)
+def test_a_class_that_one_site_hides_is_not_scored_over_the_others():
+    """The small site hides both classes: 0.775 would be the large one's balanced accuracy alone."""
+    selection = selecting("balanced_accuracy")
+    found = offered(selection, 1, *answers(minimum=10, a=SMALL, b=LARGE))
+    assert (found["metric"], found["score"]) == ("log_likelihood", -0.5)
+    assert found["note"].startswith("fewer than 10 validation cases of nevus (hidden), melanoma (hidden) in the sites'")
+    worse = [[95, 5], [4, 36]]  # of the large site, while the small one has become worse
+    offered(selection, 2, *answers(-0.8, minimum=10, a=[[45, 45], [2, 0]], b=worse))
+    assert selection.choice["round"] == 1
+
+
+def test_only_the_false_positives_of_a_class_may_be_hidden_where_the_metric_does_not_need_them():
+    rows = [[90, 2], [20, 30]]
+    metrics, counts = answers(a=LARGE, b=rows)
+    counts["b"].images[0, 1, 2] = counts["b"].patients[0, 1, 2] = -1
+    found = offered(selecting("balanced_accuracy"), 1, metrics, counts)
+    assert (found["basis"], found["score"]) == ("pooled", pytest.approx((170 / 192 + 60 / 90) / 2))
+
+
+def hiding(metrics, *names):
+    return {name: value for name, value in metrics.items() if name.removeprefix("validation.") not in names}
+
+
+def test_where_a_site_hides_a_class_and_another_sends_no_counts_the_log_likelihood_selects():
+    metrics, counts = answers(minimum=10, a=SMALL, b=LARGE)
+    metrics["a"] = hiding(metrics["a"], "balanced_accuracy")
+    found = offered(selecting("balanced_accuracy"), 1, metrics, {"a": counts["a"]})
+    assert (found["metric"], found["score"], found["basis"]) == ("log_likelihood", -0.5, "pooled")
+    assert found["note"] == "no counts from b: log-likelihood of all images instead of balanced_accuracy"
+    assert "mean" not in found
+
+
+@pytest.mark.parametrize("counted", [("a",), ("a", "b")])
+def test_without_any_score_of_all_sites_the_error_names_what_each_withholds_and_the_remedy(counted):
+    metrics, counts = answers(minimum=10, a=SMALL, b=LARGE)
+    metrics["a"] = hiding(metrics["a"], "balanced_accuracy")
+    metrics["b"] = hiding(metrics["b"], "log_likelihood")
+    with pytest.raises(ConfigurationError) as caught:
+        offered(selecting("balanced_accuracy"), 1, metrics, {site: counts[site] for site in counted})
+    assert str(caught.value) == (
+        "no score of all sites selects a model by balanced_accuracy: a withholds balanced_accuracy, b withholds "
+        "log_likelihood; their privacy policies must allow validation.log_likelihood"
+    )
+
+
+def test_a_negative_number_of_images_is_none():
+    sites = {"a": {"validation.n": -4, "validation.f1": 0.9}, **scores(b=0.5)}
+    assert selecting("f1").offer(1, sites, model(1.0))["score"] == 0.5
+
+
+def test_what_a_case_is_may_not_end_the_run():
+    (site,) = scores(a=0.5).values()
+    assert selecting("f1").offer(1, {"a": {**site, "validation.unit": 9}}, model(1.0))["score"] == 0.5
 
 
 def test_the_pooled_state_survives_a_checkpoint():
@@ -200,6 +249,51 @@ def test_without_enough_images_of_a_finding_the_likelihood_of_all_images_selects
     found = selection.offer(1, {"a": finding_scores(30), "b": finding_scores(10, log_likelihood=-0.3)}, model(1.0))
     assert (found["metric"], found["score"]) == ("log_likelihood", pytest.approx(-0.6))
     assert found["note"].startswith("no finding has enough validation images with it and without at a site")
+
+
+def test_findings_without_a_log_likelihood_are_compared_by_the_mean():
+    sites = {"a": hiding(finding_scores(auc_macro=0.6), "log_likelihood"), "b": finding_scores(auc_macro=0.8)}
+    assert selecting("auc_macro", "multi").offer(1, sites, model(1.0))["score"] == pytest.approx(0.7)
+
+
+def test_when_a_site_has_a_metric_of_findings_no_more_all_rounds_are_compared_by_the_likelihood_for_good():
+    selection = selecting("auc_macro", "multi")
+    weak, strong = finding_scores(auc_macro=0.5), finding_scores(auc_macro=0.9)
+    selection.offer(1, {"a": weak, "b": strong}, model(1.0))
+    # The mean over the other site alone would be 0.9, above 0.7.
+    found = selection.offer(2, {"a": finding_scores(log_likelihood=-0.9), "b": strong}, model(2.0))
+    assert (found["metric"], found["score"]) == ("log_likelihood", pytest.approx(-0.8))
+    assert found["note"].startswith("a had auc_macro in an earlier round: log-likelihood of all images")
+    assert selection.choice["round"] == 1
+    state = {**json.loads(json.dumps({**selection.state_dict(), "model": None})), "model": selection.model}
+    selection = selecting("auc_macro", "multi")
+    selection.load_state_dict(state)
+    found = selection.offer(3, {"a": strong, "b": strong}, model(3.0))
+    assert (found["metric"], found["mean"]) == ("log_likelihood", pytest.approx(0.9))
+    assert found["note"].startswith("a site had no auc_macro in an earlier round")
+    selection.offer(4, {"a": finding_scores(log_likelihood=-0.2), "b": strong}, model(4.0))
+    assert (selection.choice["round"], selection.choice["score"]) == (4, pytest.approx(-0.45))
+
+
+def test_a_site_stays_in_the_mean_of_findings_where_its_patients_are_predicted_alike():
+    """Nine patients of whom some have right and wrong predictions are up to eighteen in the counts."""
+
+    def counted(missed):
+        table = np.array([[[30, 0, 0], [9, missed, 0]]] * 2)
+        return SiteCounts(table, table)
+
+    selection = selecting("auc_macro", "multi")
+    sites = {"a": finding_scores(auc_macro=0.6), "b": finding_scores(auc_macro=0.8)}
+    selection.offer(1, sites, model(1.0), {"a": counted(4)})
+    found = selection.offer(2, sites, model(2.0), {"a": counted(0)})
+    assert (found["basis"], found["score"]) == ("mean over sites", pytest.approx(0.7))
+
+
+def test_the_reason_for_the_likelihood_of_findings_names_the_sites_that_hide():
+    hidden = SiteCounts(np.full((2, 2, 3), -1), np.full((2, 2, 3), -1))
+    found = selecting("balanced_accuracy", "multi").offer(1, {"a": finding_scores()}, model(1.0), {"a": hidden})
+    assert found["note"].startswith("no finding has enough validation images with it and without at a site (a hides")
+    assert "mean" not in found
 
 
 @pytest.mark.parametrize(("task", "chosen"), [("single", "balanced_accuracy"), ("multi", "auc_macro")])
