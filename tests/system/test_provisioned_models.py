@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from functools import reduce
 
 import pytest
 import torch
@@ -129,8 +128,8 @@ def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_l
 @pytest.mark.skipif(not ENCRYPTION, reason="encryption needs TenSEAL")
 def test_hospitals_learn_from_a_sum_that_the_server_cannot_read(federation, tmp_path, shared_cache):
     """With the keys of FLARE's ``HEBuilder``. What the server has got is read here with a hospital's key."""
-    from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY
-    from grandrounds.privacy.mechanisms.ciphertexts import add_encrypted, decrypt, is_private
+    from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, EncryptedSum, decrypt_sum
+    from grandrounds.privacy.mechanisms.ciphertexts import is_private
 
     summary = finish(federation, small("mdhfl_he", "controller.rounds=2"), tmp_path / "results").summary
     assert contributors(summary) == [sorted(NETWORKS), []]
@@ -143,8 +142,12 @@ def test_hospitals_learn_from_a_sum_that_the_server_cannot_read(federation, tmp_
     simulate(small("mdhfl", "controller.rounds=2", networks=NETWORKS), tmp_path / "plain", list(NETWORKS))
     plain = sum(soft_labels_at(tmp_path / "plain" / "state" / "mdhfl" / "server")[site] for site in NETWORKS)
     hidden = soft_labels_at(record_of(federation, "mdhfl_he"))
-    ciphertexts = reduce(lambda one, other: add_encrypted(one, other, public, "the sum"), map(hidden.get, NETWORKS))
-    total = decrypt(ciphertexts, secret, plain.shape, "the sum")
+    added = EncryptedSum(public, "the sum")
+    for site in NETWORKS:
+        added.add(site, hidden[site])
+    found, roster = decrypt_sum(added.close(), secret, {"values": plain.shape}, "the sum", at_least=len(NETWORKS))
+    (total,) = found.values()
+    assert set(roster) == set(NETWORKS)
     torch.testing.assert_close(total, plain.double(), rtol=0, atol=1e-6)
 
 
