@@ -30,7 +30,8 @@ def faulty_parties():
     sys.path.remove(folder)
 
 
-@pytest.fixture(autouse=True, scope="package")
+# Of each module: with --dist loadfile a process goes on with files of other folders, and a package's fixture stays.
+@pytest.fixture(autouse=True, scope="module")
 def small_networks():
     """Networks that take a twentieth of the time of the package's."""
     with registered_small_networks():

@@ -37,7 +37,7 @@ def alone(hospitals, folder):
     """The sites' models after the same local training without any exchange: the job mdhfl whose sites send nothing."""
     with_public = folder / "hospitals"
     shutil.copytree(hospitals, with_public)
-    drawn = phantom_site("public", folder / "drawn", size=32, images=8).parent
+    drawn = phantom_site("public", folder / "drawn", size=32, images=24).parent
     for site in SITES:
         shutil.copytree(drawn, with_public / site / "public", dirs_exist_ok=True)
         described = json.loads((with_public / site / "grandrounds.json").read_text())
