@@ -1,0 +1,230 @@
+"""One key for each class, patient, lesion and site, however it is spelled.
+
+The same key splits, counts, bootstraps and compares. A name's key is its canonical text. Names that differ in canonical text
+but agree in :func:`comparison_key` (``Nevus`` and ``nevus``, ``007`` and ``7``, ``site_1`` and ``site-1``) are near: whether
+they are one is for a person to say, because pseudonyms and hashes are near by chance. They are refused unless one of two
+options says which:
+
+    --merge patient               near patients are one; the most frequent spelling is kept
+    --merge label:Nevus=nevus     this spelling stands for that one; with nothing after ``=`` it is a missing value
+    --distinct patient            near patients are different people
+    --distinct label:none         this word is a name of its own, neither missing nor a spelling of another
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from grandrounds.errors import ConfigurationError, DataError
+
+KEY_RULE = 1
+"""Version of the rule; two versions in one run would make two keys of one name."""
+Kind = Literal["label", "patient", "lesion", "site"]
+"""Whose names they are: the column of a table."""
+
+_MISSING = frozenset(
+    {"", "nan", "-nan", "null", "<na>", "nat", "#n/a", "#n/a n/a", "#na", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
+)
+"""What software writes where a value is missing: pandas, R, Excel, databases; it is missing in every column."""
+_PERHAPS_MISSING = frozenset({"na", "n/a", "n.a.", "none", "nil", "unknown", "-", "--", "---", "?", "??", ".", "..."})
+"""What people write for it. A person or a hospital is not called so, a class may be: ``none`` is a finding, too."""
+_NUMBER = re.compile(r"([+-]?)0*([0-9]+)(?:[.,]0*)?")
+_SEPARATORS = re.compile(r"[\s_.,/\\\u002d\u2010-\u2015\u2212]+")
+_SHOWN = 3
+
+
+def canonical(text: str) -> str:
+    r"""The text in NFC without white space, byte-order marks and invisible characters at its ends.
+
+    Example:
+        >>> canonical("\ufeff na\u0308vus\u00a0")
+        'nävus'
+    """
+    composed = unicodedata.normalize("NFC", text)
+    inside = [place for place, character in enumerate(composed) if not _is_blank(character)]
+    return composed[inside[0] : inside[-1] + 1] if inside else ""
+
+
+def comparison_key(text: str) -> str:
+    """What near names have in common: letter case, width, leading zeros, ``.0`` and the kind of separator do not count.
+
+    A run of separators becomes one blank and is never deleted, so ``A-1`` and ``A1`` are not near. Only whole numbers are
+    read as numbers: ``1e10`` is a pseudonym.
+
+    Example:
+        >>> comparison_key("007"), comparison_key("7,0"), comparison_key("Basal_Cell"), comparison_key("1e10")
+        ('7', '7', 'basal cell', '1e10')
+    """
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    visible = "".join(character for character in folded if unicodedata.category(character) != "Cf").strip()
+    number = _NUMBER.fullmatch(visible)
+    if number:
+        return f"{'-' * (number[1] == '-')}{number[2]}"
+    return _SEPARATORS.sub(" ", visible.strip("_., /\\"))
+
+
+def is_missing(text: str, kind: Kind = "patient") -> bool:
+    """Whether a value is missing: nothing, or a word for it; of a ``label`` only the words that cannot be a class.
+
+    Example:
+        >>> is_missing("NaN"), is_missing("None"), is_missing("None", "label")
+        (True, True, False)
+    """
+    word = canonical(text).casefold()
+    return word in _MISSING or (kind != "label" and word in _PERHAPS_MISSING)
+
+
+@dataclass(frozen=True)
+class KeyChoices:
+    """What a person said about near names: the entries of ``--merge`` and ``--distinct``.
+
+    Raises:
+        ConfigurationError: if an entry names no column, or is not of the form that the option has.
+    """
+
+    merge: tuple[str, ...] = ()
+    distinct: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for option, entries, form in (("merge", self.merge, "OLD=NEW"), ("distinct", self.distinct, "NAME")):
+            for entry in entries:
+                kind, colon, names = entry.partition(":")
+                old = names.partition("=")[0] if option == "merge" else names
+                if kind not in get_args(Kind) or (colon and not (old.strip() and (option != "merge" or "=" in names))):
+                    kinds = ", ".join(get_args(Kind))
+                    raise ConfigurationError(f"{option}: expected one of {kinds}, or with :{form} added, got {entry!r}")
+
+    def merges_all(self, kind: Kind) -> bool:
+        """Whether near names of a kind are one."""
+        return kind in self.merge
+
+    def distinguishes_all(self, kind: Kind) -> bool:
+        """Whether near names of a kind are different ones."""
+        return kind in self.distinct
+
+    def renamed(self, kind: Kind) -> dict[str, str]:
+        """By spelling the one that it stands for; empty for a missing value."""
+        pairs = (entry.removeprefix(f"{kind}:").partition("=") for entry in self.merge if entry.startswith(f"{kind}:"))
+        return {canonical(old): canonical(new) for old, _, new in pairs}
+
+    def names(self, kind: Kind) -> frozenset[str]:
+        """The words that are names of their own."""
+        return frozenset(canonical(one.partition(":")[2]) for one in self.distinct if one.startswith(f"{kind}:"))
+
+    def require_used(self, kind: Kind, names: Iterable[str]) -> None:
+        """Refuse an entry about a name that does not occur.
+
+        Raises:
+            ConfigurationError: naming option and name.
+        """
+        found = {canonical(name) for name in names}
+        for option, stated in (("merge", self.renamed(kind)), ("distinct", self.names(kind))):
+            for name in stated:
+                if name not in found:
+                    raise ConfigurationError(f"{option} {kind}:{name}: there is no {kind} {name!r}; correct the option")
+
+
+NO_CHOICES = KeyChoices()
+
+
+def settle(
+    kind: Kind,
+    names: Iterable[str],
+    where: str,
+    choices: KeyChoices = NO_CHOICES,
+    words: Sequence[str] = (),
+) -> dict[str, str]:
+    """The key of each spelling that occurs; empty for a missing value.
+
+    Args:
+        kind: whose names they are.
+        names: as they are written, each as often as it occurs.
+        where: file, for errors.
+        choices: what was said about near names.
+        words: names that are right as they are, those of a given vocabulary.
+
+    Raises:
+        DataError: if names are near, or a label may be a missing value, and nothing was said about it; at most three pairs
+            are named, and how many there are.
+
+    Example:
+        >>> settle("patient", ["7", "7", "007", "nan"], "t.csv", KeyChoices(merge=("patient",)))
+        {'7': '7', '007': '7', 'nan': ''}
+    """
+    counts = Counter(names)
+    own = choices.names(kind) | set(words)
+    renamed = choices.renamed(kind)
+    keys = {spelling: _key(kind, canonical(spelling), renamed, own) for spelling in counts}
+    if kind == "label":
+        _refuse_ambiguous(keys, counts, where, own)
+    if choices.distinguishes_all(kind):
+        return keys
+    often: Counter[str] = Counter(dict.fromkeys(words, 0))
+    for spelling, key in keys.items():
+        often[key] += counts[spelling] * (key != "")
+    near = _near([key for key in often if key and key not in choices.names(kind)])
+    if near and not choices.merges_all(kind):
+        raise DataError(_refusal(kind, near, where))
+    kept = {key: max(group, key=lambda one: (one in words, often[one])) for group in near for key in group}
+    return {spelling: kept.get(key, key) for spelling, key in keys.items()}
+
+
+def site_id(name: str) -> str:
+    """The name of a site in folders and messages: letters, digits, ``.``, ``_`` and ``-``; different names stay different.
+
+    A name that is one already stays. Another becomes what is readable of it and 8 digits of its SHA-256; where people
+    read, its own name is shown.
+
+    Example:
+        >>> site_id("Leeds-2"), site_id("Köln")
+        ('Leeds-2', 'Koln-x430b4fc5')
+    """
+    text = canonical(name)
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
+        return text
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    readable = re.sub(r"[^A-Za-z0-9._]+", "-", plain).strip("-._")
+    return f"{readable or 'site'}-x{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _is_blank(character: str) -> bool:
+    return character.isspace() or unicodedata.category(character) in ("Cf", "Cc", "Zs")
+
+
+def _key(kind: Kind, text: str, renamed: Mapping[str, str], own: frozenset[str]) -> str:
+    if text in renamed:
+        return renamed[text]
+    return "" if text not in own and is_missing(text, kind) else text
+
+
+def _near(names: Sequence[str]) -> list[list[str]]:
+    """The groups of near names, in the order in which they occur."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(comparison_key(name), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _refuse_ambiguous(keys: Mapping[str, str], counts: Mapping[str, int], where: str, own: frozenset[str]) -> None:
+    for spelling, key in keys.items():
+        if key.casefold() in _PERHAPS_MISSING and key not in own:
+            raise DataError(
+                f"{where}: label {key!r} ({counts[spelling]} images) may be a class or a missing label; add --distinct "
+                f"label:{key} (distinct=['label:{key}']) if it is a class, or --merge label:{key}= "
+                f"(merge=['label:{key}=']) if it is missing"
+            )
+
+
+def _refusal(kind: Kind, near: Sequence[Sequence[str]], where: str) -> str:
+    pairs = ", ".join(" and ".join(map(repr, group[:2])) for group in near[:_SHOWN])
+    more = f" ({len(near)} such pairs, the first {_SHOWN} are named)" if len(near) > _SHOWN else ""
+    return (
+        f"{where}: is it one {kind} in two spellings: {pairs}{more}? If so, add --merge {kind} (merge=['{kind}']); if they "
+        f"are different, --distinct {kind} (distinct=['{kind}'])"
+    )
