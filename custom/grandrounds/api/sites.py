@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.console.output import notes
 from grandrounds.console.steps import reading_on
 from grandrounds.data.datasets.own_images import UNKNOWN_PATIENTS
+from grandrounds.data.datasets.settled import key_remarks
 from grandrounds.data.partition.files import read_partition
 from grandrounds.deployment.simulate import choose_sites
 
@@ -128,6 +129,7 @@ class Sites:
         """What must be known before the sites are used: unknown patients, sites without validation or test images."""
         content = self.description
         found = [UNKNOWN_PATIENTS] if content.get("patients") == "unknown" else []
+        found += key_remarks(content)
         for split, word in (("val", "validation"), ("test", "test")):
             without = [site for site in self.names if content and not content["sites"][site]["images"][split]]
             if without:

@@ -155,6 +155,22 @@ class SimulatedJobArguments(JobArguments):
             rich_help_panel=DATA_PANEL,
         ),
     ] = None
+    merge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND,...",
+            help="With --images: near names that are one: patient, label, site; or label:OLD=NEW, label:none=.",
+            rich_help_panel=DATA_PANEL,
+        ),
+    ] = None
+    distinct: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND,...",
+            help="With --images: near names that are different: patient, label, site; or label:none for one name.",
+            rich_help_panel=DATA_PANEL,
+        ),
+    ] = None
 
     def values(self) -> Values:
         """Those of the file, then those of the command line."""
@@ -180,8 +196,8 @@ class SimulatedJobArguments(JobArguments):
         from grandrounds.api.sites import Sites
         from grandrounds.errors import UsageError
 
-        if self.images is None and (self.patient_pattern or self.label_map):
-            raise UsageError("--patient-pattern and --label-map need --images")
+        if self.images is None and (self.patient_pattern or self.label_map or self.merge or self.distinct):
+            raise UsageError("--patient-pattern, --label-map, --merge and --distinct need --images")
         if self.images is not None:
             if self.sites_dir is not None:
                 raise UsageError("give either --images, or --sites-dir with a partition")
@@ -200,6 +216,8 @@ class SimulatedJobArguments(JobArguments):
             sites=self.sites,
             patient_pattern=self.patient_pattern or "",
             label_map=comma_separated(self.label_map),
+            merge=comma_separated(self.merge),
+            distinct=comma_separated(self.distinct),
             task=self.configured({}).value("problem", "task"),
             warn=False,
         )

@@ -16,7 +16,7 @@ from grandrounds.files import replacing
 
 ARGUMENTS = (
     "job", "preset", "rounds", "image_size", "backbone", "seed", "sites_dir", "sites", "images", "patient_pattern",
-    "label_map", "workspace", "engine", "threads", "workers", "wire",
+    "label_map", "merge", "distinct", "workspace", "engine", "threads", "workers", "wire",
 )  # fmt: skip
 """The arguments that a file may have, beside ``options``."""
 OPTIONS = "options"

@@ -105,7 +105,8 @@ def simulate(
 
 def _save(arguments: SimulatedJobArguments, more: dict[str, Any], path: Path) -> None:
     job = arguments.configured({} if arguments.images else arguments.chosen().problem).checked()
-    data = {name: getattr(arguments, name) for name in ("sites_dir", "sites", "images", "patient_pattern", "label_map")}
+    names = ("sites_dir", "sites", "images", "patient_pattern", "label_map", "merge", "distinct")
+    data = {name: getattr(arguments, name) for name in names}
     write_config(path, {"job": arguments.job, **data, **more}, job)
     say(results(), f"{path} is written; to run it: grandrounds simulate --config {shlex.quote(str(path))}")
 

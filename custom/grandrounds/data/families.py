@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
+from grandrounds.data.keys import KeyChoices
 from grandrounds.data.options import (
     DIVISION,
     MUTUAL_DIVISION,
@@ -173,6 +174,10 @@ class OwnImageOptions(MutualOptions):
     )
     label_map: Annotated[tuple[str, ...], "labels to replace, OLD=NEW,...; without NEW the images are left out"] = ()
     patient_pattern: Annotated[str, "regular expression over an image's name, its first group is the patient"] = ""
+    merge: Annotated[
+        tuple[str, ...], "near names that are one: patient, or label:Nevus=nevus; label:none= is missing"
+    ] = ()
+    distinct: Annotated[tuple[str, ...], "near names that are different: patient, or label:none for one name"] = ()
     splits: Annotated[Splits, "keep the images' own splits where there are some, or draw them"] = "keep"
     windows: Annotated[Windows, "CT slices: CENTRE:WIDTH,... of the channels in Hounsfield units"] = ()
     preprocess: Annotated[Preprocess, "crop, turn and pad mammograms, or retake images with a synthetic device"] = (
@@ -188,6 +193,12 @@ class OwnImageOptions(MutualOptions):
             raise ConfigurationError("windows are for CT and preprocess is for other images; leave one of them out")
         if self.label_map or self.scheme == "mdhfl":
             self.kind.require_exclusive("label_map or the scheme mdhfl", "leave them out")
+        _ = self.choices
+
+    @property
+    def choices(self) -> KeyChoices:
+        """What was said about near names."""
+        return KeyChoices(tuple(self.merge), tuple(self.distinct))
 
     @property
     def kind(self) -> Task:

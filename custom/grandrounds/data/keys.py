@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from grandrounds.errors import ConfigurationError, DataError
 
 KEY_RULE = 1
 """Version of the rule; two versions in one run would make two keys of one name."""
-Kind = Literal["label", "patient", "lesion", "site"]
+Kind = Literal["label", "patient", "lesion", "site", "source"]
 """Whose names they are: the column of a table."""
 
 _MISSING = frozenset(
@@ -214,10 +215,11 @@ def _near(names: Sequence[str]) -> list[list[str]]:
 def _refuse_ambiguous(keys: Mapping[str, str], counts: Mapping[str, int], where: str, own: frozenset[str]) -> None:
     for spelling, key in keys.items():
         if key.casefold() in _PERHAPS_MISSING and key not in own:
+            word = f"label:{key}"
             raise DataError(
                 f"{where}: label {key!r} ({counts[spelling]} images) may be a class or a missing label; add --distinct "
-                f"label:{key} (distinct=['label:{key}']) if it is a class, or --merge label:{key}= "
-                f"(merge=['label:{key}=']) if it is missing"
+                f"{shlex.quote(word)} (distinct={[word]}) if it is a class, or --merge {shlex.quote(word + '=')} "
+                f"(merge={[word + '=']}) if it is missing"
             )
 
 

@@ -138,6 +138,10 @@ class Task(ABC):
         """The cell of an image of which these names are true and no others."""
 
     @abstractmethod
+    def respelled(self, label: str, names: Mapping[str, str]) -> str:
+        """The cell with other spellings of its names, by the spellings that it has; an empty one takes the name out."""
+
+    @abstractmethod
     def require_label(self, label: str, classes: Sequence[str], where: str) -> None:
         """Check a cell that is not empty.
 

@@ -78,6 +78,22 @@ class MultiLabel(Task):
         """
         return SEPARATOR.join(names) or NO_FINDING
 
+    def respelled(self, label: str, names: Mapping[str, str]) -> str:
+        """The findings in their other spellings, each once; marks stay.
+
+        Example:
+            >>> MultiLabel().respelled("Mass|?effusion|mass", {"Mass": "mass"})
+            'mass|?effusion'
+        """
+        found = []
+        for part in label.split(SEPARATOR):
+            name = part.strip()
+            mark = UNKNOWN_MARK * name.startswith(UNKNOWN_MARK)
+            bare = name.removeprefix(mark)
+            key = names.get(bare, bare)
+            found += [f"{mark}{key}"] if key else []
+        return SEPARATOR.join(dict.fromkeys(found))
+
     def require_label(self, label: str, classes: Sequence[str], where: str) -> None:
         """Refuse a finding that is not in the vocabulary or is named twice, and ``none`` beside another."""
         for name in self.mentioned_in(label):

@@ -54,6 +54,10 @@ class SingleLabel(Task):
         (name,) = names
         return name
 
+    def respelled(self, label: str, names: Mapping[str, str]) -> str:
+        """The class in its other spelling."""
+        return names.get(label, label)
+
     def require_label(self, label: str, classes: Sequence[str], where: str) -> None:
         """Refuse a class outside the vocabulary."""
         require_known_label(label, classes, where)

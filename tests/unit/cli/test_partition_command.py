@@ -56,9 +56,11 @@ def test_a_manifest_without_a_column_is_one_line_with_file_and_column(run, pictu
     _one_line(result, f"{table}.*column 'label' is missing")
 
 
-def test_a_label_outside_the_vocabulary_is_one_line_with_file_and_line(run, pictures, tmp_path):
+def test_a_label_outside_the_vocabulary_is_one_line_with_file_and_image(run, pictures, tmp_path):
     result = run("partition", *pictures, "--out", tmp_path / "sites", "--classes", "nevus,melanom")
-    _one_line(result, "all.csv line 3, column label: 'melanoma' is not one of the classes.*did you mean 'melanom'")
+    _one_line(
+        result, "all.csv, image 'all/1.png', column label: 'melanoma' is not one of the classes.*did you mean 'melanom'"
+    )
 
 
 def test_a_patient_in_two_splits_is_one_line_with_both_lines(run, pictures, tmp_path):

@@ -59,11 +59,6 @@ class OwnImages:
     sites: tuple[str, ...]
     splits: bool
 
-    @property
-    def patients_known(self) -> bool:
-        """Whether every image has a patient or a lesion."""
-        return all(record.patient or record.lesion for record in self.records)
-
 
 def read_folder(root: Path, options: FolderOptions) -> OwnImages:
     """Read a folder or archive of images whose sub-folders are classes.
@@ -152,8 +147,6 @@ def _record(
     if flag not in LABELLED_FLAGS:
         raise DataError(f"{where}, column labelled: expected 0, 1, true or false, got {row['labelled']!r}")
     label = labels.get(row["label"], row["label"])
-    if label and options.classes:
-        options.kind.require_label(label, options.classes, f"{where}, column label")
     return Record(
         image=row["image"],
         label=label,
@@ -171,22 +164,6 @@ def _all_or_none(source: str, column: str, values: Sequence[str]) -> tuple[str, 
     if any(values) and not all(values):
         raise DataError(f"{source}: column {column} is empty in some rows; fill it in everywhere, or leave it out")
     return tuple(values) if any(values) else ()
-
-
-def site_name(text: str) -> str:
-    """A folder's or a column's name as the name of a site: letters, digits, ``.``, ``_`` and ``-``.
-
-    Raises:
-        DataError: if nothing of the name remains.
-
-    Example:
-        >>> site_name("St. Mary's, Leeds")
-        'St.-Mary-s-Leeds'
-    """
-    name = re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-._")
-    if not name:
-        raise DataError(f"{text!r} cannot be the name of a site; use letters and digits")
-    return name
 
 
 def _rows(path: Path) -> Sequence[Row]:
@@ -248,19 +225,23 @@ def _patients(root: Path, names: Sequence[str], options: FolderOptions) -> list[
     pattern = _pattern(options.patient_pattern)
     if pattern is not None:
         return [_match(pattern, name) for name in names]
-    dicom = root.is_dir() and all(name.lower().endswith(DICOM_SUFFIXES) for name in names)
-    if not options.patient_tag and not dicom:
-        return [""] * len(names)
+    dicom = {name for name in names if name.lower().endswith(DICOM_SUFFIXES)} if root.is_dir() else set()
+    if not options.patient_tag:
+        return [_header_patient(root / name, "PatientID") if name in dicom else "" for name in names]
     if not root.is_dir():
         raise ConfigurationError(
             f"{root}: patient_tag reads the headers of DICOM files in a folder; unpack the archive"
         )
-    keyword = options.patient_tag or "PatientID"
-    found = [read_header(root / name, (keyword,))[keyword] for name in names]
+    keyword = options.patient_tag
+    found = [_header_patient(root / name, keyword) for name in names]
     missing = next((name for name, patient in zip(names, found, strict=True) if not patient), None)
-    if missing and options.patient_tag:
+    if missing:
         raise DataError(f"{root / missing}: its DICOM header has no {keyword}; give another tag or a patient_pattern")
-    return [""] * len(names) if missing else found
+    return found
+
+
+def _header_patient(path: Path, keyword: str) -> str:
+    return read_header(path, (keyword,))[keyword]
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:

@@ -35,12 +35,12 @@ from grandrounds.data.datasets.own_images import (
     images_of_rows,
     read_folder,
     read_image_table,
-    site_name,
     vocabulary_of,
     with_drawn_splits,
 )
 from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
 from grandrounds.data.datasets.rsna_ich import ANY, RSNA_ICH_CLASSES, Progress, read_rsna_ich
+from grandrounds.data.datasets.settled import settled_images
 from grandrounds.data.families import (
     CtOptions,
     FolderOptions,
@@ -190,16 +190,17 @@ def _own_images(dataset: str, root: Path, options: OwnImageOptions) -> ReadDatas
         found = _of_plugin(dataset, root, options)
     if options.splits == "draw":
         found = with_drawn_splits(found)
+    found, facts = settled_images(found, options, str(getattr(options, "manifest", root)))
     windows = windows_from(options.windows, "windows") if options.windows else ()
     return ReadDataset(
         found.records,
         root,
         vocabulary_of(found.records, options.classes, options.kind),
-        {} if found.patients_known else {"patients": "unknown"},
+        facts,
         windows,
         options.preprocess,
         options.dataset_name,
-        tuple(map(site_name, found.sites)),
+        found.sites,
         found.splits,
         options.kind,
     )

@@ -47,7 +47,7 @@ def test_one_level_of_folders_is_the_classes(folder):
     rows, found = read(folder("nevus/a.png", "melanoma/b.png", "unlabelled/c.png"))
     assert rows == [("melanoma/b.png", "melanoma", "train", ""), ("nevus/a.png", "nevus", "train", ""),
                     ("unlabelled/c.png", "", "train", "")]  # fmt: skip
-    assert (found.sites, found.splits, found.patients_known) == ((), False, False)
+    assert (found.sites, found.splits) == ((), False)
 
 
 def test_two_levels_are_sites_and_classes_and_the_same_number_is_another_patient_elsewhere(folder):
@@ -55,7 +55,6 @@ def test_two_levels_are_sites_and_classes_and_the_same_number_is_another_patient
     rows, found = read(root, patient_pattern=r"/(P\d+)_")
     assert found.sites == ("Leeds", "Leeds", "York", "York")
     assert [patient for *_, patient in rows] == ["Leeds/P2", "Leeds/P1", "York/P1", "York/P1"]
-    assert found.patients_known
 
 
 def test_folders_of_splits_are_kept_wherever_they_are(folder):

@@ -1,0 +1,213 @@
+"""Images of one's own after their classes, sites, patients and lesions have got their keys, whichever reader read them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from grandrounds.data.datasets.own_images import OwnImages
+from grandrounds.data.families import OwnImageOptions
+from grandrounds.data.keys import KeyChoices, Kind, canonical, comparison_key, settle, site_id
+from grandrounds.data.manifest import Record, require_grouped
+from grandrounds.errors import DataError
+from grandrounds.protocol.task import Task
+
+JOINED = re.compile(r"\s*[;,|+/&\n]\s*")
+"""What people write between several findings of an image."""
+NAMED = 3
+"""Images or spellings that a remark names."""
+
+
+def settled_images(found: OwnImages, options: OwnImageOptions, source: str) -> tuple[OwnImages, dict[str, Any]]:
+    """Give every class, site, patient, lesion and source its key.
+
+    Args:
+        found: the images as they were read.
+        options: of the data set, with the choices about near names.
+        source: the table or folder, for errors.
+
+    Returns:
+        The images, and entries for ``partition.json``: what was respelled, what is missing, and the sites' own names.
+
+    Raises:
+        DataError: if names are near and nothing was said about them, a label may be missing or names several labels, a
+            site is missing in some rows only, or a patient or lesion turns out to be in two splits.
+        ConfigurationError: if a choice is about a name that does not occur.
+    """
+    settling = _Settling(source, options.choices)
+    sites = _sites(found.sites, settling)
+    labels = _labels([record.label for record in found.records], options, settling)
+    for record, label in zip(found.records, labels, strict=True):
+        if label and options.classes:
+            options.kind.require_label(label, options.classes, f"{source}, image {record.image!r}, column label")
+    patients = _patients(found, sites, settling)
+    lesions = settling.column("lesion", [record.lesion for record in found.records])
+    sources = settling.column("source", [record.source for record in found.records])
+    records = tuple(
+        replace(record, label=label, patient=patient, lesion=lesion, source=origin)
+        for record, label, patient, lesion, origin in zip(
+            found.records, labels, patients, lesions, sources, strict=True
+        )
+    )
+    if found.splits and options.splits == "keep":
+        require_grouped(records, source)
+    names = {site_id(site): site for site in sites}
+    if len(names) < len(set(sites)):
+        raise DataError(
+            f"{source}: two sites would have the same id; rename one of them in the folders or the column site"
+        )
+    facts = {**settling.facts(), **_site_names(names), **_unknown_patients(records)}
+    return replace(found, records=records, sites=tuple(site_id(site) for site in sites)), facts
+
+
+def key_remarks(description: Mapping[str, Any]) -> list[str]:
+    """What ``partition.json`` says about names that a person should know: what counts as missing, and what was merged."""
+    remarks = []
+    for kind, entry in description.get("keys", {}).items():
+        if not isinstance(entry, Mapping):
+            continue
+        if "missing_words" in entry:
+            remarks.append(
+                f"{entry['missing_words']} images have a word for a missing value (nan, null, ...) as {kind}"
+            )
+        changed = entry.get("respelled")
+        if isinstance(changed, int):
+            remarks.append(f"{changed} spellings of a {kind} are written as others, which stand for the same")
+        elif changed:
+            pairs = [f"{old!r} as {new!r}" for old, new in changed.items()]
+            remarks.append(f"a {kind} has another spelling: {', '.join(pairs[:NAMED])}{' ...' * (len(pairs) > NAMED)}")
+    if "without_patient" in description:
+        found = description["without_patient"]
+        first = ", ".join(found["first"])
+        remarks.append(f"{found['images']} images have no patient and count as patients of their own, first {first}")
+    return remarks
+
+
+class _Settling:
+    """Settles columns and remembers what has changed."""
+
+    def __init__(self, source: str, choices: KeyChoices) -> None:
+        self.source, self.choices = source, choices
+        self._changed: dict[str, dict[str, str]] = {}
+        self._missing: dict[str, int] = {}
+
+    def column(
+        self, kind: Kind, values: Sequence[str], scopes: Sequence[str] = (), words: Sequence[str] = ()
+    ) -> list[str]:
+        """The keys of a column; names of different scopes are different names."""
+        self.choices.require_used(kind, values)
+        scoped = scopes or [""] * len(values)
+        keys: dict[str, dict[str, str]] = {}
+        for scope in dict.fromkeys(scoped):
+            own = [value for value, one in zip(values, scoped, strict=True) if one == scope]
+            keys[scope] = settle(kind, own, f"{self.source}{f', site {scope}' * bool(scope)}", self.choices, words)
+        found = [keys[scope][value] for value, scope in zip(values, scoped, strict=True)]
+        self._remember(kind, values, found)
+        return found
+
+    def _remember(self, kind: Kind, values: Sequence[str], found: Sequence[str]) -> None:
+        pairs = list(zip(values, found, strict=True))
+        self._changed[kind] = {value: key for value, key in pairs if key and key != value}
+        self._missing[kind] = sum(1 for value, key in pairs if value and not key)
+
+    def facts(self) -> dict[str, Any]:
+        """What has changed; of patients and lesions only how many, because the description may be published."""
+        content: dict[str, Any] = {}
+        for kind, changed in self._changed.items():
+            entry: dict[str, Any] = {}
+            if changed:
+                entry["respelled"] = changed if kind in ("label", "site", "source") else len(changed)
+            if self._missing[kind]:
+                entry["missing_words"] = self._missing[kind]
+            content |= {kind: entry} if entry else {}
+        choices = {name: list(values) for name, values in vars(self.choices).items() if values}
+        return {"keys": {**content, **choices}} if content or choices else {}
+
+
+def _sites(sites: Sequence[str], settling: _Settling) -> tuple[str, ...]:
+    found = settling.column("site", sites)
+    missing = len(found) - sum(map(bool, found))
+    if 0 < missing < len(found):
+        word = next(given for given, site in zip(sites, found, strict=True) if not site)
+        raise DataError(
+            f"{settling.source}: {missing} images have no site ({word!r} is a missing value); fill it in, or add "
+            f"--distinct site:{word} (distinct=['site:{word}']) if a site is called so"
+        )
+    return tuple(found) if any(found) else ()
+
+
+def _labels(labels: Sequence[str], options: OwnImageOptions, settling: _Settling) -> list[str]:
+    task = options.kind
+    reserved = () if task.exclusive else (task.cell(()),)
+    words = (*options.classes, *reserved)
+    names = [name for label in labels for name in task.mentioned_in(label)]
+    keys = dict(zip(names, settling.column("label", names, words=words), strict=True))
+    known = list(dict.fromkeys((*filter(None, keys.values()), *words)))
+    _require_single_names(known, task, settling.choices, settling.source)
+    return [task.respelled(label, keys) for label in labels]
+
+
+def _require_single_names(names: Sequence[str], task: Task, choices: KeyChoices, source: str) -> None:
+    """Refuse a name that is made of others, as ``effusion;mass`` is."""
+    if choices.distinguishes_all("label"):
+        return
+    parts_of = {name: [part for part in map(canonical, JOINED.split(name)) if part] for name in names}
+    others = [comparison_key(name) for name in names]
+    if not task.exclusive:  # parts that several names share are findings, too
+        others += _shared(parts_of.values())
+    for name, parts in parts_of.items():
+        if (
+            len(parts) > 1
+            and name not in choices.names("label")
+            and {comparison_key(one) for one in parts} <= set(others)
+        ):
+            raise DataError(_joined(name, parts, task, source))
+
+
+def _shared(names: Iterable[Sequence[str]]) -> list[str]:
+    several = [{comparison_key(part) for part in parts} for parts in names if len(parts) > 1]
+    return [
+        part for number, parts in enumerate(several) for part in parts if any(part in one for one in several[:number])
+    ]
+
+
+def _joined(name: str, parts: Sequence[str], task: Task, source: str) -> str:
+    remedy = f"separate findings by '|' ({'|'.join(parts)})"
+    if task.exclusive:
+        remedy = f"where an image may have several, list it in a table, {remedy} and give task multi"
+    word = name if "," not in name else ""  # the command line separates entries by commas
+    option = f"label:{word}" if word else "label"
+    return (
+        f"{source}: {name!r} is made of {' and '.join(parts)}, which are {task.nouns} themselves; {remedy}, or add "
+        f"--distinct {shlex.quote(option)} (distinct={[option]}) if it is one {task.noun}"
+    )
+
+
+def _patients(found: OwnImages, sites: Sequence[str], settling: _Settling) -> list[str]:
+    """The keys of the patients; those of folders belong to their site, whose name they begin with."""
+    given = [record.patient for record in found.records]
+    local = bool(found.sites) and all(
+        patient.startswith(f"{site}/") for patient, site in zip(given, found.sites, strict=True) if patient
+    )
+    if not local:
+        return settling.column("patient", given)
+    names = [patient.removeprefix(f"{site}/") for patient, site in zip(given, found.sites, strict=True)]
+    keys = settling.column("patient", names, scopes=sites)
+    return [f"{site}/{key}" if key else "" for site, key in zip(sites, keys, strict=True)]
+
+
+def _site_names(names: Mapping[str, str]) -> dict[str, Any]:
+    own = {identity: name for identity, name in names.items() if identity != name}
+    return {"site_names": own} if own else {}
+
+
+def _unknown_patients(records: Sequence[Record]) -> dict[str, Any]:
+    without = [record.image for record in records if not record.patient and not record.lesion]
+    if not without:
+        return {}
+    if len(without) == len(records):
+        return {"patients": "unknown"}
+    return {"without_patient": {"images": len(without), "first": without[:NAMED]}}
