@@ -211,7 +211,9 @@ class ManifestOptions(OwnImageOptions):
     """Options of images that a table lists."""
 
     scheme: Annotated[str, f"{OWN_DIVISION}, or FedPerl's ten clients (fedperl)"] = "sites"
-    manifest: Annotated[Path, "CSV or Parquet file that lists the images"]
+    manifest: Annotated[Path, "table that lists the images: CSV with any separator, .xlsx or Parquet"]
+    columns: Annotated[tuple[str, ...], "headings of the table's columns, label=Diagnose,patient=Fall,..."] = ()
+    sheet: Annotated[str, "sheet of an .xlsx file that has several"] = ""
     splits: Annotated[Splits, "keep the splits of the column split where there are some, or draw them"] = "draw"
 
 

@@ -7,84 +7,28 @@ images. It holds no image, so it can be kept under version control with its SHA-
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grandrounds.data.tables import Columns, Row, open_table
 from grandrounds.errors import DataError
 from grandrounds.files import write_csv
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
-Row = tuple[int, dict[str, str]]
 
-
-def read_table(path: Path, required: Sequence[str], delimiter: str = ",") -> list[Row]:
-    """Read the rows of a separated UTF-8 file with a header; columns beside the ``required`` ones are read too.
-
-    Names and values lose the blanks around them; blank lines are skipped; a byte-order mark is accepted.
+def read_table(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[Row]:
+    """Read the rows of a table, see :func:`~grandrounds.data.tables.open_table`; further columns are read too.
 
     Returns:
         One pair per row: the number of its last line in the file (the header is line 1) and its values by column.
 
     Raises:
-        DataError: if the file cannot be read, is not UTF-8 or has no rows, if a column is missing or occurs twice, or if a
-            row has more or fewer values than the header; file and line are named.
+        DataError: if the file is no table, or a column is missing; file and line are named.
     """
-    reader = csv.reader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter, strict=True)
-    lines = _non_blank(reader, path)
-    first = next(lines, None)
-    if first is None:
-        raise DataError(f"{path} is empty; expected a header with the columns {', '.join(required)}")
-    columns = _check_header([name.strip() for name in first[1]], required, f"{path} line {first[0]}")
-    rows = [(line, _row(columns, values, f"{path} line {line}")) for line, values in lines]
-    if not rows:
-        raise DataError(f"{path} has a header but no rows; add one row per image")
-    return rows
-
-
-def _read_text(path: Path) -> str:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path} line {line} is not UTF-8; save the file with UTF-8 encoding") from error
-
-
-def _non_blank(reader: Iterator[list[str]], path: Path) -> Iterator[tuple[int, list[str]]]:
-    # csv counts lines on the reader object, which its type does not declare.
-    line = 0
-    try:
-        for values in reader:
-            line = int(getattr(reader, "line_num", line + 1))
-            if any(value.strip() for value in values):
-                yield line, values
-    except csv.Error as error:
-        raise DataError(f"{path} line {line + 1} is not valid CSV: {error}") from error
-
-
-def _check_header(columns: list[str], required: Sequence[str], where: str) -> list[str]:
-    for name in columns:
-        if columns.count(name) > 1:
-            raise DataError(f"{where}: column {name!r} occurs twice; keep one")
-    for name in required:
-        if name not in columns:
-            found = ", ".join(columns)
-            raise DataError(f"{where}: column {name!r} is missing; expected {', '.join(required)}, found {found}")
-    return columns
-
-
-def _row(columns: list[str], values: list[str], where: str) -> dict[str, str]:
-    if len(values) != len(columns):
-        raise DataError(f"{where} has {len(values)} values, expected {len(columns)} as in the header")
-    return {name: value.strip() for name, value in zip(columns, values, strict=True)}
+    return list(open_table(path, Columns(tuple(required), tuple(optional), published=True)).rows)
 
 
 SPLITS = ("train", "val", "test")
@@ -148,7 +92,7 @@ def read_manifest(path: Path | str, classes: Sequence[str] | None = None, task: 
             occurs twice, or a patient or lesion is in two splits; file, line and column are named.
     """
     path = Path(path)
-    rows = read_table(path, REQUIRED_COLUMNS)
+    rows = read_table(path, REQUIRED_COLUMNS, MANIFEST_COLUMNS[len(REQUIRED_COLUMNS) :])
     records = tuple(_record(row, f"{path} line {line}", classes, task) for line, row in rows)
     lines = [line for line, _ in rows]
     _require_distinct_images(records, str(path), lines)

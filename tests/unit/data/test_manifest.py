@@ -124,7 +124,6 @@ def test_a_failed_write_leaves_the_old_manifest_and_nothing_else(tmp_path):
         (HEADER, r"manifest\.csv has a header but no rows"),
         ("image,label,split\na,b,train\n", r"line 1: column 'patient' is missing; .* found image, label, split"),
         ("image,label,split,patient,label\na,b,train,p,b\n", r"line 1: column 'label' occurs twice"),
-        ("image;label;split;patient\na;b;train;p\n", r"column 'image' is missing; .* found image;label;split;patient"),
         (HEADER + "a.png,nevus,train,p\n,nevus,train,p\n", r"line 3, column image: the image's name is missing"),
         (HEADER + "a.png,nevus,dev,p\n", r"line 2, column split: expected one of train, val, test, got 'dev'"),
         (
@@ -137,7 +136,6 @@ def test_a_failed_write_leaves_the_old_manifest_and_nothing_else(tmp_path):
         (HEADER + "a.png,nevus,train\n", r"line 2 has 3 values, expected 4"),
         (HEADER + "a.png,nevus,train,p,x\n", r"line 2 has 5 values, expected 4"),
         (HEADER + 'a.png,"nevus"x,train,p\n', r"line 2 is not valid CSV"),
-        (HEADER + "a.png,nevus,train,p\nb\n".replace("b", "\udce9"), r"line 3 is not UTF-8"),
         (
             "image,label,split,patient,labelled\na.png,nevus,train,p,maybe\n",
             r"line 2, column labelled: expected 0, 1, true or false, got 'maybe'",

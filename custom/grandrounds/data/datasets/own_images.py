@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from grandrounds.data.families import FolderOptions, Layout, OwnImageOptions
+from grandrounds.data.families import FolderOptions, Layout, ManifestOptions, OwnImageOptions
 from grandrounds.data.images.decoding import DICOM_SUFFIXES
 from grandrounds.data.images.dicom import read_header
 from grandrounds.data.images.readers import open_images
@@ -22,11 +22,10 @@ from grandrounds.data.manifest import (
     MANIFEST_COLUMNS,
     SPLITS,
     Record,
-    Row,
     further_columns,
-    read_table,
     require_grouped,
 )
+from grandrounds.data.tables import Columns, open_table
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.task import Task
@@ -93,14 +92,16 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
     return OwnImages(tuple(records), tuple(sites) if any(sites) else (), any(split for _, split in places))
 
 
-def read_image_table(path: Path, options: OwnImageOptions) -> OwnImages:
+def read_image_table(options: ManifestOptions) -> OwnImages:
     """Read a table of images.
 
     Raises:
-        DataError: if it is no CSV or Parquet file, has no column ``image`` or ``label``, or a row is damaged; file, line and
-            column are named.
+        DataError: if it is no table, has no column ``image`` or ``label``, or a row is damaged; file, line and column are
+            named.
     """
-    return images_of_rows(str(path), _rows(path), options)
+    columns = Columns(("image", "label"), ("site", *MANIFEST_COLUMNS[2:]), options.columns, options.sheet)
+    table = open_table(options.manifest, columns)
+    return images_of_rows(table.source, table.rows, options)
 
 
 def images_of_rows(source: str, rows: Iterable[tuple[int, Mapping[str, str]]], options: OwnImageOptions) -> OwnImages:
@@ -164,26 +165,6 @@ def _all_or_none(source: str, column: str, values: Sequence[str]) -> tuple[str, 
     if any(values) and not all(values):
         raise DataError(f"{source}: column {column} is empty in some rows; fill it in everywhere, or leave it out")
     return tuple(values) if any(values) else ()
-
-
-def _rows(path: Path) -> Sequence[Row]:
-    if path.suffix.casefold() != ".parquet":
-        return read_table(path, ("image", "label"))
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{path}: Parquet needs pyarrow; install 'grandrounds[parquet]' or save as CSV"
-        ) from error
-    try:
-        content = parquet.read_table(path).to_pylist()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is no readable Parquet file: {' '.join(str(error).split())[:200]}") from error
-    for column in ("image", "label"):
-        if not content or column not in content[0]:
-            raise DataError(f"{path}: column {column!r} is missing, or there are no rows; expected image, label")
-    texts = ({name: "" if value is None else str(value) for name, value in row.items()} for row in content)
-    return list(enumerate(texts, start=1))
 
 
 def _without_split(folders: Sequence[str]) -> tuple[tuple[str, ...], str]:

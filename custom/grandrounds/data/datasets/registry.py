@@ -183,7 +183,7 @@ def _mammograms(dataset: str, root: Path, options: MammographyOptions, progress:
 
 def _own_images(dataset: str, root: Path, options: OwnImageOptions) -> ReadDataset:
     if isinstance(options, ManifestOptions):
-        found = read_image_table(options.manifest, options)
+        found = read_image_table(options)
     elif isinstance(options, FolderOptions):
         found = read_folder(root, options)
     else:

@@ -2,6 +2,7 @@
 
 import io
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -130,7 +131,7 @@ def test_a_table_needs_image_and_label_only_as_csv_and_as_parquet(tmp_path):
     pd.DataFrame(rows).to_csv(tmp_path / "all.csv", index=False)
     pd.DataFrame(rows).to_parquet(tmp_path / "all.parquet")
     options = ManifestOptions(manifest=tmp_path / "all.csv", patient_pattern="^([a-z]+)_")
-    found = [read_image_table(tmp_path / f"all.{suffix}", options) for suffix in ("csv", "parquet")]
+    found = [read_image_table(replace(options, manifest=tmp_path / f"all.{suffix}")) for suffix in ("csv", "parquet")]
     assert found[0] == found[1]
     assert [(one.label, one.patient, one.more) for one in found[0].records] == [
         ("x", "a", (("age", "40"),)), ("y", "a", (("age", "50"),)), ("", "b", (("age", "60"),)),
@@ -151,7 +152,7 @@ def test_a_damaged_table_is_named_by_line_and_column(tmp_path, text, message):
     path = tmp_path / "all.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=message):
-        read_image_table(path, ManifestOptions(manifest=path))
+        read_image_table(ManifestOptions(manifest=path))
 
 
 def test_a_partition_of_folders_keeps_sites_splits_and_patients(folder, tmp_path):

@@ -44,10 +44,9 @@ def read_inbreast(root: Path | str, birads_3: BiradsThree = "malignant") -> tupl
     """
     root = Path(root)
     table = find_table(root, (INBREAST_TABLE,), INBREAST_SOURCE)
-    header = table.read_bytes().partition(b"\n")[0]
     files = _files(root)
     found = []
-    for line, row in read_table(table, INBREAST_COLUMNS, ";" if b";" in header else ","):
+    for line, row in read_table(table, INBREAST_COLUMNS):
         where = f"{table} line {line}"
         if not row["File Name"]:
             continue

@@ -1,0 +1,417 @@
+"""Tables as people have them: CSV with any separator and encoding, .xlsx, Parquet and DataFrames, as rows of text.
+
+What a cell shows is data: a formula is never evaluated, and a name keeps its characters (``007`` stays ``007``). What was
+assumed about a file (separator, encoding, decimal commas) is part of the result, so that commands can say it.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import math
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from grandrounds.data.keys import canonical
+from grandrounds.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = tuple[int, dict[str, str]]
+"""The line of a row in its file, and its values by column."""
+
+SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+MAX_EXPANDED = 2**30
+"""Bytes of the parts of an .xlsx file, which is an archive."""
+
+_NUMBER = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?")
+_HINT = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "image": ("bild", "datei", "dateiname", "file", "filename", "image_id", "path", "pfad", "bilddatei", "picture"),
+    "label": ("diagnose", "diagnosis", "class", "klasse", "dx", "target", "befund", "finding", "findings"),
+    "patient": ("fall", "patient_id", "patientid", "patientennummer", "patient id", "case", "pid"),
+    "split": ("set", "partition"),
+}
+"""Usual headings; a refusal proposes them, nothing takes them by itself."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text with known columns.
+
+    Attributes:
+        source: the file, for errors.
+        rows: of all lines that are not blank; each has the required columns.
+        taken: what was assumed in reading them, one phrase each; empty for UTF-8 with commas.
+    """
+
+    source: str
+    rows: tuple[Row, ...]
+    taken: tuple[str, ...] = ()
+
+
+class _Raw(NamedTuple):
+    """A table before its headings are matched: lines with their cells, the heading first."""
+
+    lines: list[tuple[int, list[str]]]
+    taken: tuple[str, ...]
+    decimal_commas: bool
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns a table has.
+
+    Attributes:
+        required: must be there.
+        optional: are known by these names in any letter case; further ones keep their heading.
+        mapped: ``COLUMN=HEADING``, as on the command line.
+        sheet: of a workbook; may be empty where one sheet alone has the required columns.
+        published: whether the headings are fixed, so that no option maps them.
+    """
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    mapped: tuple[str, ...] = ()
+    sheet: str = ""
+    published: bool = False
+
+    def headings(self) -> dict[str, str]:
+        """Headings by the column that they are.
+
+        Raises:
+            ConfigurationError: if an entry is not ``COLUMN=HEADING`` with a known column.
+        """
+        found = {}
+        for entry in self.mapped:
+            column, equals, heading = (part.strip() for part in entry.partition("="))
+            if not equals or not heading or column not in (*self.required, *self.optional):
+                known = ", ".join((*self.required, *self.optional))
+                raise ConfigurationError(f"columns: expected COLUMN=HEADING with COLUMN one of {known}; got {entry!r}")
+            found[column] = heading
+        return found
+
+
+def open_table(path: Path, columns: Columns) -> Table:
+    """Read a table; what it is, is seen from its bytes.
+
+    Values lose the blanks around them; blank lines are skipped; headings match in any letter case.
+
+    Raises:
+        DataError: if it cannot be read, is empty, a column is missing or occurs twice, or a row has more or fewer values
+            than the heading; file, line and headings are named.
+        ConfigurationError: if a library is missing, or columns are mapped in a wrong way.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    if data.startswith(b"PAR1"):
+        raw = _parquet(data, path)
+    elif data.startswith(b"PK\3\4"):
+        raw = _workbook(data, path, columns)
+    elif data.startswith(b"\xd0\xcf\x11\xe0"):
+        raise DataError(
+            f"{path} is an old Excel file, or has a password; save it as .xlsx without one, or as CSV UTF-8"
+        )
+    elif path.suffix.casefold() == ".parquet":
+        raise DataError(f"{path} is no readable Parquet file: it does not begin as one")
+    else:
+        raw = _separated(data, path, columns)
+    return _table(str(path), raw, columns)
+
+
+def table_of_frame(frame: pd.DataFrame, columns: Columns) -> Table:
+    """A pandas DataFrame as rows of text; an index with a name is a column, and missing values are empty.
+
+    Raises:
+        DataError: as :func:`open_table`.
+    """
+    whole = frame.reset_index() if any(frame.index.names) else frame
+    lines = [[_cell(value) for value in row] for row in whole.itertuples(index=False, name=None)]
+    return _table(
+        "the DataFrame", _Raw(_numbered([[str(name) for name in whole.columns], *lines], 0), (), False), columns
+    )
+
+
+def _numbered(lines: Iterable[list[str]], first: int) -> list[tuple[int, list[str]]]:
+    return [(number, line) for number, line in enumerate(lines, first) if number == first or any(line)]
+
+
+def _separated(data: bytes, path: Path, columns: Columns) -> _Raw:
+    text, encoding = _decoded(data, path)
+    hint = _HINT.match(text)
+    start = hint.end() if hint else 0
+    separator = hint[1] if hint else _separator(text, columns)
+    reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
+    lines = list(_non_blank(reader, path, 1 if hint else 0))
+    taken = [f"separated by {SEPARATORS.get(separator, separator)}"] * (separator != ",")
+    return _Raw(lines, (*taken, *([encoding] if encoding else [])), separator != ",")
+
+
+def _decoded(data: bytes, path: Path) -> tuple[str, str]:
+    """The text, and its encoding where that is not UTF-8."""
+    even, odd = data[:400:2].count(0), data[1:400:2].count(0)
+    wide = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+    if not wide and max(even, odd) > len(data[:400]) // 5:
+        wide = "utf-16-be" if even > odd else "utf-16-le"
+    for encoding, name in ((wide, "encoded in UTF-16"), ("utf-8-sig", ""), ("cp1252", "encoded in Windows-1252")):
+        if not encoding or (wide and encoding != wide):
+            continue
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if "\0" not in text:
+            return text, name
+    raise DataError(
+        f"{path} is no text in UTF-8, UTF-16 or Windows-1252; save it with UTF-8 encoding (Excel: Save as > CSV UTF-8)"
+    )
+
+
+def _separator(text: str, columns: Columns) -> str:
+    """The separator by which the first line has most of the required columns, then most columns; else the comma."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    wanted = {heading.casefold() for heading in (*columns.required, *columns.optional, *columns.headings().values())}
+
+    def quality(separator: str) -> tuple[int, int]:
+        try:
+            cells = next(csv.reader([first], delimiter=separator))
+        except (csv.Error, StopIteration):
+            return 0, 0
+        return len({canonical(cell).casefold() for cell in cells} & wanted), len(cells)
+
+    return max(SEPARATORS, key=quality)
+
+
+def _non_blank(reader: Iterator[list[str]], path: Path, before: int) -> Iterator[tuple[int, list[str]]]:
+    # csv counts lines on the reader object, which its type does not declare.
+    line = before
+    try:
+        for values in reader:
+            line = before + int(getattr(reader, "line_num", line + 1))
+            if any(value.strip() for value in values):
+                yield line, values
+    except csv.Error as error:
+        raise DataError(f"{path} line {line + 1} is not valid CSV: {error}") from error
+
+
+def _parquet(data: bytes, path: Path) -> _Raw:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{path}: Parquet needs pyarrow; install it: pip install 'grandrounds[parquet]', or save the table as CSV"
+        ) from error
+    try:
+        content = parquet.read_table(io.BytesIO(data))
+        rows = content.to_pylist()
+    except Exception as error:  # a damaged file fails in many ways
+        raise DataError(f"{path} is no readable Parquet file: {' '.join(str(error).split())[:200]}") from error
+    names = list(content.column_names)
+    lines = [[_cell(row[name]) for name in names] for row in rows]
+    return _Raw(_numbered([names, *lines], 0), (), False)
+
+
+def _workbook(data: bytes, path: Path, columns: Columns) -> _Raw:
+    _require_small(data, path)
+    try:
+        import openpyxl
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{path}: .xlsx needs openpyxl; install it: pip install 'grandrounds[tables]', or save the table as CSV UTF-8"
+        ) from error
+    try:
+        shown = openpyxl.load_workbook(io.BytesIO(data), data_only=True)
+        written = openpyxl.load_workbook(io.BytesIO(data))
+    except Exception as error:  # a damaged file fails in many ways
+        raise DataError(f"{path} is no readable .xlsx file: {' '.join(str(error).split())[:200]}") from error
+    name = _sheet({sheet.title: _first_cells(sheet) for sheet in shown.worksheets}, path, columns)
+    sheet, formulas = shown[name], written[name]
+    lines = []
+    for seen, own in zip(sheet.iter_rows(), formulas.iter_rows(), strict=True):
+        cells = [_shown(one.value if one.value is not None else two.value, one.number_format)
+                 for one, two in zip(seen, own, strict=True)]  # fmt: skip
+        if any(cells):
+            lines.append((seen[0].row, cells))
+    _require_unmerged(sheet, lines[0][0] if lines else 1, path)
+    hidden = sum(bool(sheet.row_dimensions[line].hidden) for line, _ in lines)
+    taken = [f"sheet {name!r}"] * (len(shown.worksheets) > 1) + [f"{hidden} hidden rows are read too"] * (hidden > 0)
+    return _Raw(lines, tuple(taken), True)
+
+
+def _require_small(data: bytes, path: Path) -> None:
+    try:
+        parts = zipfile.ZipFile(io.BytesIO(data)).infolist()
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{path} is a damaged .xlsx file: {error}") from error
+    if not any(part.filename.startswith("xl/") for part in parts):
+        raise DataError(f"{path} is an archive, not a table; expected CSV, .xlsx or Parquet")
+    if sum(part.file_size for part in parts) > MAX_EXPANDED:
+        raise DataError(
+            f"{path} expands to more than {MAX_EXPANDED >> 20} MiB; save the sheet of the images as CSV UTF-8"
+        )
+
+
+def _first_cells(sheet: Any) -> list[str]:
+    rows = ([_shown(cell.value, cell.number_format) for cell in row] for row in sheet.iter_rows())
+    return next((cells for cells in rows if any(cells)), [])
+
+
+def _sheet(headings: Mapping[str, list[str]], path: Path, columns: Columns) -> str:
+    """The sheet that is asked for, else the only one with the required columns, else the first with any row."""
+    if columns.sheet:
+        if columns.sheet not in headings:
+            raise DataError(f"{path} has no sheet {columns.sheet!r}; it has {', '.join(headings)}")
+        return columns.sheet
+    mapped = columns.headings()
+    wanted = {mapped.get(name, name).casefold() for name in columns.required}
+    filled = [name for name, cells in headings.items() if cells]
+    fitting = [name for name in filled if wanted <= {canonical(cell).casefold() for cell in headings[name]}]
+    if len(fitting) > 1:
+        raise DataError(
+            f"{path}: the sheets {', '.join(fitting)} all list images; choose one by --sheet '{fitting[0]}', or put all "
+            "rows into one sheet"
+        )
+    return (fitting or filled or list(headings))[0]
+
+
+def _require_unmerged(sheet: Any, heading: int, path: Path) -> None:
+    for merged in sheet.merged_cells.ranges:
+        if merged.max_row > heading:
+            raise DataError(
+                f"{path}, cells {merged.coord} are merged, so only the first of their rows has the value; undo the merge "
+                "and fill in every row"
+            )
+
+
+def _shown(value: Any, number_format: str) -> str:
+    """A cell of a sheet; a number whose format is zeros has its leading zeros, as on the screen."""
+    text = _cell(value)
+    zeros = re.fullmatch("0+", number_format or "")
+    return text.zfill(len(number_format)) if zeros and text.isdecimal() else text
+
+
+def _cell(value: Any) -> str:
+    """A typed value as text: nothing for null and NaN, ``7`` for 7.0, dates as ISO 8601."""
+    if value is None or str(value) in ("<NA>", "NaT"):
+        return ""
+    if isinstance(value, datetime):
+        return value.date().isoformat() if value.time() == time() else value.isoformat(" ")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, float):  # also of numpy
+        if math.isnan(value):
+            return ""
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(float(value))
+    return str(value).strip()
+
+
+def _table(source: str, raw: _Raw, columns: Columns) -> Table:
+    if not raw.lines or not any(cell.strip() for cell in raw.lines[0][1]):
+        raise DataError(f"{source} is empty; expected a header with the columns {', '.join(columns.required)}")
+    (number, first), *lines = raw.lines
+    headings = [canonical(cell) for cell in first]
+    names = _names(headings, lines, columns, f"{source} line {number}" if number else source)
+    rows = [(line, _row(names, values, f"{source} line {line}")) for line, values in lines]
+    if not rows:
+        raise DataError(f"{source} has a header but no rows; add one row per image")
+    changed = _with_points(rows, (*columns.required, *columns.optional), raw.decimal_commas)
+    commas = [f"decimal commas in {', '.join(changed)}"] if changed else []
+    mapped = [f"{column} is {heading!r}" for column, heading in columns.headings().items()]
+    return Table(source, tuple(rows), (*raw.taken, *commas, *mapped))
+
+
+def _names(
+    headings: Sequence[str], lines: Sequence[tuple[int, list[str]]], columns: Columns, where: str
+) -> list[tuple[str, ...]]:
+    """The columns that each heading is: several if they are mapped to the same one; none without a heading."""
+    folded = [heading.casefold() for heading in headings]
+    mapped = columns.headings()
+    for column, heading in mapped.items():
+        if heading.casefold() not in folded:
+            near = difflib.get_close_matches(heading.casefold(), folded, n=1)
+            hint = f"; did you mean {column}={headings[folded.index(near[0])]}?" if near else ""
+            raise DataError(f"{where}: there is no column {heading!r} for {column}{hint} (found {', '.join(headings)})")
+    known = {name.casefold(): name for name in (*columns.required, *columns.optional)}
+    names = []
+    for heading, plain in zip(headings, folded, strict=True):
+        own = tuple(column for column, wanted in mapped.items() if wanted.casefold() == plain)
+        direct = known.get(plain, heading)
+        names.append(own or ((direct,) if heading and direct not in mapped else ()))
+    flat = [name for own in names for name in own]
+    for name in flat:
+        if flat.count(name) > 1:
+            raise DataError(f"{where}: column {name!r} occurs twice; keep one")
+    missing = [name for name in columns.required if name not in flat]
+    if missing:
+        raise DataError(_missing(missing, headings, lines, columns, where))
+    return names
+
+
+def _missing(
+    missing: Sequence[str],
+    headings: Sequence[str],
+    lines: Sequence[tuple[int, list[str]]],
+    columns: Columns,
+    where: str,
+) -> str:
+    """What to type where required columns are missing: the likeliest heading for each."""
+    mapped = columns.headings()
+    taken = {heading.casefold() for heading in mapped.values()} | {
+        heading.casefold() for heading in headings if heading.casefold() in columns.required
+    }
+    free = [heading for heading in headings if heading and heading.casefold() not in taken]
+    found = [*columns.mapped]
+    for name in missing:
+        usual = [one for one in free if one.casefold() in _WORDS.get(name, ())]
+        files = [one for one in free if name == "image" and _looks_like_files(one, headings, lines)]
+        if best := next(iter([*files, *usual, *free]), ""):
+            found.append(f"{name}={best}")
+            free.remove(best)
+    named = ", ".join(repr(name) for name in missing)
+    option = f"; if these are other names for them, add --columns '{','.join(found)}'" if found else ""
+    remedy = "; correct the heading" if columns.published else option
+    return f"{where}: column {named} is missing; expected {', '.join(columns.required)}, found {', '.join(headings)}{remedy}"
+
+
+def _looks_like_files(heading: str, headings: Sequence[str], lines: Sequence[tuple[int, list[str]]]) -> bool:
+    place = headings.index(heading)
+    shown = [values[place] for _, values in lines[:20] if place < len(values)]
+    return bool(shown) and all(re.search(r"\.[A-Za-z][A-Za-z0-9]{1,4}$", value.strip()) for value in shown)
+
+
+def _row(names: Sequence[tuple[str, ...]], values: Sequence[str], where: str) -> dict[str, str]:
+    filled = len(values) - next((n for n, value in enumerate(reversed(values)) if value.strip()), len(values))
+    if len(values) < len(names) or filled > len(names):
+        raise DataError(f"{where} has {len(values)} values, expected {len(names)} as in the header")
+    pairs = zip(names, values[: len(names)], strict=True)
+    return {name: value.strip() for own, value in pairs for name in own}
+
+
+def _with_points(rows: Sequence[Row], keys: Sequence[str], usual: bool) -> list[str]:
+    """Write the decimal commas of further columns as points; returns these columns.
+
+    In a file with commas between values, and with three digits after it, a comma may separate thousands.
+    """
+    changed = []
+    for name in rows[0][1]:
+        values = [row[name] for _, row in rows if row[name]]
+        with_comma = [value for value in values if "," in value]
+        if name in keys or not with_comma or not all(map(_NUMBER.fullmatch, values)):
+            continue
+        if not usual and any(len(value.partition(",")[2]) == 3 for value in with_comma):
+            continue
+        changed.append(name)
+        for _, row in rows:
+            row[name] = row[name].replace(",", ".")
+    return changed

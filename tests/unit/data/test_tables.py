@@ -1,0 +1,185 @@
+"""Tables of any separator, encoding and format have the same rows; what was assumed is said, what is missing is named."""
+
+import io
+import zipfile
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from grandrounds.data.tables import Columns, open_table, table_of_frame
+from grandrounds.errors import ConfigurationError, DataError
+
+OWN = Columns(("image", "label"), ("patient", "site"))
+ROWS = [["image", "label", "patient", "Größe"], ["ä.JPG", "bösartig", "007", "65,5"], ["b.JPG", "gut", "7", "64"]]
+
+
+def text(separator):
+    quoted = [[f'"{cell}"' if separator in cell else cell for cell in row] for row in ROWS]
+    return "\r\n".join(separator.join(row) for row in quoted) + "\r\n"
+
+
+def written(tmp_path, content, name="t.csv"):
+    path = tmp_path / name
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252"])
+def test_any_separator_and_encoding_give_the_same_rows(tmp_path, separator, encoding):
+    table = open_table(written(tmp_path, text(separator).encode(encoding)), OWN)
+    assert [row for _, row in table.rows] == [
+        {"image": "ä.JPG", "label": "bösartig", "patient": "007", "Größe": "65.5"},
+        {"image": "b.JPG", "label": "gut", "patient": "7", "Größe": "64"},
+    ]
+    assert any("separated by" in one for one in table.taken) == (separator != ",")
+    assert any("encoded in" in one for one in table.taken) == (not encoding.startswith("utf-8"))
+
+
+def test_lines_are_counted_as_an_editor_does_and_excels_hint_is_followed(tmp_path):
+    table = open_table(written(tmp_path, b'sep=;\r\nimage;label\r\n\r\n"a,b.png";x\r\n'), OWN)
+    assert table.rows == ((4, {"image": "a,b.png", "label": "x"}),)
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ('image,label,dose\na,x,"1,234"\n', "1,234"),
+        ('image,label,dose\na,x,"1,5"\n', "1.5"),
+        ("image;label;dose\na;x;1,234\n", "1.234"),
+        ("image;label;dose\na;x;1,2 mg\n", "1,2 mg"),
+    ],
+)
+def test_a_comma_that_may_separate_thousands_stays(tmp_path, content, wanted):
+    assert open_table(written(tmp_path, content.encode()), OWN).rows[0][1]["dose"] == wanted
+
+
+def test_a_comma_in_a_key_is_data(tmp_path):
+    table = open_table(written(tmp_path, b"image;label;patient\na;1,0;7,0\n"), OWN)
+    assert table.rows[0][1] == {"image": "a", "label": "1,0", "patient": "7,0"}
+
+
+def workbook(rows, formats=(), **sheets):
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in rows:
+        book.active.append(row)
+    for place, number_format in formats:
+        book.active[place].number_format = number_format
+    for title, more in sheets.items():
+        sheet = book.create_sheet(title)
+        for row in more:
+            sheet.append(row)
+    out = io.BytesIO()
+    book.save(out)
+    return out.getvalue()
+
+
+def test_a_workbook_shows_what_its_cells_show_and_evaluates_nothing(tmp_path):
+    rows = [
+        ["Image", "LABEL", "patient", "day", "age"],
+        [],
+        ["a.png", "=1+1", 7, date(2020, 5, 4), 65.5],
+        ["b.png", "x", 7.0],
+    ]
+    path = written(tmp_path, workbook(rows, [("C3", "000")]), "t.xlsx")
+    assert open_table(path, OWN).rows == (
+        (3, {"image": "a.png", "label": "=1+1", "patient": "007", "day": "2020-05-04", "age": "65.5"}),
+        (4, {"image": "b.png", "label": "x", "patient": "7", "day": "", "age": ""}),
+    )
+
+
+def test_the_sheet_with_the_columns_is_taken_and_two_of_them_are_asked_about(tmp_path):
+    own = [["image", "label"], ["a.png", "x"]]
+    path = written(tmp_path, workbook([["notes"], ["nothing"]], images=own), "t.xlsx")
+    table = open_table(path, OWN)
+    assert (table.rows[0][1], table.taken) == ({"image": "a.png", "label": "x"}, ("sheet 'images'",))
+    both = written(tmp_path, workbook(own, Leeds=[["image", "label"], ["b.png", "y"]]), "u.xlsx")
+    with pytest.raises(DataError, match="--sheet 'Sheet'"):
+        open_table(both, OWN)
+    chosen = Columns(OWN.required, OWN.optional, sheet="Leeds")
+    assert open_table(both, chosen).rows[0][1]["image"] == "b.png"
+
+
+def test_merged_cells_are_named(tmp_path):
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in (["image", "label"], ["a.png", "x"], ["b.png", None]):
+        book.active.append(row)
+    book.active.merge_cells("B2:B3")
+    book.save(tmp_path / "t.xlsx")
+    with pytest.raises(DataError, match="B2:B3"):
+        open_table(tmp_path / "t.xlsx", OWN)
+
+
+def test_frames_and_parquet_have_no_value_where_it_is_missing(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "image": ["a", "b"],
+            "label": pd.array(["x", pd.NA], dtype="string"),
+            "patient": [7.0, np.nan],
+            "age": [40, 50],
+        }
+    )
+    wanted = [
+        {"image": "a", "label": "x", "patient": "7", "age": "40"},
+        {"image": "b", "label": "", "patient": "", "age": "50"},
+    ]
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert [row for _, row in open_table(tmp_path / "t.parquet", OWN).rows] == wanted
+    assert [row for _, row in table_of_frame(frame.set_index("image"), OWN).rows] == wanted
+
+
+def test_headings_are_mapped_and_the_refusal_says_what_to_type(tmp_path):
+    path = written(tmp_path, "Diagnose;Fall;Bilddatei\nnävus;7;a.jpg\n".encode("cp1252"))
+    with pytest.raises(DataError, match="--columns 'image=Bilddatei,label=Diagnose'"):
+        open_table(path, OWN)
+    columns = Columns(OWN.required, OWN.optional, ("image=bilddatei", "label=DIAGNOSE", "patient=Fall"))
+    assert open_table(path, columns).rows[0][1] == {"label": "nävus", "patient": "7", "image": "a.jpg"}
+
+
+def test_one_column_may_be_two(tmp_path):
+    columns = Columns(OWN.required, OWN.optional, ("image=id", "patient=id"))
+    assert open_table(written(tmp_path, b"id,label\na,x\n"), columns).rows[0][1] == {
+        "image": "a", "patient": "a", "label": "x",
+    }  # fmt: skip
+
+
+def archive(**parts):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as found:
+        for name, content in parts.items():
+            found.writestr(name, content)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xd0\xcf\x11\xe0" + bytes(600), "old Excel file"),
+        (archive(a="x"), "is an archive, not a table"),
+        (b"PK\3\4 damaged", "damaged"),
+        (b"PAR1 damaged", "no readable Parquet file"),
+        (b"image,label\n\x81,x\n", "UTF-8"),
+        (b"\n\n", "is empty"),
+        (b"image,label\n", "no rows"),
+        (b"Image,image,label\na,b,c\n", "occurs twice"),
+    ],
+)
+def test_what_is_no_table_is_named(tmp_path, content, message):
+    with pytest.raises(DataError, match=f"t.csv.*{message}"):
+        open_table(written(tmp_path, content), OWN)
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "message"),
+    [
+        ("label", ConfigurationError, "COLUMN=HEADING"),
+        ("colour=x", ConfigurationError, "colour=x"),
+        ("label=Diagnos", DataError, "label=Diagnose"),
+    ],
+)
+def test_a_wrong_mapping_is_named(tmp_path, entry, error, message):
+    path = written(tmp_path, b"image,Diagnose\na,x\n")
+    with pytest.raises(error, match=message):
+        open_table(path, Columns(OWN.required, OWN.optional, (entry,)))
