@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grandrounds.errors import DataError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 ROW_SUM_TOLERANCE = 1e-4
@@ -35,7 +38,7 @@ def require_at_least(value: float, minimum: float, name: str) -> None:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
-def require_probabilities(probabilities: Tensor, name: str) -> None:
+def require_probabilities(probabilities: Tensor | NDArray[np.floating], name: str) -> None:
     """Check that every row is a distribution over classes.
 
     Args:
@@ -46,17 +49,16 @@ def require_probabilities(probabilities: Tensor, name: str) -> None:
         ValueError: if the shape is not two-dimensional, an entry is negative or not finite, or a row does not sum to
             one (within ``ROW_SUM_TOLERANCE``); the first offending row is named.
     """
-    import torch  # imported here because commands that only read results need no torch
-
-    if probabilities.dim() != 2:
+    if probabilities.ndim != 2:
         raise ValueError(f"{name} must have shape (samples, classes), got {tuple(probabilities.shape)}")
-    bad = ~torch.isfinite(probabilities).all(dim=1) | (probabilities < 0).any(dim=1)
+    # Written for tensors and arrays alike, because commands that only read results load no torch.
+    bad: Any = ~((probabilities >= 0) & (probabilities < math.inf)).all(1)
     if bad.any():
-        raise ValueError(f"row {int(bad.nonzero()[0])} of {name} has a negative or non-finite entry")
-    sums = probabilities.sum(dim=1)
-    wrong = (sums - 1).abs() > ROW_SUM_TOLERANCE
+        raise ValueError(f"row {list(bad).index(True)} of {name} has a negative or non-finite entry")
+    sums = probabilities.sum(1)
+    wrong: Any = abs(sums - 1) > ROW_SUM_TOLERANCE
     if wrong.any():
-        row = int(wrong.nonzero()[0])
+        row = list(wrong).index(True)
         raise ValueError(f"row {row} of {name} sums to {float(sums[row]):.6g}, expected 1")
 
 

@@ -1,5 +1,6 @@
 """Argument checks let pass what is right, and say what is wrong."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,6 +43,7 @@ def test_distributions_pass():
         ([[0.5, 0.5], [0.5, 0.5], [0.5, 0.4]], "row 2 of p sums to 0.9, expected 1"),
     ],
 )
-def test_rows_that_are_no_distribution_are_named(rows, message):
+@pytest.mark.parametrize("make", [torch.tensor, np.array])
+def test_rows_that_are_no_distribution_are_named(make, rows, message):
     with pytest.raises(ValueError, match=message):
-        require_probabilities(torch.tensor(rows), "p")
+        require_probabilities(make(rows), "p")

@@ -1,60 +1,57 @@
-"""Area under the ROC curve and average precision of one class against the others, for any weights of the samples.
+"""Area under the ROC curve and average precision of one class against the others.
 
-There is one computation: the plain area is that of unit weights, a bootstrap sample weighs each sample by how often it was
-drawn. In NumPy alone: sites score models with it after every round.
+There is one computation of the area: the plain one is that of unit weights, a bootstrap sample weighs each sample by how
+often it was drawn. In NumPy alone: sites score models with it after every round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-class Areas(NamedTuple):
-    """Areas of each weighting under the ROC curve and the precision-recall curve, shape ``(weightings,)``.
+def weighted_auroc(
+    positive: NDArray[np.bool_], scores: NDArray[np.floating], weights: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    r"""Area under the ROC curve for each weighting of the samples; ties count half, NaN where a side has no weight.
 
-    Ties count half in the first, the second is without interpolation; both are NaN where a side has no weight.
-    """
+    With :math:`w` the weights and :math:`Q(s)` that of the negative samples below the score :math:`s`, half of those at it:
 
-    auroc: NDArray[np.float64]
-    average_precision: NDArray[np.float64]
-
-
-def weighted_areas(positive: NDArray[np.bool_], scores: NDArray[np.floating], weights: NDArray[np.floating]) -> Areas:
-    r"""Areas for each weighting of the samples.
-
-    With :math:`p_u, q_u` the positive and negative weight at the distinct score :math:`u`:
-
-    .. math:: \mathrm{AUROC} = \frac{\sum_u p_u (\sum_{v < u} q_v + q_u / 2)}{P Q}, \qquad
-        \mathrm{AP} = \sum_u \frac{p_u}{P} \frac{\sum_{v \ge u} p_v}{\sum_{v \ge u} p_v + q_v}
+    .. math:: \mathrm{AUROC} = \frac{\sum_{i \in +} w_i \, Q(s_i)}{\sum_{i \in +} w_i \, \sum_{j \in -} w_j}
 
     Args:
         positive: which samples are positive, shape ``(n,)``.
         scores: higher is more positive, shape ``(n,)``.
         weights: not negative, shape ``(weightings, n)``.
+
+    Returns:
+        Shape ``(weightings,)``.
     """
-    if not len(scores):
-        return Areas(*np.full((2, len(weights)), np.nan))
-    order = np.argsort(scores, kind="stable")
-    rising = scores[order]
-    starts = np.flatnonzero(np.r_[True, rising[1:] > rising[:-1]])
-    sorted_weights = weights[:, order].astype(np.float64)
-    mask = positive[order]
-    of_positive = np.add.reduceat(sorted_weights * mask, starts, axis=1)
-    of_negative = np.add.reduceat(sorted_weights * ~mask, starts, axis=1)
-    below = np.cumsum(of_negative, axis=1)
-    positives, negatives = of_positive.sum(axis=1), below[:, -1]
-    taken = np.cumsum(of_positive[:, ::-1], axis=1)[:, ::-1]
-    called = taken + np.cumsum(of_negative[:, ::-1], axis=1)[:, ::-1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        auroc = (of_positive * (below - of_negative / 2)).sum(axis=1) / (positives * negatives)
-        precision = np.where(called > 0, taken / called, 0)
-        average = (of_positive * precision).sum(axis=1) / positives
-    undefined = (positives == 0) | (negatives == 0)
-    return Areas(np.where(undefined, np.nan, auroc), np.where(undefined, np.nan, average))
+    above, below = np.flatnonzero(positive), np.flatnonzero(~positive)
+    below = below[np.argsort(scores[below], kind="stable")]
+    of_positive = weights[:, above].astype(np.float64)
+    reached = np.cumsum(weights[:, below], axis=1, dtype=np.float64)
+    reached = np.concatenate([np.zeros((len(weights), 1)), reached], axis=1)
+    first, last = (np.searchsorted(scores[below], scores[above], side) for side in ("left", "right"))
+    pairs = (of_positive * (reached[:, first] + reached[:, last])).sum(axis=1) / 2
+    every = of_positive.sum(axis=1) * reached[:, -1]
+    areas = np.full(len(weights), np.nan)
+    np.divide(pairs, every, out=areas, where=every > 0)
+    return areas
+
+
+def average_precision(positive: NDArray[np.bool_], scores: NDArray[np.floating]) -> float:
+    """Mean over the positive samples of the precision at their score, without interpolation.
+
+    NaN without positive or without negative samples.
+    """
+    ours, others = np.sort(scores[positive]), np.sort(scores[~positive])
+    if not len(ours) or not len(others):
+        return float("nan")
+    taken, false = (len(side) - np.searchsorted(side, ours, "left") for side in (ours, others))
+    return float(np.mean(taken / (taken + false)))
 
 
 def auc(positive: NDArray[np.bool_], scores: NDArray[np.floating]) -> float:
@@ -66,7 +63,7 @@ def auc(positive: NDArray[np.bool_], scores: NDArray[np.floating]) -> float:
         >>> auc(np.array([True, False, False]), np.array([0.5, 0.5, 0.1]))
         0.75
     """
-    return float(weighted_areas(positive, scores, np.ones((1, len(scores)))).auroc[0])
+    return float(weighted_auroc(positive, scores, np.ones((1, len(scores))))[0])
 
 
 def macro_auc(

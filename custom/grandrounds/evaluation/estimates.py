@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.evaluation.auc import weighted_areas
+from grandrounds.evaluation.auc import average_precision, weighted_auroc
 from grandrounds.evaluation.bootstrap import RESAMPLES, Cases, resampled_confusions, resampled_weights
 from grandrounds.evaluation.counts import HIDDEN, SiteCounts
 from grandrounds.evaluation.intervals import (
@@ -267,7 +267,7 @@ def question_correlations(
 def _areas(cases: Cases, number: int, weights: NDArray[np.floating]) -> Array:
     if cases.probabilities is None:
         raise ValueError("an area needs probabilities, and only the predicted classes are known")
-    return weighted_areas(cases.labels == number, cases.probabilities[:, number], weights).auroc
+    return weighted_auroc(cases.labels == number, cases.probabilities[:, number], weights)
 
 
 def mean_over(
@@ -310,11 +310,10 @@ def auc_estimates(cases: Cases) -> list[dict[str, Score]]:
     """
     if cases.probabilities is None:
         raise ValueError("an area needs probabilities, and only the predicted classes are known")
-    once = np.ones((1, len(cases.labels)))
     found = []
     for number, behind in enumerate(np.minimum(cases.positives(), cases.negatives()).tolist()):
         positive, scores = cases.labels == number, cases.probabilities[:, number]
-        precision = float(weighted_areas(positive, scores, once).average_precision[0])
+        precision = average_precision(positive, scores)
         size = effective_size(positive[positive], cases.groups[positive])
         low, high = (float(end) if behind else math.nan for end in wilson(precision, size))
         found.append(

@@ -213,6 +213,23 @@ class EvalRecord:
         """Whether the images are known to be of one class, so that there is no area."""
         return len(self.tallies) == 1 and not self.hidden.any() and int(self.tallies[0].occurs.sum()) == 1
 
+    @property
+    def positives(self) -> list[int]:
+        """How many cases the sensitivity for each name of the vocabulary rests on; 0 where it is not known."""
+        if not self.tallies:
+            return [0] * len(self.names)
+        several = len(self.tallies) > 1
+        return [
+            0 if self._hiding_sites(question, row) == len(self.counts) > 0 else max(int(behind), 0)
+            for question, row in self.places
+            for rows in [self.tallies[question].positives]
+            for behind in [rows.min() if several else rows[row]]
+        ]
+
+    def _hiding_sites(self, question: int, row: int) -> int:
+        """How many sites hide a class."""
+        return sum(bool(one.hidden[question, row]) for one in self.counts)
+
     def best(self, name: str) -> Score:
         """The score over all classes, else that over the classes that are shown, with its part, else the reason."""
         found = self.score(name)
@@ -234,8 +251,8 @@ class EvalRecord:
                 for name, one in found.items()
             }
             found["balanced_accuracy"] = self._of_questions[question]["balanced_accuracy"]
-        hiding = sum(bool(one.hidden[question, row]) for one in self.counts)
-        if hiding == len(self.counts) and hiding:
+        hiding = self._hiding_sites(question, row)
+        if hiding == len(self.counts) > 0:
             return {name: no_score("of few cases and hidden") for name in found}
         if hiding:
             part = f"{len(self.counts) - hiding} of {len(self.counts)} sites"

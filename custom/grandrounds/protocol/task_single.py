@@ -243,14 +243,12 @@ class SingleLabel(Task):
             >>> SingleLabel().questions(np.array([1, -1]), np.array([[0.4, 0.6], [0.9, 0.1]]))[0].rows
             array([0])
         """
-        import torch
-
         if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1]:
             raise ValueError(
                 "expected labels (images,) and probabilities (images, classes), "
                 f"got {labels.shape} and {probabilities.shape}"
             )
-        require_probabilities(torch.as_tensor(probabilities), "probabilities")
+        require_probabilities(probabilities, "probabilities")
         rows, known = self.entries(labels)
         inside = probabilities[rows]
         scored = tuple(range(probabilities.shape[1]))

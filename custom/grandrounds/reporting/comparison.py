@@ -17,7 +17,6 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.bootstrap import RESAMPLES, Cases, joined, resampled_confusions
 from grandrounds.evaluation.comparisons import MIN_SEEDS, Difference, difference_of_cases, holm, paired_by_seed
 from grandrounds.evaluation.metrics import confusion_scores
-from grandrounds.evaluation.record import pooled
 from grandrounds.evaluation.score import Score
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.run import Run
@@ -180,9 +179,8 @@ def _values(pair: tuple[Run, Run], headlines: Mapping[str, Score | None], metric
     Without predictions it is that of the runs' own reports; None where the two are over different parts of the classes.
     """
     ours, theirs = (run.tests.questions for run in pair)
-    sites = natural_sorted(site for site in ours if site in theirs)
-    if sites:
-        found = [pooled([run.tests.sites[site] for site in sites]).score(metric) for run in pair]
+    if sites := ours.keys() & theirs.keys():
+        found = [run.tests.at(sites).score(metric) for run in pair]
     else:
         found = [] if ours or theirs else [one for run in pair if (one := headlines[run.name])]
     alike = len(found) == 2 and all(one.known for one in found) and found[0].of == found[1].of

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.suppression import MIN_SHOWN
 from grandrounds.evaluation.curves import SiteCurves
 from grandrounds.evaluation.history import Event, RunHistory
-from grandrounds.evaluation.record import EvalRecord
+from grandrounds.evaluation.record import EvalRecord, pooled
 from grandrounds.federation.server.record import Traffic, traffic
+from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.tasks import task_of
 
 if TYPE_CHECKING:
@@ -139,6 +141,16 @@ class Tests:
     validation: Mapping[str, Sequence[Cases]] = field(default_factory=dict)
     curves: Mapping[str, SiteCurves] = field(default_factory=dict)
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @cached_property
+    def _pooled(self) -> EvalRecord:
+        return pooled([self.sites[site] for site in natural_sorted(self.sites)])
+
+    def at(self, sites: Collection[str]) -> EvalRecord:
+        """The record of some sites together; that of all keeps the scores that have been computed of it."""
+        if set(sites) == set(self.sites):
+            return self._pooled
+        return pooled([self.sites[site] for site in natural_sorted(sites)])
 
     @property
     def questions(self) -> dict[str, tuple[Cases, ...]]:

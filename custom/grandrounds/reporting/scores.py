@@ -15,8 +15,6 @@ from grandrounds.evaluation.score import CHANCE, Score, ScoreSheet, named
 from grandrounds.reporting.run import Run
 
 ALWAYS_AT_SITES = "always"
-POSITIVES = "sensitivity"
-"""The score that rests on the cases of a class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,13 +113,9 @@ def _disclosed(records: Mapping[str, EvalRecord], minimum: int, hidden: Sequence
     """
     behind = {name: one.images if one.cases is None else one.cases for name, one in records.items()}
     totals = shown_counts(behind, minimum)
-    counts = np.array([_positives(record) for record in records.values()], np.int64)
+    counts = np.array([record.positives for record in records.values()], np.int64)
     classes = suppressed(counts, minimum) | np.array(hidden or [False] * counts.shape[1])
     return {
         name: replace(record.without(hides), minimum=minimum, masked=totals[name] is None)
         for (name, record), hides in zip(records.items(), classes.tolist(), strict=True)
     }
-
-
-def _positives(record: EvalRecord) -> list[int]:
-    return [max(found[POSITIVES].cases or 0, 0) if POSITIVES in found else 0 for found in record.classes]

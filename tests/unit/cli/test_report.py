@@ -1,8 +1,6 @@
 """``grandrounds report`` and ``grandrounds export`` from a run to files, and what they refuse."""
 
 import json
-import subprocess
-import sys
 from math import nan
 
 import pytest
@@ -64,22 +62,6 @@ def test_the_score_of_all_images_comes_before_the_mean_over_sites():
         "Balanced accuracy: all sites' test images together 0.50 [0.25, 0.75]; mean over sites 0.62; chance 0.25."
     )
     assert score_sentence(RunScores(), "balanced_accuracy") == "Balanced accuracy: no test, or too few test cases."
-
-
-def test_a_report_needs_neither_torch_nor_flare():
-    """They take longer to import than a report of two small runs takes to write."""
-    modules = (
-        "cli",
-        "reporting.external.result",
-        "reporting.model",
-        "reporting.page",
-        "reporting.runs",
-        "commands.figures",
-        "api.reports",
-    )
-    code = f"import sys; {'; '.join(f'import grandrounds.{name}' for name in modules)}; print(*sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "nvflare", "sklearn", "scipy", "pandas"} & set(found.stdout.split())
 
 
 def test_single_cases_are_shown_only_where_the_images_are_and_in_no_report(run, trained, tmp_path):

@@ -4,31 +4,35 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from grandrounds.evaluation.auc import auc, macro_auc, weighted_areas
+from grandrounds.evaluation.auc import auc, average_precision, macro_auc, weighted_auroc
 from grandrounds.evaluation.bootstrap import cases_from_confusion, cases_of
 from grandrounds.evaluation.estimates import auc_estimates
 from grandrounds.seeding import numpy_generator
 
 
-def test_weighted_areas_are_scikit_learns_with_ties_and_zero_weights():
+def test_areas_are_scikit_learns_with_ties_and_zero_weights():
     generator = numpy_generator("areas")
     positive = generator.random(40) < 0.4
     scores = generator.integers(0, 8, 40) / 8  # many ties
     weights = generator.integers(0, 4, (20, 40)).astype(float)
-    found = weighted_areas(positive, scores, weights)
+    found = weighted_auroc(positive, scores, weights)
     for row in range(20):
         repeated = np.repeat(np.arange(40), weights[row].astype(int))
-        assert found.auroc[row] == pytest.approx(roc_auc_score(positive[repeated], scores[repeated]))
-        assert found.average_precision[row] == pytest.approx(
-            average_precision_score(positive[repeated], scores[repeated])
-        )
+        assert found[row] == pytest.approx(roc_auc_score(positive[repeated], scores[repeated]))
+        precision = average_precision(positive[repeated], scores[repeated])
+        assert precision == pytest.approx(average_precision_score(positive[repeated], scores[repeated]))
 
 
 def test_one_side_without_weight_has_no_area():
-    found = weighted_areas(np.array([True, False]), np.array([0.2, 0.7]), np.array([[1.0, 0.0], [0.0, 1.0], [1, 1]]))
-    assert np.isnan(found.auroc[:2]).all()
-    assert np.isnan(found.average_precision[:2]).all()
-    assert found.auroc[2] == 0
+    found = weighted_auroc(np.array([True, False]), np.array([0.2, 0.7]), np.array([[1.0, 0.0], [0.0, 1.0], [1, 1]]))
+    assert np.isnan(found[:2]).all()
+    assert found[2] == 0
+
+
+@pytest.mark.parametrize("positive", [[True, True], [False, False], []])
+def test_without_both_sides_there_is_neither_area_nor_precision(positive):
+    sides, scores = np.array(positive, np.bool_), np.arange(len(positive), dtype=float)
+    assert np.isnan([auc(sides, scores), average_precision(sides, scores)]).all()
 
 
 def test_estimates_rest_on_the_rarer_side_and_contain_the_value():
@@ -57,11 +61,8 @@ def test_counts_alone_have_no_areas():
         auc_estimates(cases_from_confusion(np.eye(2, dtype=np.int64)))
 
 
-def test_the_plain_area_is_that_of_unit_weights():
-    positive, scores = np.array([True, False, True, False]), np.array([0.9, 0.9, 0.4, 0.1])
-    assert auc(positive, scores) == weighted_areas(positive, scores, np.ones((1, 4))).auroc[0] == 0.625
-    assert np.isnan(auc(np.array([True, True]), np.array([0.1, 0.9])))
-    assert np.isnan(auc(np.zeros(0, np.bool_), np.zeros(0)))
+def test_the_plain_area_counts_ties_half():
+    assert auc(np.array([True, False, True, False]), np.array([0.9, 0.9, 0.4, 0.1])) == 0.625
 
 
 def test_the_macro_area_is_the_mean_over_the_classes_with_both_sides():

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -212,3 +214,16 @@ def test_text_is_escaped_and_figures_are_not(run):
     assert "<h1>a &amp; b</h1>" in page
     assert 'src="data:image/svg+xml;base64,AAAA" alt="a &#34;quoted&#34; &lt;alt&gt;" style="width:461px"' in page
     assert "<figcaption>x &lt; y</figcaption>" in page
+
+
+def test_a_report_needs_neither_torch_nor_flare(make_run, tmp_path):
+    """They take longer to import than a report of two small runs takes to write."""
+    code = f"""
+import atexit, sys, grandrounds.cli
+sys.argv = {["grandrounds", "report", str(make_run()), "--out", str(tmp_path / "report")]}
+atexit.register(lambda: print(*sys.modules))
+grandrounds.cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "nvflare", "sklearn", "scipy", "pandas"} & set(done.stdout.split())
+    assert (tmp_path / "report" / "report.html").exists()
