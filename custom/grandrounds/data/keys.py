@@ -20,6 +20,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from grandrounds.errors import ConfigurationError, DataError
@@ -47,6 +48,8 @@ def canonical(text: str) -> str:
         >>> canonical("\ufeff na\u0308vus\u00a0")
         'nävus'
     """
+    if text.isascii() and text.isprintable():
+        return text.strip()
     composed = unicodedata.normalize("NFC", text)
     inside = [place for place, character in enumerate(composed) if not _is_blank(character)]
     return composed[inside[0] : inside[-1] + 1] if inside else ""
@@ -132,6 +135,27 @@ class KeyChoices:
 
 
 NO_CHOICES = KeyChoices()
+NO_WORDS: Mapping[str, str] = MappingProxyType({})
+
+
+def key_of(kind: Kind, name: str, choices: KeyChoices = NO_CHOICES, words: Mapping[str, str] = NO_WORDS) -> str:
+    """The key of one name, whatever other names there are; empty for a missing value.
+
+    Args:
+        kind: whose name it is.
+        name: as it is written.
+        choices: what was said about single names.
+        words: names that are right as they are, by their canonical text.
+
+    Example:
+        >>> key_of("patient", " N/A "), key_of("label", "NA", words={"NA": "NA"})
+        ('', 'NA')
+    """
+    text = canonical(name)
+    text = choices.renamed(kind).get(text, text)
+    if text in words:
+        return words[text]
+    return "" if text not in choices.names(kind) and is_missing(text, kind) else text
 
 
 def settle(
@@ -140,6 +164,7 @@ def settle(
     where: str,
     choices: KeyChoices = NO_CHOICES,
     words: Sequence[str] = (),
+    in_file: bool = False,
 ) -> dict[str, str]:
     """The key of each spelling that occurs; empty for a missing value.
 
@@ -149,6 +174,7 @@ def settle(
         where: file, for errors.
         choices: what was said about near names.
         words: names that are right as they are, those of a given vocabulary.
+        in_file: whether choices are entries of a site's ``grandrounds.json``, and not options of a command; for errors.
 
     Raises:
         DataError: if names are near, or a label may be a missing value, and nothing was said about it; at most three pairs
@@ -159,11 +185,10 @@ def settle(
         {'7': '7', '007': '7', 'nan': ''}
     """
     counts = Counter(names)
-    own = choices.names(kind) | set(words)
-    renamed = choices.renamed(kind)
-    keys = {spelling: _key(kind, canonical(spelling), renamed, own) for spelling in counts}
+    right = {canonical(word): word for word in words}
+    keys = {spelling: key_of(kind, spelling, choices, right) for spelling in counts}
     if kind == "label":
-        _refuse_ambiguous(keys, counts, where, own)
+        _refuse_ambiguous(keys, counts, where, choices.names(kind) | set(words))
     if choices.distinguishes_all(kind):
         return keys
     often: Counter[str] = Counter(dict.fromkeys(words, 0))
@@ -171,7 +196,7 @@ def settle(
         often[key] += counts[spelling] * (key != "")
     near = _near([key for key in often if key and key not in choices.names(kind)])
     if near and not choices.merges_all(kind):
-        raise DataError(_refusal(kind, near, where))
+        raise DataError(_refusal(kind, near, where, in_file))
     kept = {key: max(group, key=lambda one: (one in words, often[one])) for group in near for key in group}
     return {spelling: kept.get(key, key) for spelling, key in keys.items()}
 
@@ -198,12 +223,6 @@ def _is_blank(character: str) -> bool:
     return character.isspace() or unicodedata.category(character) in ("Cf", "Cc", "Zs")
 
 
-def _key(kind: Kind, text: str, renamed: Mapping[str, str], own: frozenset[str]) -> str:
-    if text in renamed:
-        return renamed[text]
-    return "" if text not in own and is_missing(text, kind) else text
-
-
 def _near(names: Sequence[str]) -> list[list[str]]:
     """The groups of near names, in the order in which they occur."""
     groups: dict[str, list[str]] = {}
@@ -223,10 +242,12 @@ def _refuse_ambiguous(keys: Mapping[str, str], counts: Mapping[str, int], where:
             )
 
 
-def _refusal(kind: Kind, near: Sequence[Sequence[str]], where: str) -> str:
+def _refusal(kind: Kind, near: Sequence[Sequence[str]], where: str, in_file: bool) -> str:
     pairs = ", ".join(" and ".join(map(repr, group[:2])) for group in near[:_SHOWN])
     more = f" ({len(near)} such pairs, the first {_SHOWN} are named)" if len(near) > _SHOWN else ""
-    return (
-        f"{where}: is it one {kind} in two spellings: {pairs}{more}? If so, add --merge {kind} (merge=['{kind}']); if they "
-        f"are different, --distinct {kind} (distinct=['{kind}'])"
-    )
+    merge, distinct = (f"--{option} {kind} ({option}=['{kind}'])" for option in ("merge", "distinct"))
+    if in_file:
+        merge, distinct = (f'"{option}": ["{kind}"]' for option in ("merge", "distinct"))
+        merge += " to the data set's entry in grandrounds.json"
+    question = f"is it one {kind} in two spellings: {pairs}{more}?"
+    return f"{where}: {question} If so, add {merge}; if they are different, add {distinct}"

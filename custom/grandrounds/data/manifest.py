@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grandrounds.data.keys import NO_CHOICES, KeyChoices, canonical, key_of, settle
 from grandrounds.data.tables import Columns, Row, open_table
 from grandrounds.errors import DataError
 from grandrounds.files import write_csv
@@ -82,18 +83,29 @@ class Manifest:
     path: Path | None = None
 
 
-def read_manifest(path: Path | str, classes: Sequence[str] | None = None, task: Task = SINGLE) -> Manifest:
-    """Read and check a manifest; without ``classes``, the vocabulary, any label is accepted.
+def read_manifest(
+    path: Path | str,
+    classes: Sequence[str] | None = None,
+    task: Task = SINGLE,
+    choices: KeyChoices | None = None,
+) -> Manifest:
+    """Read and check a manifest; names are their keys (:mod:`~grandrounds.data.keys`).
 
-    What a label may be is the task's.
+    Args:
+        path: of the file.
+        classes: the vocabulary; without it any label is accepted.
+        task: what a label is.
+        choices: what the site says about near patients and lesions; None where these have been looked at.
 
     Raises:
         DataError: if the file is not a readable table, or a row has no image, an unknown split, label or flag, an image
-            occurs twice, or a patient or lesion is in two splits; file, line and column are named.
+            occurs twice, or a patient or lesion is in two splits; file, line and column are named. Also if ``choices`` are
+            given and say nothing about patients or lesions that are near.
     """
     path = Path(path)
     rows = read_table(path, REQUIRED_COLUMNS, MANIFEST_COLUMNS[len(REQUIRED_COLUMNS) :])
-    records = tuple(_record(row, f"{path} line {line}", classes, task) for line, row in rows)
+    keys = _keys(path, [row for _, row in rows], classes, task, choices)
+    records = tuple(_record(row, f"{path} line {line}", classes, task, keys) for line, row in rows)
     lines = [line for line, _ in rows]
     _require_distinct_images(records, str(path), lines)
     require_grouped(records, str(path), lines)
@@ -163,12 +175,40 @@ def require_grouped(records: Sequence[Record], where: str, lines: Sequence[int] 
                 )
 
 
-def _record(row: Mapping[str, str], where: str, classes: Sequence[str] | None, task: Task) -> Record:
+def _keys(
+    path: Path,
+    rows: Sequence[Mapping[str, str]],
+    classes: Sequence[str] | None,
+    task: Task,
+    choices: KeyChoices | None,
+) -> dict[str, dict[str, str]]:
+    """The key of each name, by column."""
+    stated = choices or NO_CHOICES
+    words = {canonical(name): name for name in classes or ()}
+    labels = {name for row in rows for name in task.mentioned_in(row["label"])}
+    keys = {"label": {name: key_of("label", name, stated, words) for name in labels}}
+    keys["source"] = {name: key_of("source", name) for name in {row.get("source", "") for row in rows}}
+    for kind in ("patient", "lesion"):
+        names = [row.get(kind, "") for row in rows]
+        if choices is None:
+            keys[kind] = {name: key_of(kind, name) for name in set(names)}
+        else:
+            keys[kind] = settle(kind, names, str(path), choices, in_file=True)
+    return keys
+
+
+def _record(
+    row: Mapping[str, str],
+    where: str,
+    classes: Sequence[str] | None,
+    task: Task,
+    keys: Mapping[str, Mapping[str, str]],
+) -> Record:
     if not row["image"]:
         raise DataError(f"{where}, column image: the image's name is missing")
     if row["split"] not in SPLITS:
         raise DataError(f"{where}, column split: expected one of {', '.join(SPLITS)}, got {row['split']!r}")
-    label = row["label"]
+    label = task.respelled(row["label"], keys["label"])
     if label and classes is not None:
         task.require_label(label, classes, f"{where}, column label")
     flag = row.get("labelled", "").lower()
@@ -178,9 +218,9 @@ def _record(row: Mapping[str, str], where: str, classes: Sequence[str] | None, t
         image=row["image"],
         label=label,
         split=row["split"],
-        patient=row["patient"],
-        lesion=row.get("lesion", ""),
-        source=row.get("source", ""),
+        patient=keys["patient"][row["patient"]],
+        lesion=keys["lesion"][row.get("lesion", "")],
+        source=keys["source"][row.get("source", "")],
         labelled=LABELLED_FLAGS[flag],
         more=further_columns(row, MANIFEST_COLUMNS),
     )

@@ -7,7 +7,10 @@ Jobs name a data set and never a path; the site's ``grandrounds.json`` defines t
 For CT slices in DICOM files, ``"windows": [[40, 80], [80, 200], [40, 380]]`` sets centre and width of each channel in
 Hounsfield units. ``"preprocess": "mammogram"`` crops mammograms to the breast, turns them to one side and pads them
 (:mod:`~grandrounds.data.images.mammogram`); ``"device-1"`` to ``"device-4"`` retake images with a synthetic device
-(:mod:`~grandrounds.data.images.devices`). ``"privacy": {"min_support": 10}`` beside ``datasets`` sets the minimum
+(:mod:`~grandrounds.data.images.devices`). ``"distinct": ["patient"]`` says that patients with near names are different,
+and ``"merge": ["patient"]`` that they are one (:mod:`~grandrounds.data.keys`).
+
+``"privacy": {"min_support": 10}`` beside ``datasets`` sets the minimum
 number of patients behind any value of a class that leaves the site; no job can lower it. Where a method lets sites have
 their own models, ``"models": {"skin": {"backbone": "resnet10", "weights": "own.pt", "intensities": "scaled"}}``
 chooses one.
@@ -26,6 +29,7 @@ from numpy.typing import NDArray
 from grandrounds.data.families import Preprocess
 from grandrounds.data.images.cache import OriginalShape, Quarantined, open_cache
 from grandrounds.data.images.dicom import Window, windows_from
+from grandrounds.data.keys import NO_CHOICES, KeyChoices
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object, require_object
@@ -38,6 +42,7 @@ CONFIG_NAME = "grandrounds.json"
 SITE_PLACEHOLDER = "{site}"
 UNKNOWN_LABEL = -1
 STATISTICS_NORMS = ("batch", "group")
+CHOICE_KEYS = ("merge", "distinct")
 MODEL_KEYS = ("backbone", "dropout", "head", "intensities", "norm", "weights")
 
 Part = Literal["labelled", "unlabelled", "train", "val", "test"]
@@ -62,7 +67,8 @@ class DatasetLocation:
     ``root`` is a folder, zip, npz or idx file; ``max_unreadable`` a fraction of the images; ``windows`` are those of CT
     slices, one for each channel; ``min_support`` is the minimum number of patients behind any value of a class that leaves
     the site; a ``model`` of None leaves the network to the job; ``preprocess`` is done to images as they are read.
-    Of a ``public`` data set, predictions may leave the site; only the site says which is.
+    Of a ``public`` data set, predictions may leave the site; only the site says which is. ``keys`` is what the site says
+    about near patients and lesions.
     """
 
     manifest: Path
@@ -73,6 +79,7 @@ class DatasetLocation:
     model: ModelOverride | None = None
     preprocess: Preprocess = "none"
     public: bool = False
+    keys: KeyChoices = NO_CHOICES
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +216,8 @@ def load_site_data(
         DataError: if the manifest is invalid or too many images are unreadable.
         ConfigurationError: if there are windows and not as many as channels.
     """
-    records = read_manifest(location.manifest, None if foreign_labels else classes, task).records
+    vocabulary = None if foreign_labels else classes
+    records = read_manifest(location.manifest, vocabulary, task, location.keys).records
     names = tuple(record.image for record in records)
     cache = open_cache(
         names,
@@ -253,7 +261,8 @@ def _read_locations(path: Path) -> dict[str, DatasetLocation]:
 
 
 def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
-    require_object(entry, where, ["manifest", "root"], ["max_unreadable", "windows", "preprocess", "public"])
+    optional = ["max_unreadable", "windows", "preprocess", "public", *CHOICE_KEYS]
+    require_object(entry, where, ["manifest", "root"], optional)
     for field in ("manifest", "root"):
         if not isinstance(entry[field], str) or not entry[field]:
             raise ConfigurationError(f"{where}.{field} must be a path, got {entry[field]!r}")
@@ -268,8 +277,26 @@ def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
     public = entry.get("public", False)
     require_type(public, bool, f"{where}.public")
     return DatasetLocation(
-        folder / entry["manifest"], folder / entry["root"], float(limit), windows, preprocess=preprocess, public=public
+        folder / entry["manifest"],
+        folder / entry["root"],
+        float(limit),
+        windows,
+        preprocess=preprocess,
+        public=public,
+        keys=_choices(entry, where),
     )
+
+
+def _choices(entry: Mapping[str, Any], where: str) -> KeyChoices:
+    """What is said about near names."""
+    lists = {name: entry.get(name, []) for name in CHOICE_KEYS}
+    for name, value in lists.items():
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise ConfigurationError(f'{where}.{name} must be a list of texts such as ["patient"], got {value!r}')
+    try:
+        return KeyChoices(*(tuple(value) for value in lists.values()))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
 
 
 def _for_site(location: DatasetLocation, site: str) -> DatasetLocation:

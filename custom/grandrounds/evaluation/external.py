@@ -88,7 +88,7 @@ def labels_are_groups(locations: Mapping[str, DatasetLocation], classes: Sequenc
 
     Labels that could be either are classes; so are labels that are neither, which a reader of classes will refuse.
     """
-    labels = {r.label for location in locations.values() for r in _test_records(location.manifest, None, SINGLE)}
+    labels = {r.label for location in locations.values() for r in _test_records(location, None, SINGLE)}
     return bool(labels) and not labels <= set(classes) and labels <= set(groups)
 
 
@@ -109,7 +109,7 @@ def load_test_images(
     Raises:
         DataError: if a label is unknown, no test image has a label, or too many of them cannot be read.
     """
-    records = _test_records(location.manifest, vocabulary, task)
+    records = _test_records(location, vocabulary, task)
     if not records:
         raise DataError(
             f"{site}: {location.manifest} has no labelled image in split test; the column split must say test for the "
@@ -172,5 +172,6 @@ def write_predictions(
     write_csv(path, header, rows)
 
 
-def _test_records(manifest: Path, vocabulary: Sequence[str] | None, task: Task) -> list[Record]:
-    return [r for r in read_manifest(manifest, vocabulary, task).records if r.split == "test" and r.label]
+def _test_records(location: DatasetLocation, vocabulary: Sequence[str] | None, task: Task) -> list[Record]:
+    records = read_manifest(location.manifest, vocabulary, task, location.keys).records
+    return [record for record in records if record.split == "test" and record.label]

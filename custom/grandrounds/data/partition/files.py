@@ -17,6 +17,7 @@ from typing import Any
 
 from grandrounds.data.families import Preprocess
 from grandrounds.data.images.dicom import Window
+from grandrounds.data.keys import KEY_RULE, canonical
 from grandrounds.data.manifest import (
     SPLITS,
     Record,
@@ -39,6 +40,8 @@ MANIFEST_FILE = "manifest.csv"
 LABELS_FILE = "labels.csv"
 """The labels that were drawn for a site's images, beside its manifest; training does not read it."""
 
+RULE_ENTRY = "key_rule"
+"""Entry of ``partition.json``: by which rule names became keys."""
 PUBLIC_FILE = "public.csv"
 PUBLIC_NAME = "public"
 """How jobs call the images that all sites have."""
@@ -109,7 +112,12 @@ def write_partition(
     _require_own_words(description)
     _require_own_folder(out_dir)
     reading = _reading(windows, preprocess)
-    location = {"manifest": MANIFEST_FILE, "root": str(Path(images_root).absolute()), **reading}
+    location = {
+        "manifest": MANIFEST_FILE,
+        "root": str(Path(images_root).absolute()),
+        **reading,
+        **_distinct(description),
+    }
     config = {"datasets": {dataset_name: location, **_public_location(replicated)}}
     if replicated is not None:
         reading["public_set"] = {"images": len(replicated.public.images), "sha256": replicated.public.digest}
@@ -125,6 +133,7 @@ def write_partition(
         content = {
             **description,
             **reading,
+            RULE_ENTRY: KEY_RULE,
             **task_entry(task),
             "dataset_name": dataset_name,
             "classes": list(classes),
@@ -139,8 +148,8 @@ def read_partition(out_dir: Path | str) -> dict[str, Any]:
     """Read ``partition.json`` and check that every manifest is still the one it describes.
 
     Raises:
-        DataError: if the description is missing or damaged, or a manifest, or what is beside it, is missing or differs from
-            its SHA-256.
+        DataError: if the description is missing or damaged, its names became keys by another rule, or a manifest, or what is
+            beside it, is missing or differs from its SHA-256.
     """
     path = Path(out_dir) / DESCRIPTION_FILE
     try:
@@ -150,6 +159,7 @@ def read_partition(out_dir: Path | str) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is damaged ({error!r}); write the partition again") from error
+    _require_rule(content, path)
     for name, digest in digests.items():
         file = Path(out_dir) / name
         found = manifest_digest(file)
@@ -159,6 +169,19 @@ def read_partition(out_dir: Path | str) -> dict[str, Any]:
                 "restore the file or write the partition again"
             )
     return dict(content)
+
+
+def _require_rule(content: Mapping[str, Any], path: Path) -> None:
+    """Refuse names of another rule; a partition from before there was one passes if its classes are canonical."""
+    rule = content.get(RULE_ENTRY)
+    if rule is None and all(canonical(name) == name for name in content.get("classes", ())):
+        return
+    if rule != KEY_RULE:
+        told = f"by rule {rule}" if rule is not None else "without a rule"
+        raise DataError(
+            f"{path}: its classes and patients were named {told}, this version of grandrounds has rule {KEY_RULE}; make the "
+            "partition again"
+        )
 
 
 def _digests(content: Mapping[str, Any]) -> dict[str, str]:
@@ -196,7 +219,9 @@ def _check_sites(
 
 
 def _require_own_words(description: Mapping[str, Any]) -> None:
-    reserved = {"dataset_name", "classes", "sites", "task", "windows", "preprocess", "public_set"} & set(description)
+    reserved = {"dataset_name", "classes", "sites", "task", "windows", "preprocess", "public_set", RULE_ENTRY} & set(
+        description
+    )
     if reserved:
         raise ValueError(f"description must not contain {', '.join(sorted(reserved))}")
 
@@ -246,6 +271,14 @@ def _public_location(replicated: Replicated | None) -> dict[str, dict[str, Any]]
         return {}
     root = str(replicated.public_root.absolute())
     return {PUBLIC_NAME: {"manifest": PUBLIC_FILE, "root": root, "max_unreadable": 0, "public": True}}
+
+
+def _distinct(description: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Near patients and lesions that are different, for the site configurations; merged ones are near no more."""
+    stated = [
+        entry for entry in description.get("keys", {}).get("distinct", ()) if entry.startswith(("patient", "lesion"))
+    ]
+    return {"distinct": stated} if stated else {}
 
 
 def _reading(windows: Sequence[Window], preprocess: Preprocess) -> dict[str, Any]:

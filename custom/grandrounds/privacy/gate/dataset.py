@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from grandrounds.data.keys import KeyChoices
 from grandrounds.data.manifest import read_manifest
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.privacy.ledger.ledger import dataset_fingerprint
@@ -27,13 +28,13 @@ class DatasetFacts(NamedTuple):
     names: tuple[str, ...]
 
 
-def dataset_facts(name: str, manifest: Path) -> DatasetFacts:
-    """Read the manifest of a data set.
+def dataset_facts(name: str, manifest: Path, keys: KeyChoices | None = None) -> DatasetFacts:
+    """Read the manifest of a data set; ``keys`` is what its site says about near patients.
 
     Raises:
         DataError: if the manifest cannot be read.
     """
-    records = read_manifest(manifest).records
+    records = read_manifest(manifest, choices=keys).records
     fingerprint = dataset_fingerprint((record.image for record in records), (record.group for record in records))
     groups = {part: {record.group for record in records if record.split == part} for part in ("train", "val", "test")}
     groups["labelled"] = {record.group for record in records if record.split == "train" and record.labelled}

@@ -250,7 +250,7 @@ def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float]) -> 
         raise Refused(Reason.FORM, f"the task cannot be read: {error}") from error
     try:
         location = locate(problem.dataset, *_place(fl_ctx))
-        data = dataset_facts(problem.dataset, location.manifest)
+        data = dataset_facts(problem.dataset, location.manifest, location.keys)
         if budgets:
             require_own_images(_folder(fl_ctx), data.identity, Path(location.root), data.names)
         public_rows = _public_rows(values.get(PUBLIC), problem.dataset, fl_ctx)

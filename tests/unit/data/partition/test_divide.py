@@ -193,6 +193,7 @@ def test_a_partition_is_described_in_numbers(tmp_path, sites):
     assert {key: value for key, value in content.items() if key != "sites"} == {
         "scheme": "iid",
         "seed": 3,
+        "key_rule": 1,
         "dataset_name": "skin",
         "classes": ["mel", "nv", "bcc"],
     }

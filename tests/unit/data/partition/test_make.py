@@ -156,7 +156,18 @@ def test_labels_at_the_server_alone_are_no_sites(table, tmp_path):
 
 
 def test_choices_without_effect_are_not_in_the_description(table, tmp_path):
-    keys = {"dataset", "scheme", "seed", "labelled", "validation", "test", "dataset_name", "classes", "sites"}
+    keys = {
+        "dataset",
+        "scheme",
+        "seed",
+        "labelled",
+        "validation",
+        "test",
+        "dataset_name",
+        "classes",
+        "sites",
+        "key_rule",
+    }
     assert set(partition(table, tmp_path / "out")) == keys
 
 
