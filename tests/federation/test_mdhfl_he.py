@@ -80,6 +80,8 @@ def test_the_sites_learn_what_they_learn_from_plain_soft_labels_and_the_server_r
     alone = go(tmp_path / "alone", same, name="mdhfl", preset="local")
     hidden = go(tmp_path / "hidden", same)
     assert furthest(hidden, plain) < 1e-3 < furthest(alone, plain) / 4
+    assert plain.summary["pooled"] == {}
+    assert hidden.summary["pooled"]["own"]["sites"] == SITES  # counts of tests travel in sums as well
     assert not any("soft_label_entropy" in entry for entry in hidden.summary["rounds"])
     parts = [payload.parts["soft_labels"]["values"] for key, payload in watched.items() if key[0] == 2]
     assert all(torch.equal(part, parts[0]) for part in parts)

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grandrounds.deployment.jobs import Job, named_classes
+from grandrounds.federation.encrypted_counts import MIN_POOLED_SITES
+from grandrounds.federation.server.robust import ENCRYPTED
+from grandrounds.options import option_defaults
 from grandrounds.protocol.messages import UPDATE, ReleaseKind
+
+IN_A_SUM = (
+    f"  leaves at the end: in an encrypted sum of at least {MIN_POOLED_SITES} sites the counts of their tests, in place of "
+    "each site's own where small counts must be hidden; sites release the sum without these (pooled_counts)"
+)
 
 
 def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
@@ -32,11 +40,19 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         *([f"  further classes: {others}"] if others else []),
         f"  leaves each site, in every round: {released}; and scalar metrics",
         "  leaves each site where a model is scored or tested: correct, missed and false predictions by class (counts)",
+        *([IN_A_SUM] if encrypts(job) else []),
         "  leaves each site at the end: counts of at least ten patients for curves (curves), and scalar metrics",
         "  stays: balanced accuracy and F1 of a site of whose classes one has fewer patients than its policy asks for (10 "
         "in that of startup kits); the job statistics and grandrounds doctor name these classes before a run",
         f"  privacy: {scope}, as the site's own privacy.json defines it",
     ]
+
+
+def encrypts(job: Job) -> bool:
+    """Whether sites send sums that the server cannot read, in which counts of tests travel as well."""
+    averages = "aggregation" in option_defaults(job.component("controller"))
+    hidden = averages and job.value("controller", "aggregation") == ENCRYPTED
+    return hidden or ReleaseKind.ENCRYPTED_VALUES in releases_of(job).values()
 
 
 def releases_of(job: Job) -> dict[str, ReleaseKind]:

@@ -82,6 +82,7 @@ class EvalRecord:
         stream: purpose of the random streams of intervals.
         minimum: smallest number of cases that may be shown; scores of fewer are withheld.
         masked: whether the numbers of images and cases must not be shown.
+        part: of which sites the images are where these are not all, such as ``3 of 4 sites``: scores have other names then.
     """
 
     task: Task
@@ -95,6 +96,7 @@ class EvalRecord:
     stream: tuple[str, ...] = ("pooled",)
     minimum: int = 1
     masked: bool = False
+    part: str = ""
 
     @classmethod
     def of(cls, task: Task, names: Sequence[str], questions: Sequence[Cases], **known: Any) -> EvalRecord:
@@ -182,7 +184,12 @@ class EvalRecord:
             found[name] = self.score(name)
             if not found[name].known and name in self._shown and self._shown[name].of:
                 found[named(name, self._shown[name])] = self._shown[name]
-        return found
+        return self._of_part(found) if self.part else found
+
+    def _of_part(self, scores: Mapping[str, Score]) -> dict[str, Score]:
+        """Scores under the names that they have where the images are of some sites only."""
+        whole = {name: one._replace(of=self.part) if one.known else one for name, one in scores.items() if not one.of}
+        return {named(name, one): one for name, one in whole.items()}
 
     def score(self, name: str) -> Score:
         """A score over all classes: its value, interval and cases, or the reason why there is none."""
@@ -238,7 +245,8 @@ class EvalRecord:
     @cached_property
     def classes(self) -> list[dict[str, Score]]:
         """Sensitivity, specificity, precision, F1 and areas of each class, or of each finding its balanced accuracy too."""
-        return [self._class(question, row) for question, row in self.places]
+        found = [self._class(question, row) for question, row in self.places]
+        return [{name: one._replace(of=self.part or one.of) for name, one in scores.items()} for scores in found]
 
     def _class(self, question: int, row: int) -> dict[str, Score]:
         if not self.tallies:
@@ -301,7 +309,8 @@ class EvalRecord:
     def to_json(self) -> dict[str, Any]:
         """What is kept of it in ``summary.json``; of one site's record."""
         counts = {"counts": counts_to_json(self.counts[0])} if self.counts else {}
-        return {"images": self.images, "unit": self.unit, "exact": dict(self.exact), **counts}
+        part = {"part": self.part} if self.part else {}
+        return {"images": self.images, "unit": self.unit, "exact": dict(self.exact), **counts, **part}
 
     @classmethod
     def from_json(cls, task: Task, names: Sequence[str], content: Mapping[str, Any]) -> EvalRecord:
@@ -313,7 +322,8 @@ class EvalRecord:
         shape = counts_shape(task.answers(len(names)))
         counts = (counts_from_json(content["counts"], shape),) if "counts" in content else ()
         exact = {str(name): float(value) for name, value in content["exact"].items()}
-        return cls(task, tuple(names), int(content["images"]), exact, counts, unit=str(content["unit"]))
+        part = str(content.get("part", ""))
+        return cls(task, tuple(names), int(content["images"]), exact, counts, unit=str(content["unit"]), part=part)
 
     @cached_property
     def sheet(self) -> ScoreSheet:

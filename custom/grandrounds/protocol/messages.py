@@ -35,7 +35,7 @@ from grandrounds.protocol.tensors import (
 )
 
 State = Mapping[str, Tensor]
-JOIN, TRAIN, VALIDATE, TEST = TASKS = "join", "train", "validate", "test"
+JOIN, TRAIN, VALIDATE, TEST, POOL = TASKS = "join", "train", "validate", "test", "pool"
 GLOBAL = "global"
 SCORED = "scored"
 """The model to score, in a training task that starts from another one."""
@@ -49,7 +49,11 @@ Those of ``validation`` are of the common model's predictions for validation ima
 """
 COUNTS: Mapping[str, str] = {"common": "counts_common", "own": "counts_own", VALIDATION: "counts_validation"}
 """Releases with counts of correct, missed and false predictions by class: of a tested model, and of a scored one."""
-WITHHELD = frozenset({*CURVES.values(), *COUNTS.values()})
+POOLED_RELEASES: Mapping[str, str] = {"common": "pooled_common", "own": "pooled_own"}
+"""Releases with counts of a tested model that travel in an encrypted sum: a site's contribution, and the decrypted sum."""
+CONTRIBUTION, COUNT_SUM = "contribution", "count_sum"
+"""The tensor of a contribution to the sums of counts, and of a sum; and the value of a task that asks for them."""
+WITHHELD = frozenset({*CURVES.values(), *COUNTS.values(), *POOLED_RELEASES.values()})
 """Releases that a site without a rule for them keeps, while the scores beside them may leave."""
 METRICS = "metrics"
 FACTS = "facts"
@@ -78,6 +82,7 @@ class ReleaseKind(StrEnum):
     ENCRYPTED_VALUES = "encrypted_values"
     CURVES = "curves"
     COUNTS = "counts"
+    POOLED_COUNTS = "pooled_counts"
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class Tests:
     Attributes:
         model: ``common`` or ``own``.
         sites: the record of each tested site, with the predictions where they are here.
-        together: the record of all images, where a result has no other.
+        together: the record of all images, where it is not the sum of the sites' records.
         validation: predictions for validation images of the common model by site and question, where they are here.
         curves: of the sites whose predictions are not here.
         columns: further columns of the manifests, a value for each predicted image in the order of the sites.

@@ -90,7 +90,10 @@ def read_run(path: Path, name: str, model: str | None = None) -> Run:
         spent=_ledgers(path),
         notes=notes,
     )
-    return Run(name, classes, log, _read_tests(answers, summary, sites, classes, model), origin)
+    tests = _read_tests(answers, summary, sites, classes, model)
+    if reason := summary.get("pooled", {}).get(tests.model, {}).get("reason"):
+        origin = replace(origin, notes=(*notes, f"the encrypted sum of all sites' counts is missing: {reason}"))
+    return Run(name, classes, log, tests, origin)
 
 
 def read_models(path: Path) -> list[Run]:
@@ -113,6 +116,8 @@ def _read_tests(
             for site in sites
             if model in summary["records"].get(site, {})
         }
+        summed = summary.get("pooled", {}).get(model, {}).get("record")
+        together = None if summed is None or predictions else EvalRecord.from_json(task, classes, summed)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(
             f"{answers / SUMMARY}: a record is damaged ({error}); restore the file or run the job again"
@@ -120,6 +125,7 @@ def _read_tests(
     return Tests(
         model,
         {site: replace(one, questions=predictions.get(site, ())) for site, one in records.items()},
+        together,
         validation=read_tests(answers, sites, VALIDATION, task, classes),
         curves={} if predictions else read_site_curves(answers, sites, model, classes),
     )

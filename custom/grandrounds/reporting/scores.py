@@ -65,7 +65,7 @@ def scores_of(run: Run, minimum: int | None = None, hidden: Sequence[bool] = ())
     for site, record in records.items():
         if site in run.origin.communities and record.questions:
             members.setdefault(run.origin.communities[site], []).append(record)
-    together = pooled(list(records.values()))
+    together = run.tests.together or pooled(list(records.values()))
     groups = {name: pooled(parts, ("community", name)) for name, parts in members.items()}
     least = run.origin.minimum if minimum is None else minimum
     if least > 1 or any(hidden):

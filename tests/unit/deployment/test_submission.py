@@ -114,6 +114,14 @@ def test_a_model_that_stays_is_not_among_the_releases():
     assert any("nothing; and scalar metrics" in line for line in disclosure(job))
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "summed"),
+    [("fedavg", [], False), ("fedavg", ["controller.aggregation=encrypted"], True), ("mdhfl_he", [], True)],
+)
+def test_counts_in_an_encrypted_sum_are_named(name, options, summed):
+    assert ("pooled_counts" in "\n".join(disclosure(with_options(load_job(name), options)))) is summed
+
+
 def test_further_classes_of_a_job_are_named():
     job = load_job("fedperl")
     noise = {"path": "grandrounds.privacy.gate.filters.GaussianPrivacy", "args": {"clip": {"class_path": "a.B"}}}

@@ -142,7 +142,7 @@ def test_the_weighted_mean_of_encrypted_models_is_right_to_the_last_bits_of_sing
     weights, kernel, bias, keys
 ):
     mean = EncryptedMean("samples")
-    mean._key, mean._encryption, mean._integers = keys.public, encryption_of(MODELS[0], "samples"), {"count": 7}
+    mean.key, mean._encryption, mean._integers = keys.public, encryption_of(MODELS[0], "samples"), {"count": 7}
     mean.open(SITES)
     for site, model, weight in zip(SITES, MODELS, weights, strict=False):
         update = {CIPHERTEXTS: encrypt_model(model, weight, site, keys.secret)}

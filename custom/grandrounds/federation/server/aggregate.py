@@ -35,7 +35,13 @@ class Demands:
 
 
 class Aggregator(ABC):
-    """Takes in the contributions of a round's sites; the base of those that the server can read."""
+    """Takes in the contributions of a round's sites; the base of those that the server can read.
+
+    Attributes:
+        key: the public key of sums that it cannot read; None where it reads them.
+    """
+
+    key: bytes | None = None
 
     def require_possible(self, demands: Demands) -> None:
         """Refuse a run whose demands this aggregator cannot meet.

@@ -125,6 +125,10 @@ class AveragingController(RoundController):
             weight = float(result.samples) if self.averaging.weighting == "samples" else 1.0
             self.aggregator.add(site, result.update, weight)
 
+    def sum_key(self) -> bytes | None:
+        """The aggregator's."""
+        return self.aggregator.key
+
     def missed(self, site: str) -> None:
         """Let the aggregate go on without the site."""
         self.aggregator.skip(site)

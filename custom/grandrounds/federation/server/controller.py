@@ -14,6 +14,8 @@ from nvflare.apis.signal import Signal
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
+from grandrounds.federation.count_sums import CountSums
+from grandrounds.federation.encrypted_counts import MIN_POOLED_SITES
 from grandrounds.federation.memory import prepare_job_process
 from grandrounds.federation.server.dispatcher import TaskDispatcher
 from grandrounds.federation.server.exchange import Assignment, RunAborted, training_assignments
@@ -36,7 +38,7 @@ from grandrounds.files import exclusive
 from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import with_intensities
 from grandrounds.options import Configurable
-from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, Payload, State
+from grandrounds.protocol.messages import COUNT_SUM, FROZEN, GLOBAL, POOL, TEST, VALIDATE, Payload, State
 from grandrounds.protocol.names import SERVER, VALIDATION, VALIDATION_PREFIX
 from grandrounds.protocol.paths import claimed_folder, require_confined, result_folder
 from grandrounds.protocol.problem import Problem
@@ -287,10 +289,12 @@ class RoundController(Configurable, RoundHooks, Controller):
             sites = self._available_sites()  # a site that has not answered this is not waited for a second time
         if not self._selection.choice:
             self._selection.keep(done, None, self.model())
-        payload = self.payload(_shared(self._selection.model))
+        asked = {COUNT_SUM: True} if self.sum_key() is not None and len(sites) >= MIN_POOLED_SITES else {}
+        payload = self.payload(_shared(self._selection.model), **asked)
         self.dispatcher.exchange({site: Assignment(TEST, payload) for site in sites}, None)
         self.record.note_tests(self.problem, self.dispatcher.metrics, self.dispatcher.counts)
         self.record.untested = [site for site in self.dispatcher.connected_sites() if site not in self.record.tests]
+        self._sum_counts()
         self.round_number -= 1
         self._note_state()
         models = {"selected": self._selection.model, "last": self.model()}
@@ -299,6 +303,19 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.record.write("finished", reason)
         self.record.event("finished", selected=self.record.selected)
         self.record.publish(result_folder(self.fl_ctx), saved)
+
+    def _sum_counts(self) -> None:
+        """Add up the counts of the tests that sites have encrypted, and have these sites release the sums."""
+        key = self.sum_key()
+        if key is None:
+            return
+        sums = CountSums(key, self.problem, self.record.tests)
+        sums.add(self.dispatcher.pooled)
+        tasks = {
+            site: Assignment(POOL, self.payload(parts, **{COUNT_SUM: True})) for site, parts in sums.parts().items()
+        }
+        self.dispatcher.exchange(tasks, None)
+        self.record.pooled = sums.close(self.dispatcher.pooled)
 
     def _resume(self) -> None:
         run = self.run

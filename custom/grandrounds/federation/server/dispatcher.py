@@ -23,12 +23,24 @@ from grandrounds.federation.server.sites import SiteRegistry
 from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribers
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
-from grandrounds.protocol.messages import CURVES, JOIN, TEST, TRAIN, ReleaseKind, Result, tensor_bytes
+from grandrounds.protocol.messages import (
+    CURVES,
+    JOIN,
+    POOLED_RELEASES,
+    TEST,
+    TRAIN,
+    ReleaseKind,
+    Result,
+    State,
+    tensor_bytes,
+)
 from grandrounds.protocol.names import VALIDATION_PREFIX
 from grandrounds.protocol.paths import result_folder
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 
+OF_TESTS = (ReleaseKind.COUNTS, ReleaseKind.POOLED_COUNTS)
+"""Kinds of releases that no method has."""
 ROUNDING = 1e-6
 """By which a score that is at most 1 may exceed it."""
 
@@ -50,6 +62,7 @@ class TaskDispatcher:
     Attributes:
         metrics: of the answers to the last tasks, by site.
         counts: of their predictions, by site and by model or ``validation``; of sites whose gate lets them out.
+        pooled: contributions to encrypted sums of counts, or decrypted sums, by site and model.
     """
 
     def __init__(
@@ -71,6 +84,7 @@ class TaskDispatcher:
         self._round_number = 0
         self.metrics: dict[str, dict[str, float]] = {}
         self.counts: dict[str, dict[str, SiteCounts]] = {}
+        self.pooled: dict[str, dict[str, State]] = {}
 
     def connected_sites(self) -> list[str]:
         """The connected sites that have not been refused."""
@@ -134,7 +148,7 @@ class TaskDispatcher:
         Raises:
             RunAborted: if FLARE aborts the job.
         """
-        self.metrics, self.counts = {}, {}
+        self.metrics, self.counts, self.pooled = {}, {}, {}
         for site, (_, payload) in assignments.items():
             self._round_number = payload.round_number
             self._record.count_bytes(site, "down", tensor_bytes(payload.parts))
@@ -159,7 +173,7 @@ class TaskDispatcher:
     def _received(self, site: str, task: str, answer: Result) -> None:
         counts = received_counts(answer, self._problem)
         # A method sees its own releases alone.
-        own = {name: one for name, one in answer.releases.items() if one.kind is not ReleaseKind.COUNTS}
+        own = {name: one for name, one in answer.releases.items() if one.kind not in OF_TESTS}
         result = replace(answer, releases=own)
         if task == TRAIN:
             self._hooks.check(site, result)
@@ -182,6 +196,8 @@ class TaskDispatcher:
         if task == TRAIN:
             self._hooks.absorb(site, result)
         self.metrics[site], self.counts[site] = dict(result.metrics), counts
+        pooled = {model: answer.releases[name] for model, name in POOLED_RELEASES.items() if name in answer.releases}
+        self.pooled[site] = {m: one.tensors for m, one in pooled.items() if one.kind is ReleaseKind.POOLED_COUNTS}
 
     def _register(self, site: str, registration: Registration) -> None:
         try:

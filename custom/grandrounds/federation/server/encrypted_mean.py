@@ -24,6 +24,8 @@ class EncryptedMean(Aggregator):
         weighting: of sites, ``uniform`` or ``samples``.
     """
 
+    key: bytes
+
     def __init__(self, weighting: str) -> None:
         self._weighting = weighting
 
@@ -50,7 +52,7 @@ class EncryptedMean(Aggregator):
         Raises:
             ConfigurationError: if there is none, or it is a secret one.
         """
-        self._key = find_key(keys, SERVER)
+        self.key = find_key(keys, SERVER)
         self._encryption = encryption_of(template, self._weighting)
         self._integers = {name: value for name, value in template.items() if not value.is_floating_point()}
 
@@ -60,7 +62,7 @@ class EncryptedMean(Aggregator):
 
     def open(self, sites: Iterable[str]) -> None:
         """Start an empty sum."""
-        self._sum = EncryptedSum(self._key, "the update")
+        self._sum = EncryptedSum(self.key, "the update")
 
     def check(self, site: str, result: Result, model: State) -> None:
         """Refuse an update that is no ciphertext of a model of this size; what it holds cannot be seen.

@@ -86,6 +86,10 @@ class RoundHooks(ABC):
     def close_round(self) -> None:
         """All results are in: compute the next state, in fresh tensors."""
 
+    def sum_key(self) -> bytes | None:
+        """The public key of sums that the server cannot read; with one the counts of tests travel in such sums."""
+        return None
+
     def stop_reason(self, best: int | None) -> str:
         """Why the run ends before its last round; empty if it goes on.
 

@@ -30,6 +30,7 @@ from grandrounds.evaluation.counts import SiteCounts
 from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
 from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.evaluation.record import EvalRecord, received
+from grandrounds.federation.count_sums import PooledRecord
 from grandrounds.files import append_line, replacing
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import OWN_ROUND, PACE_ROUNDS, SPENT
@@ -84,6 +85,7 @@ class RunRecord:
         self.bytes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.selected: dict[str, Any] = {}
         self.tests: dict[str, dict[str, EvalRecord]] = {}
+        self.pooled: Mapping[str, PooledRecord] = {}
         self.own_rounds: dict[str, int] = {}
         self.untested: list[str] = []
         self.registered: dict[str, dict[str, Any]] = {}
@@ -196,6 +198,7 @@ class RunRecord:
             "records": {
                 site: {name: one.to_json() for name, one in found.items()} for site, found in self.tests.items()
             },
+            "pooled": {name: one.to_json() for name, one in self.pooled.items()},
             "own_rounds": self.own_rounds,
             "untested": self.untested,
             "lost": self.lost(),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -30,6 +31,7 @@ from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
 from grandrounds.federation.site.networks import SharedNetwork, forget_networks
 from grandrounds.federation.site.options import ComputeOptions, SiteOptions
+from grandrounds.federation.site.pooling import CountPool
 from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, evaluate_models, released, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.worker import declare_dp_training, hides_failures, require_gate, run_in_child
@@ -38,9 +40,11 @@ from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
 from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions
 from grandrounds.protocol.messages import (
+    COUNT_SUM,
     FROZEN,
     GLOBAL,
     JOIN,
+    POOL,
     REASON_HEADER,
     SCORED,
     TASKS,
@@ -88,7 +92,7 @@ class _Asked:
 
 
 class SiteExecutor(Configurable, SiteHooks, Executor):
-    """Works on the tasks ``join``, ``train``, ``validate`` and ``test`` of a :class:`RoundController`.
+    """Works on the tasks ``join``, ``train``, ``validate``, ``test`` and ``pool`` of a :class:`RoundController`.
 
     A method implements :meth:`train`. What must last from one round to the next it puts into ``kept``.
     """
@@ -119,6 +123,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self._run_here: _RunHere | None = None
         self._asked: _Asked | None = None
         self._hides_failures = False
+        self._pool: CountPool | None = None
         # For these events FLARE calls no ``handle_event``, also none of a method's own.
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
         self.register_event_handler(EventType.BEFORE_TASK_DATA_FILTER, _decrypt_models)
@@ -241,16 +246,23 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
     ) -> tuple[Shareable, SiteStore]:
         """Do one task in this process; return the answer, and where the state after a training is staged."""
         torch.set_num_threads(self.compute.threads(in_kit(fl_ctx)))
-        tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
+        tasks = {
+            JOIN: self._join,
+            TRAIN: self._train,
+            VALIDATE: self._validate,
+            TEST: self._test,
+            POOL: self._open_sums,
+        }
         context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
         if self.needs_exclusive:
             context.problem.kind.require_exclusive(type(self).__name__)
         run = self._run_of(payload, context, fl_ctx)
         store = run.store
-        if task_name != JOIN:
+        if task_name not in (JOIN, POOL):
             context = replace(context, features=self._features_of(context, run))
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
         self._hides_failures = hides_failures(fl_ctx, self.own_model)
+        self._pool = CountPool.of(context, fl_ctx) if COUNT_SUM in payload.values else None
         declare_dp_training(self.spending(context) if task_name == TRAIN else None, fl_ctx)
         with closing(context.ahead):
             result = tasks[task_name](payload, context, store)
@@ -344,11 +356,17 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             best = store.best_round()
             own_round[OWN_ROUND] = float(context.round_number - 1 if best is None else best)
         writes = self.own_model or ENCRYPTION in payload.values  # the server has no such model
-        result = evaluate_models(models, lambda state: self._loaded(state, context), context, store, writes)
+        leaving = self._pool.released if self._pool else partial(released, minimum=context.data.min_support)
+        result = evaluate_models(models, lambda state: self._loaded(state, context), context, store, writes, leaving)
         return replace(result, metrics={**own_round, **result.metrics})
 
+    def _open_sums(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
+        if self._pool is None:
+            raise MessageError(f"a task {POOL} must come with encrypted sums of counts")
+        return self._pool.opened(payload, context)
+
     def _declared(self, task_name: str) -> Mapping[str, ReleaseKind]:
-        if task_name == TEST:
+        if task_name in (TEST, POOL):
             return TEST_RELEASES
         return {**self.releases, **({} if self.own_model else {UPDATE: ReleaseKind.MODEL_UPDATE}), **SCORE_RELEASES}
 

@@ -30,7 +30,7 @@ from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.models.norm import whole_state
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
-from grandrounds.protocol.messages import CURVES, Release, ReleaseKind, Result, State
+from grandrounds.protocol.messages import CURVES, POOLED_RELEASES, Release, ReleaseKind, Result, State
 from grandrounds.protocol.names import CASE, VALIDATION
 from grandrounds.protocol.problem import SITE_NORM
 
@@ -38,8 +38,10 @@ COMMON = "common"
 
 
 SCORE_RELEASES = {COUNT_RELEASES[VALIDATION]: ReleaseKind.COUNTS}
-TEST_RELEASES = {name: ReleaseKind.CURVES for name in CURVES.values()} | {
-    name: ReleaseKind.COUNTS for name in COUNT_RELEASES.values()
+TEST_RELEASES = {
+    **dict.fromkeys(CURVES.values(), ReleaseKind.CURVES),
+    **dict.fromkeys(COUNT_RELEASES.values(), ReleaseKind.COUNTS),
+    **dict.fromkeys(POOLED_RELEASES.values(), ReleaseKind.POOLED_COUNTS),
 }
 """What may leave with the scores of a model, and with those of its test, by name."""
 
@@ -103,6 +105,7 @@ def evaluate_models(
     context: SiteContext,
     store: SiteStore,
     write_models: bool,
+    leaving: Callable[[str, EvalRecord], Result],
 ) -> Result:
     """Test models on the site's test images; predictions, and digests of all images, are written to the site's folder.
 
@@ -112,6 +115,7 @@ def evaluate_models(
         context: of the task.
         store: of the site.
         write_models: whether the models themselves are written, too; with ``problem.norm=site`` they always are.
+        leaving: what may leave of a model's record, such as :func:`released`.
 
     Returns:
         Scores as ``<model>.<metric>``, and the curves and counts that may leave.
@@ -122,7 +126,7 @@ def evaluate_models(
     own_statistics = context.model_spec.norm == SITE_NORM
     for name, state in models.items():
         record, probabilities = score(network := load(state), rows, context)
-        leaves = released(name, record, context.data.min_support)
+        leaves = leaving(name, record)
         metrics |= leaves.metrics
         releases |= leaves.releases
         store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))

@@ -84,6 +84,24 @@ class _GateOfParent:
         found: tuple[float, float] | None = ask_parent(release)
         return found
 
+    def pooled_minimum(self, release: str) -> int | None:
+        """As the privacy gate's."""
+        found: int | None = ask_parent(_MinimumOf(release))
+        return found
+
+
+@dataclass(frozen=True)
+class _MinimumOf:
+    """The question for :meth:`TrainingGate.pooled_minimum`."""
+
+    release: str
+
+
+def pooled_minimum(release: str, fl_ctx: FLContext) -> int | None:
+    """What the site's gate, if there is one, asks of counts of all sites together, see :class:`TrainingGate`."""
+    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
+    return gate.pooled_minimum(release) if gate is not None else 1
+
 
 def row_noise(release: str, fl_ctx: FLContext) -> tuple[float, float] | None:
     """What the site's gate, if there is one, does to each row of a release, see :class:`TrainingGate`."""
@@ -153,9 +171,11 @@ def run_in_child(
         raise
 
 
-def _answer(question: Spending | str | None, fl_ctx: FLContext) -> tuple[float, float] | None:
+def _answer(question: Spending | str | _MinimumOf | None, fl_ctx: FLContext) -> tuple[float, float] | int | None:
     if isinstance(question, str):
         return row_noise(question, fl_ctx)
+    if isinstance(question, _MinimumOf):
+        return pooled_minimum(question.release, fl_ctx)
     declare_dp_training(question, fl_ctx)
     return None
 

@@ -31,13 +31,15 @@ from grandrounds.privacy.gate.images import require_own_images
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
 from grandrounds.privacy.gate.policy import policy_of_scope
-from grandrounds.privacy.gate.treatment import ClipAndNoise, ClipAndNoiseSamples, RunningStatistics
+from grandrounds.privacy.gate.treatment import ClipAndNoise, ClipAndNoiseSamples, PooledSupport, RunningStatistics
 from grandrounds.protocol.messages import (
     DXO_KEY,
     GLOBAL,
+    POOL,
     REASON_HEADER,
     TREATED,
     Payload,
+    ReleaseKind,
     decode_payload,
     floating_entries,
 )
@@ -99,6 +101,12 @@ class Admission:
         rule = self.gate.policy.named_rule(release) if self.gate else None
         treatment = rule.treatment if rule else None
         return (treatment.clip, treatment.sigma) if isinstance(treatment, ClipAndNoiseSamples) else None
+
+    def pooled_minimum(self, release: str) -> int | None:
+        """Smallest number of cases behind counts of all sites together; None if the policy does not let them out."""
+        policy = self.gate.policy if self.gate else None
+        rule = policy.rule_for(ReleaseKind.POOLED_COUNTS, release) if policy and POOL in policy.tasks else None
+        return rule.treatment.minimum if rule and isinstance(rule.treatment, PooledSupport) else None
 
 
 class SitePrivacyGate(Filter):

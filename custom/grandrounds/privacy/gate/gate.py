@@ -40,6 +40,7 @@ from grandrounds.protocol.messages import (
     FACTS,
     JOIN,
     METRICS,
+    POOLED_RELEASES,
     PROTOCOL,
     TRAIN,
     TREATED,
@@ -355,7 +356,7 @@ def without_scores_of_hidden(
 
     All models that are tested have the same test images, so none keeps such scores beside a table of another model in which
     a class is hidden. A model without a table in the answer keeps none where the policy lets tables of its part out: whether
-    its table would hide a class is not known.
+    its table would hide a class is not known. None is left beside counts that leave in a sum alone.
 
     Args:
         known: the checked answer.
@@ -369,7 +370,8 @@ def without_scores_of_hidden(
         if not model or score not in OF_CLASSES:
             continue
         part = {table for key, table in COUNTS.items() if (key == VALIDATION) == (model == VALIDATION)}
-        if part & hiding or (part & set(tables) and COUNTS.get(model) not in treated):
+        summed = model != VALIDATION and bool(treated.keys() & POOLED_RELEASES.values())
+        if summed or part & hiding or (part & set(tables) and COUNTS.get(model) not in treated):
             told.add(name)
     scalars = {name: value for name, value in known.scalars.items() if name not in told}
     return replace(known, scalars=scalars, withheld=tuple(sorted({*known.withheld, *told})))

@@ -208,9 +208,8 @@ def _is_fact(name: str, text: str) -> bool:
 
 def _stays(name: str, part: Part, policy: SitePolicy) -> bool:
     """Whether a part is curves or counts without a rule. Only they are withheld; the scores beside them may leave."""
-    kind = next(
-        (kind for kind in (ReleaseKind.CURVES, ReleaseKind.COUNTS) if part.meta == {"release": kind.value}), None
-    )
+    kinds = (ReleaseKind.CURVES, ReleaseKind.COUNTS, ReleaseKind.POOLED_COUNTS)
+    kind = next((kind for kind in kinds if part.meta == {"release": kind.value}), None)
     return kind is not None and name in WITHHELD and policy.rule_for(kind, name) is None
 
 

@@ -24,12 +24,13 @@ from grandrounds.privacy.gate.treatment import (
     Deny,
     Logits,
     MinimumSupport,
+    PooledSupport,
     Quantise,
     RecordLevel,
     Treatment,
     Unmodified,
 )
-from grandrounds.protocol.messages import ReleaseKind
+from grandrounds.protocol.messages import CONTRIBUTION, ReleaseKind
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
@@ -150,11 +151,20 @@ def _no_curves(_: str, value: Tensor, expected: Expected) -> str:
 
 
 def _no_counts(name: str, value: Tensor, expected: Expected) -> str:
-    shape = counts_shape(expected.task.answers(expected.classes))
-    if tuple(value.shape) != shape or value.dtype != torch.int64:
-        return f"expected int64 of shape {shape}"
+    if wrong := _no_table(value, expected):
+        return wrong
     part = max(("val", "test"), key=lambda part: expected.patients.get(part, 0))
     return _too_many(int(value.max()) if name == PATIENTS else 0, part, expected)
+
+
+def _no_pooled_counts(name: str, value: Tensor, expected: Expected) -> str:
+    return _no_ciphertext(name, value, expected) if name == CONTRIBUTION else _no_table(value, expected)
+
+
+def _no_table(value: Tensor, expected: Expected) -> str:
+    shape = counts_shape(expected.task.answers(expected.classes))
+    fits = tuple(value.shape) == shape and value.dtype == torch.int64
+    return "" if fits else f"expected int64 of shape {shape}"
 
 
 def _too_many(count: int, part: str, expected: Expected) -> str:
@@ -171,6 +181,7 @@ KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
         ReleaseKind.CLASS_STATISTICS: Kind((MinimumSupport,), _no_class_statistics, (MATRIX, SUPPORT)),
         ReleaseKind.CURVES: Kind((CurveSupport,), _no_curves, (CURVE_COUNTS,)),
         ReleaseKind.COUNTS: Kind((CountSupport,), _no_counts, (IMAGES, PATIENTS)),
+        ReleaseKind.POOLED_COUNTS: Kind((PooledSupport,), _no_pooled_counts, (CONTRIBUTION, IMAGES, PATIENTS)),
         ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified, Logits), _no_soft_labels),
         ReleaseKind.EMBEDDINGS: Kind((ClipAndNoiseSamples, Unmodified), _no_embeddings),
         # A ciphertext cannot be inspected or treated.

@@ -26,6 +26,7 @@ from grandrounds.models.norm import is_running_statistic
 from grandrounds.options import POSITIVE, Min, Options, Range, require_value
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows, withhold_classes
 from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, RandomBytes, clip_rows, require_clip, with_noise
+from grandrounds.protocol.messages import CONTRIBUTION
 from grandrounds.protocol.spending import SAMPLED, Mechanism, Spending, Unit, no_guarantee, update_sensitivity
 
 State = Mapping[str, Tensor]
@@ -219,6 +220,17 @@ class CountSupport(MinimumSupport):
         images, patients = (tensors[name].detach().cpu().numpy() for name in (IMAGES, PATIENTS))
         shown = suppress_counts(check_counts(images, patients, images.shape), self.minimum)
         return {IMAGES: torch.from_numpy(shown.images), PATIENTS: torch.from_numpy(shown.patients)}
+
+
+@dataclass(frozen=True)
+class PooledSupport(CountSupport):
+    """Lets a contribution to an encrypted sum of counts out as it is, and hides counts of few cases in the sum."""
+
+    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+        """See :meth:`Treatment.apply`; a ciphertext, or exactly ``images`` and ``patients`` of all sites together."""
+        if tensors.keys() == {CONTRIBUTION}:
+            return {CONTRIBUTION: plain_copy(tensors[CONTRIBUTION])}
+        return super().apply(tensors, random_bytes)
 
 
 @dataclass(frozen=True)

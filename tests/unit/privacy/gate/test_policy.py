@@ -127,7 +127,7 @@ def test_scalars_need_a_part_and_its_minimum_number_of_patients():
         (policy(epsilon=3), "here: unknown key 'epsilon'"),
         (policy(target_epsilon={"skin": -1}), "target_epsilon.skin must be positive"),
         (policy(target_epsilon=8), "target_epsilon must be an object of numbers by data set"),
-        (policy(tasks=["train", "look"]), r"tasks\[1\] must be one of join, train, validate, test, got 'look'"),
+        (policy(tasks=["train", "look"]), r"tasks\[1\] must be one of join, train, validate, test, pool, got 'look'"),
         (policy(update_rule(noise_multiplier=0)), r"releases\[0\]: noise_multiplier must be positive, got 0"),
         (policy(update_rule(noise_multiplier=-3)), r"releases\[0\]: noise_multiplier must be positive, got -3"),
         (policy(update_rule(clip=0)), r"clip must be positive, got 0"),

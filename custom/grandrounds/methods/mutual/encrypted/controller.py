@@ -83,6 +83,10 @@ class EncryptedController(MutualController):
         super().start()
         self._key = find_key(key_folders(self.fl_ctx), SERVER)
 
+    def sum_key(self) -> bytes | None:
+        """That of the soft labels."""
+        return self._key
+
     def encoded_sum(self, total: SoftLabels) -> Tensor:
         """The ciphertexts of the sum."""
         return total.values

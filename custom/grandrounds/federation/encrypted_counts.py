@@ -1,0 +1,71 @@
+"""Counts of predictions in an encrypted sum: what a site adds, and what sites may release of the sum.
+
+With a test a site sends its counts encrypted. The server adds them up and sends the sum back; each of its sites decrypts it
+and releases it without what is of fewer cases than the largest minimum of these sites. The minimums travel in the sum, as
+the number of sites that have each, so that the server cannot change them. The table must be the same from all sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from grandrounds.errors import MessageError
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, suppress_counts
+from grandrounds.federation.encrypted import COUNT_TOLERANCE, Shapes, decrypt_sum, encrypt_tensors
+
+MIN_POOLED_SITES = 3
+"""In a sum of counts: in one of two each site would know the other's."""
+LARGEST_MINIMUM = 1000
+"""Of cases behind a count; a site that asks for more keeps its counts."""
+MINIMUMS = "minimums"
+
+
+def count_shapes(shape: Sequence[int]) -> Shapes:
+    """The tensors of a contribution whose counts have a shape."""
+    return {IMAGES: shape, PATIENTS: shape, MINIMUMS: (LARGEST_MINIMUM + 1,)}
+
+
+def encrypt_counts(counts: SiteCounts, minimum: int, site: str, key: bytes) -> Tensor:
+    """A site's contribution to the sum.
+
+    Args:
+        counts: of its predictions, not suppressed.
+        minimum: smallest number of cases that the site lets be shown of all sites together, at most ``LARGEST_MINIMUM``.
+        site: its name, which is readable.
+        key: either of the keys.
+    """
+    minimums = torch.zeros(LARGEST_MINIMUM + 1, dtype=torch.float64)
+    minimums[minimum] = 1
+    images, patients = torch.from_numpy(counts.images), torch.from_numpy(counts.patients)
+    return encrypt_tensors({IMAGES: images, PATIENTS: patients, MINIMUMS: minimums}, site, key)
+
+
+def decrypt_counts(packed: Tensor, site: str, key: bytes, shape: tuple[int, ...]) -> SiteCounts:
+    """The counts of all sites together, without those of fewer cases than the largest of their minimums.
+
+    Args:
+        packed: the sum, as the server sends it.
+        site: which decrypts it, and must be in it.
+        key: the secret key.
+        shape: of the counts.
+
+    Raises:
+        MessageError: if the sum is damaged, of too few sites, without this one, or not of counts.
+    """
+    name = "the sum of the encrypted counts"
+    total, roster = decrypt_sum(packed, key, count_shapes(shape), name, MIN_POOLED_SITES)
+    if site not in roster:
+        raise MessageError(f"{name} is of {', '.join(roster)}; {site} must be among them")
+    whole = {part: values.round() for part, values in total.items()}
+    exact = all(bool(((whole[part] - values).abs() < COUNT_TOLERANCE).all()) for part, values in total.items())
+    if not exact or (whole[MINIMUMS] < 0).any() or int(whole[MINIMUMS].sum()) != len(roster):
+        raise MessageError(f"{name} is not one of counts")
+    images, patients = (whole[part].long().numpy() for part in (IMAGES, PATIENTS))
+    try:
+        counts = check_counts(images, patients, shape)
+    except ValueError as error:
+        raise MessageError(f"{name}: {error}") from error
+    return suppress_counts(counts, int(whole[MINIMUMS].nonzero().max()))

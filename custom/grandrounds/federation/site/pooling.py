@@ -1,0 +1,85 @@
+"""A site's counts in encrypted sums: what leaves of a test in their place, and the release of a decrypted sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from nvflare.apis.fl_context import FLContext
+
+from grandrounds.errors import MessageError
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
+from grandrounds.evaluation.record import UNIT, UNITS, EvalRecord
+from grandrounds.federation.encrypted import find_key
+from grandrounds.federation.encrypted_counts import LARGEST_MINIMUM, decrypt_counts, encrypt_counts
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.scoring import released
+from grandrounds.federation.site.worker import pooled_minimum
+from grandrounds.protocol.messages import CONTRIBUTION, POOLED_RELEASES, Payload, Release, ReleaseKind, Result
+from grandrounds.protocol.paths import key_folders
+
+
+@dataclass(frozen=True)
+class CountPool:
+    """The encrypted sums of counts that a site takes part in.
+
+    Attributes:
+        site: its name.
+        key: the secret key.
+        own: smallest number of cases behind a count of this site alone.
+        minimums: the same of all sites together, by model; models whose counts the site keeps are missing.
+    """
+
+    site: str
+    key: bytes
+    own: int
+    minimums: Mapping[str, int]
+
+    @classmethod
+    def of(cls, context: SiteContext, fl_ctx: FLContext) -> CountPool:
+        """As the site's gate and its data set's minimum allow it.
+
+        Raises:
+            ConfigurationError: if there is no key.
+        """
+        own = context.data.min_support
+        asked = {model: pooled_minimum(name, fl_ctx) for model, name in POOLED_RELEASES.items()}
+        minimums = {model: max(own, minimum, 1) for model, minimum in asked.items() if minimum is not None}
+        kept = {model: minimum for model, minimum in minimums.items() if minimum <= LARGEST_MINIMUM}
+        return cls(context.site, find_key(key_folders(fl_ctx), context.site), own, kept)
+
+    def released(self, name: str, record: EvalRecord) -> Result:
+        """What may leave of a record: its counts in the sum and, if small ones must be hidden, nowhere else.
+
+        A table beside the sum of all would give the others' hidden counts away, and so would exact scores of classes.
+        """
+        if name not in self.minimums or not record.counts:
+            return released(name, record, self.own)
+        (counts,) = record.counts
+        contribution = encrypt_counts(counts, self.minimums[name], self.site, self.key)
+        release = {POOLED_RELEASES[name]: Release(ReleaseKind.POOLED_COUNTS, {CONTRIBUTION: contribution})}
+        if self.minimums[name] == 1:
+            alone = released(name, record, self.own)
+            return replace(alone, releases={**alone.releases, **release})
+        hidden = record.defined.without([True] * len(record.names))
+        metrics = {f"{name}.{score}": value for score, value in hidden.exact.items()}
+        return Result(release, {**metrics, f"{name}.{UNIT}": float(UNITS.index(record.unit))})
+
+    def opened(self, payload: Payload, context: SiteContext) -> Result:
+        """The decrypted sums in a task, without counts of few cases.
+
+        Raises:
+            MessageError: if a sum is none of counts, of too few sites, or without this one.
+        """
+        shape = counts_shape(context.problem.kind.answers(len(context.problem.classes)))
+        found = {}
+        for model, name in POOLED_RELEASES.items():
+            if model not in self.minimums or name not in payload.parts:
+                continue
+            if payload.parts[name].keys() != {CONTRIBUTION}:
+                raise MessageError(f"{name} must be one encrypted sum")
+            counts = decrypt_counts(payload.parts[name][CONTRIBUTION], self.site, self.key, shape)
+            tensors = {IMAGES: torch.from_numpy(counts.images), PATIENTS: torch.from_numpy(counts.patients)}
+            found[name] = Release(ReleaseKind.POOLED_COUNTS, tensors)
+        return Result(found)
