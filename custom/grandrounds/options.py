@@ -70,7 +70,7 @@ class Range(NamedTuple):
         low = f"{'above' if self.open_minimum else 'at least'} {self.minimum:g}"
         high = f"{'below' if self.open_maximum else 'at most'} {self.maximum:g}"
         if math.isinf(self.maximum):
-            return "positive" if self == POSITIVE else low
+            return "positive" if self == ABOVE_ZERO else low
         if math.isinf(self.minimum):
             return high
         if self.open_minimum or self.open_maximum:
@@ -93,7 +93,7 @@ class Tier(StrEnum):
 
 BASIC, METHOD = Tier.BASIC, Tier.METHOD
 """What everyone decides who runs a job; and what makes its method."""
-POSITIVE = Range(0, open_minimum=True)
+ABOVE_ZERO = Range(0, open_minimum=True)
 FRACTION = Range(0, 1)
 
 

@@ -30,7 +30,7 @@ from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.methods.supervised.training import rows_to_learn, train_supervised
-from grandrounds.options import POSITIVE, Min, Options, Range
+from grandrounds.options import ABOVE_ZERO, Min, Options, Range
 from grandrounds.plotting import Drawing, rounds_figure
 from grandrounds.protocol.messages import Payload, Result, State
 
@@ -42,7 +42,7 @@ class AdaptiveOptions(Options):
     """How a site learns what to take over from the global model."""
 
     adapted_layers: Annotated[int, "p, the number of last layers whose weights are learnt", Min(1)] = 1
-    weight_rate: Annotated[float, "eta, the learning rate of the weights", POSITIVE] = 1.0
+    weight_rate: Annotated[float, "eta, the learning rate of the weights", ABOVE_ZERO] = 1.0
     weight_images: Annotated[
         float, "s, the share of the labelled images that the weights are learnt on", Range(0, 1, open_minimum=True)
     ] = 0.8

@@ -8,8 +8,8 @@ import pytest
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import (
+    ABOVE_ZERO,
     FRACTION,
-    POSITIVE,
     Configurable,
     Min,
     OptionInfo,
@@ -82,7 +82,7 @@ def test_an_annotation_that_options_cannot_have_is_a_mistake_of_the_program():
 class Numbers(Options):
     steps: Annotated[int | None, "of a round", Min(2)] = None
     rate: Annotated[float, "the share", FRACTION] = 0.5
-    scale: Annotated[float, "a factor", POSITIVE] = 1.0
+    scale: Annotated[float, "a factor", ABOVE_ZERO] = 1.0
     sizes: Annotated[tuple[int, ...], "of layers", Min(1)] = (1,)
     view: Literal["none", "weak"] = "none"
 
@@ -121,7 +121,7 @@ def test_a_value_out_of_range_is_named(options, message):
     ("bounds", "text"),
     [
         (Min(2), "at least 2"),
-        (POSITIVE, "positive"),
+        (ABOVE_ZERO, "positive"),
         (FRACTION, "between 0 and 1"),
         (Range(maximum=4), "at most 4"),
         (Range(0, 1, open_maximum=True), "at least 0 and below 1"),

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from grandrounds.data.own_schemes import own_schemes
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import FRACTION, POSITIVE, Min, Options, Range
+from grandrounds.options import ABOVE_ZERO, FRACTION, Min, Options, Range
 
 Scenario = Literal["standard", "server_labels", "few_labels"]
 FewLabelsUse = Literal["pool", "labelled"]
@@ -46,7 +46,7 @@ class PartitionOptions(Options):
     schemes: ClassVar[tuple[str, ...]] = ("sites", "dirichlet", "iid", "external")
     scheme: Annotated[str, DIVISION] = "sites"
     sites: Annotated[int | None, "number of sites", Min(1)] = None
-    alpha: Annotated[float, "Dirichlet concentration; the smaller, the more sites differ", POSITIVE] = 0.5
+    alpha: Annotated[float, "Dirichlet concentration; the smaller, the more sites differ", ABOVE_ZERO] = 0.5
     labelled: Annotated[float | None, "share of the training images that keep their label", FRACTION] = None
     labelled_images: Annotated[
         int | None, "number of labelled training images of each site, in place of a share; null for the share", Min(1)

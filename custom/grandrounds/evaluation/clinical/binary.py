@@ -13,8 +13,7 @@ from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.intervals import Z
 from grandrounds.evaluation.score import Score
 
-"""The 97.5 % quantile of the normal distribution."""
-POSITIVE_GROUP = 1
+POSITIVE = 1
 """Index of the positive group in the cases of :func:`binary_cases`."""
 
 
@@ -45,7 +44,7 @@ def positive_scores(cases: Cases) -> tuple[NDArray[np.bool_], NDArray[np.float64
     """Whether each image is positive, and its probability, of the cases that :func:`binary_cases` gives."""
     if cases.probabilities is None or cases.classes != 2:
         raise ValueError("expected the cases of a positive group, with probabilities")
-    return cases.labels == POSITIVE_GROUP, cases.probabilities[:, POSITIVE_GROUP]
+    return cases.labels == POSITIVE, cases.probabilities[:, POSITIVE]
 
 
 def predictive_values(sensitivity: float, specificity: float, prevalence: float) -> tuple[float, float]:

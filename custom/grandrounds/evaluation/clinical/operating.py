@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grandrounds.evaluation.bootstrap import Cases
-from grandrounds.evaluation.clinical.binary import POSITIVE_GROUP
+from grandrounds.evaluation.clinical.binary import POSITIVE
 from grandrounds.evaluation.curves import CurveCounts, roc_points
 from grandrounds.evaluation.score import MIN_CASES
 from grandrounds.evaluation.selective import SENSITIVITY, choose_operating_point
@@ -37,7 +37,7 @@ def point_of_cases(validation: Cases, source: str, sensitivity: float = SENSITIV
 
     ``validation`` are the cases of a positive group, see :func:`~grandrounds.evaluation.clinical.binary.binary_cases`.
     """
-    found = choose_operating_point(validation, POSITIVE_GROUP, sensitivity)
+    found = choose_operating_point(validation, POSITIVE, sensitivity)
     if found is None:
         return None
     return FixedPoint(found.threshold, source, found.sensitivity, found.specificity, found.cases)

@@ -51,7 +51,10 @@ def logit(probabilities: Array) -> Array:
 def fit_recalibration(cases: Cases) -> Recalibration | None:
     """Fit intercept and temperature by maximum likelihood; None if the classes are separable or the slope not positive."""
     positive, scores = positive_scores(cases)
-    fitted = _fit(positive, np.stack([np.ones(len(scores)), logit(scores)], axis=1), np.zeros(len(scores)))
+    offset = logit(scores)
+    if _separable(positive, offset):
+        return None
+    fitted = _fit(positive, np.stack([np.ones(len(scores)), offset], axis=1), np.zeros(len(scores)))
     if fitted is None or not 0 < fitted[1] <= MAX_SLOPE:
         return None
     return Recalibration(float(fitted[0]), float(1 / fitted[1]))
@@ -63,25 +66,35 @@ def calibration_of(cases: Cases, generator: np.random.Generator) -> Calibration:
     The calibration error is in adaptive bins; resampling adds noise to it, so its interval is shifted until the draws' mean
     is the estimate.
     """
-    return Calibration(*calibration_line(cases), *_errors(cases, generator))
+    return Calibration(**calibration_line(cases), **_errors(cases, generator))
 
 
-def calibration_line(cases: Cases) -> tuple[Score, Score]:
-    """Slope and intercept, NaN where the classes are separable or all probabilities equal.
+def calibration_line(cases: Cases) -> dict[str, Score]:
+    """``slope``, NaN where a threshold separates the classes or all probabilities are equal, and ``intercept``.
 
-    The intervals are Wald's with the sandwich variance over cases (Liang and Zeger, Biometrika 73, 1986).
+    Where a threshold separates them, the likelihood grows with the slope for ever (Albert and Anderson, Biometrika 71,
+    1984); the intercept, fitted at slope one, is finite, and NaN only where there are images of one class alone. The
+    intervals are Wald's with the sandwich variance over cases (Liang and Zeger, Biometrika 73, 1986).
     """
     positive, scores = positive_scores(cases)
     behind = int(min(cases.positives()[1], cases.negatives()[1]))
     offset, ones = logit(scores), np.ones((len(scores), 1))
     line = np.stack([np.ones(len(scores)), offset], axis=1)
-    return (
-        _wald(positive, line, np.zeros(len(scores)), cases.groups, behind, column=1),
-        _wald(positive, ones, offset, cases.groups, behind, column=0),
-    )
+    nothing = Score(math.nan, math.nan, math.nan, behind)
+    separable = _separable(positive, offset)
+    slope = nothing if separable else _wald(positive, line, np.zeros(len(scores)), cases.groups, behind, column=1)
+    return {"slope": slope, "intercept": _wald(positive, ones, offset, cases.groups, behind, column=0)}
 
 
-def _errors(cases: Cases, generator: np.random.Generator) -> tuple[Score, Score]:
+def _separable(positive: NDArray[np.bool_], scores: Array) -> bool:
+    """Whether a threshold has all positive images on one side of it and all others on the other; both may touch it."""
+    with_it, without = scores[positive], scores[~positive]
+    if not len(with_it) or not len(without):
+        return True
+    return bool(without.max() <= with_it.min() or with_it.max() <= without.min())
+
+
+def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Score]:
     positive, scores = positive_scores(cases)
     behind = int(min(cases.positives()[1], cases.negatives()[1]))
     value = calibration_errors(reliability_points(scores, positive))[0]
@@ -94,10 +107,10 @@ def _errors(cases: Cases, generator: np.random.Generator) -> tuple[Score, Score]
     squares = (scores - positive) ** 2
     brier = (weights @ squares) / weights.sum(axis=1)
     score, (least, most) = float(squares.mean()), interval_of(brier)
-    return (
-        Score(value, min(max(float(low), 0.0), value), max(float(high), value), behind),
-        Score(score, min(least, score), max(most, score), behind),
-    )
+    return {
+        "ece": Score(value, min(max(float(low), 0.0), value), max(float(high), value), behind),
+        "brier": Score(score, min(least, score), max(most, score), behind),
+    }
 
 
 def _wald(

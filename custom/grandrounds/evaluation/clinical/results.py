@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -55,7 +56,9 @@ class Calibration:
         )
 
     def _findings(self) -> Iterator[str]:
-        if self.slope.high < 1:
+        if math.isnan(self.slope.value):
+            yield "The slope is not defined: a threshold separates the classes, or all risks are equal."
+        elif self.slope.high < 1:
             yield "Risks are too extreme (slope below 1)."
         elif self.slope.low > 1:
             yield "Risks are too moderate (slope above 1)."

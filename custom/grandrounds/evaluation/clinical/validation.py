@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
 from grandrounds.evaluation.bootstrap import Cases
-from grandrounds.evaluation.clinical.binary import POSITIVE_GROUP, positive_scores, predictive_estimates
+from grandrounds.evaluation.clinical.binary import POSITIVE, positive_scores, predictive_estimates
 from grandrounds.evaluation.clinical.decision import decision_curve
 from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.clinical.recalibration import calibration_of, fit_recalibration
@@ -63,9 +63,9 @@ def validate_group(cases: Cases, request: Request, name: str, classes: tuple[str
     """
     require_fraction(request.share, "share")
     sides = np.bincount(cases.labels, minlength=2)[::-1]
-    behind = [int(cases.positives()[POSITIVE_GROUP]), int(cases.negatives()[POSITIVE_GROUP])]
+    behind = [int(cases.positives()[POSITIVE]), int(cases.negatives()[POSITIVE])]
     known = min(behind) > 0
-    area = auc_estimates(cases)[POSITIVE_GROUP]["auroc"] if known else None
+    area = auc_estimates(cases)[POSITIVE]["auroc"] if known else None
     enough = area is not None and area.enough
     return GroupResult(
         name,
@@ -93,7 +93,7 @@ def score_subgroups(cases: Cases, groups: Sequence[Subgroup], request: Request) 
         parts = {group.value: subset(cases, group) for group in groups if group.column == column}
         positive, other = (
             shown_counts({v: int((part.labels == side).sum()) for v, part in parts.items()}, request.minimum)
-            for side in (POSITIVE_GROUP, 1 - POSITIVE_GROUP)
+            for side in (POSITIVE, 1 - POSITIVE)
         )
         found += [
             _of_subgroup(part, SubgroupResult(column, value, positive[value], other[value]), request.point)
@@ -116,17 +116,17 @@ def _sides(counts: Sequence[int], minimum: int) -> Sides:
 
 
 def _of_subgroup(part: Cases, counted: SubgroupResult, point: FixedPoint | None) -> SubgroupResult:
-    if not min(part.positives()[POSITIVE_GROUP], part.negatives()[POSITIVE_GROUP]):
+    if not min(part.positives()[POSITIVE], part.negatives()[POSITIVE]):
         return counted
-    scored = replace(counted, auroc=auc_estimates(part)[POSITIVE_GROUP]["auroc"])
+    scored = replace(counted, auroc=auc_estimates(part)[POSITIVE]["auroc"])
     if point is None:
         return scored
-    test = at_threshold(part, POSITIVE_GROUP, point.threshold)
+    test = at_threshold(part, POSITIVE, point.threshold)
     return replace(scored, sensitivity=test["sensitivity"], specificity=test["specificity"])
 
 
 def _at_point(cases: Cases, point: FixedPoint, prevalences: Sequence[float]) -> Operating:
-    test = at_threshold(cases, POSITIVE_GROUP, point.threshold)
+    test = at_threshold(cases, POSITIVE, point.threshold)
     sensitivity, specificity = test["sensitivity"], test["specificity"]
     known = prevalences if sensitivity.enough and specificity.enough else ()
     values = tuple(Predictive(one, *predictive_estimates(sensitivity, specificity, one)) for one in known)
@@ -146,7 +146,7 @@ def _rows(mask: NDArray[np.bool_]) -> Subgroup:
 def _recalibrated(cases: Cases, share: float) -> Recalibrated | None:
     """Fit on a random share of the positive and of the other cases; all else is on the rest, before and after."""
     generator = numpy_generator("external", "recalibration")
-    with_positive = np.unique(cases.groups[cases.labels == POSITIVE_GROUP])
+    with_positive = np.unique(cases.groups[cases.labels == POSITIVE])
     drawn = [
         generator.permutation(names)[: max(round(share * len(names)), 1)]
         for names in (with_positive, np.setdiff1d(cases.groups, with_positive))

@@ -23,7 +23,7 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.aggregate import Aggregator, Demands
 from grandrounds.federation.server.means import HELD_BYTES, HeldUpdates
-from grandrounds.options import POSITIVE, Options, Range
+from grandrounds.options import ABOVE_ZERO, Options, Range
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import Result, State, floating_entries
 
@@ -47,11 +47,11 @@ class DefenceOptions(Options):
     ] = "mean"
     trimmed_fraction: Annotated[float, "of the updates left out at each end by trimmed_mean", Range(0, 0.5)] = 0.2
     norm_multiple: Annotated[
-        float | None, "bound on an update's L2 norm, over the median norm of the last rounds; null for none", POSITIVE
+        float | None, "bound on an update's L2 norm, over the median norm of the last rounds; null for none", ABOVE_ZERO
     ] = 3.0
-    max_norm: Annotated[float | None, "bound on an update's L2 norm; null for none", POSITIVE] = None
+    max_norm: Annotated[float | None, "bound on an update's L2 norm; null for none", ABOVE_ZERO] = None
     weight_multiple: Annotated[
-        float | None, "bound on a site's samples as a weight, over the median of the sites'; null for none", POSITIVE
+        float | None, "bound on a site's samples as a weight, over the median of the sites'; null for none", ABOVE_ZERO
     ] = 10.0
 
     def check(self) -> None:

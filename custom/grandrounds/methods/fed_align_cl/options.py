@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from grandrounds.data.images.augmentation import view_named
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import BASIC, METHOD, POSITIVE, Min, Options
+from grandrounds.options import ABOVE_ZERO, BASIC, METHOD, Min, Options
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.seeding import numpy_generator
 
@@ -33,7 +33,7 @@ class ScheduleOptions(Options):
     iterations: Annotated[int, "Q, iterations of an epoch, the same at all sites", Min(1), BASIC] = 120
     pace: Annotated[int, "tau, iterations between two communications", Min(1)] = 40
     warm_up: Annotated[int, "epochs without alignment and curriculum", Min(0)] = 5
-    learning_rate: Annotated[float, "of classification; default of the other two optimizers", POSITIVE, BASIC] = 1e-5
+    learning_rate: Annotated[float, "of classification; default of the other two optimizers", ABOVE_ZERO, BASIC] = 1e-5
 
     def warmed_up(self, epoch: int) -> bool:
         """Whether an epoch, counted from 1, uses alignment and curriculum (the paper's e > 5)."""
@@ -60,12 +60,14 @@ class EncoderAlignmentOptions(Options):
         "which steps align the encoder, see above",
         METHOD,
     ] = "summed"
-    weight: Annotated[float, "weight of alignment beside classification, with update=joint or moments", POSITIVE] = 1.0
+    weight: Annotated[float, "weight of alignment beside classification, with update=joint or moments", ABOVE_ZERO] = (
+        1.0
+    )
     alignment_learning_rate: Annotated[
-        float | None, "learning rate of the encoder's alignment; null takes learning_rate", POSITIVE
+        float | None, "learning rate of the encoder's alignment; null takes learning_rate", ABOVE_ZERO
     ] = None
     discriminator_learning_rate: Annotated[
-        float | None, "learning rate of the discriminator; null takes that of the encoder's alignment", POSITIVE
+        float | None, "learning rate of the discriminator; null takes that of the encoder's alignment", ABOVE_ZERO
     ] = None
     alignment_norm: Annotated[
         AlignmentNorm,
@@ -126,7 +128,7 @@ class CurriculumOptions(Options):
         "around_last_comm"
     )
     replacement: Annotated[bool, "draw the order with replacement (authors' code), which misses images"] = False
-    factor: Annotated[float, "weight of a forgotten image relative to another", POSITIVE] = 2.0
+    factor: Annotated[float, "weight of a forgotten image relative to another", ABOVE_ZERO] = 2.0
 
 
 @dataclass(frozen=True)
@@ -174,11 +176,11 @@ class EmbeddingNoiseOptions(Options):
         "a fraction of their deviation (code), a variance (paper), or multiple of the clip",
         METHOD,
     ] = "relative"
-    embedding_noise_level: Annotated[float, "the fraction, the variance or the multiple", POSITIVE] = NOISE_LEVEL
+    embedding_noise_level: Annotated[float, "the fraction, the variance or the multiple", ABOVE_ZERO] = NOISE_LEVEL
     embedding_clip: Annotated[
         float | None,
         "bound on the norm of an embedding; null is three times the median norm of those that are sent",
-        POSITIVE,
+        ABOVE_ZERO,
     ] = None
     own_embeddings: Annotated[
         Literal["as_sent", "clean"],

@@ -21,7 +21,7 @@ from grandrounds.federation.site.training import Adam, Meter, train_steps
 from grandrounds.methods.mutual.loss import alignment_loss
 from grandrounds.methods.mutual.public import as_input, predict_public
 from grandrounds.methods.mutual.training import recalibrate_batch_norm
-from grandrounds.options import METHOD, POSITIVE, Min, Options
+from grandrounds.options import ABOVE_ZERO, METHOD, Min, Options
 from grandrounds.ordering import natural_sorted
 
 Averaging = Literal["logits", "probabilities"]
@@ -34,9 +34,9 @@ class FusionOptions(Options):
     distillation_steps: Annotated[int, "batches", Min(1), METHOD] = 1000
     distillation_batch: Annotated[int, "public images in a batch", Min(2)] = 128
     distillation_rate: Annotated[
-        float, "learning rate of Adam, which falls to zero along a half cosine", POSITIVE, METHOD
+        float, "learning rate of Adam, which falls to zero along a half cosine", ABOVE_ZERO, METHOD
     ] = 1e-3
-    clip_norm: Annotated[float, "maximum norm of a gradient", POSITIVE] = 5.0
+    clip_norm: Annotated[float, "maximum norm of a gradient", ABOVE_ZERO] = 5.0
     averaging: Annotated[Averaging, "what of the teachers is averaged (FedDF's text: logits)"] = "logits"
     recalibrate_bn: Annotated[bool, "recompute batch norm's statistics from all public images afterwards"] = False
 

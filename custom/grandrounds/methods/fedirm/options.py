@@ -13,7 +13,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedirm.loss import RampKind
 from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, RelationAverage, RelationSource
 from grandrounds.methods.fedirm.uncertainty import ALPHA, DRAWS
-from grandrounds.options import BASIC, FRACTION, METHOD, POSITIVE, Min, Options, Range
+from grandrounds.options import ABOVE_ZERO, BASIC, FRACTION, METHOD, Min, Options, Range
 
 Teacher = Literal["ema_persistent", "ema_reset", "none"]
 Objective = Literal["fedirm", "self_training"]
@@ -36,7 +36,7 @@ class ServerOptions(Options):
         MIN_SUPPORT
     )
     labelled_weight: Annotated[
-        float, "factor of a labelled site's weight in the mean (RSCFed's code: 200 for skin lesions)", POSITIVE
+        float, "factor of a labelled site's weight in the mean (RSCFed's code: 200 for skin lesions)", ABOVE_ZERO
     ] = 1.0
 
     def unlabelled_sites_train(self, elapsed: int) -> bool:
@@ -53,7 +53,7 @@ class ClientOptions(Options):
     steps: Annotated[int | None, "steps in a round instead, the same at every site", Min(1), BASIC] = None
     weight_decay: Annotated[float, "coupled (L2) weight decay", Min(0)] = 5e-4
     betas: Annotated[tuple[float, float], "Adam's betas", Range(0, 1, open_maximum=True)] = (0.9, 0.999)
-    clip_norm: Annotated[float | None, "bound on the norm of a step's gradient; null clips nothing", POSITIVE] = None
+    clip_norm: Annotated[float | None, "bound on the norm of a step's gradient; null clips nothing", ABOVE_ZERO] = None
 
     def check(self) -> None:
         """Refuse betas that are not a pair."""
@@ -91,7 +91,7 @@ class RelationOptions(Options):
     ``privacy.min_support`` of the site's ``grandrounds.json`` takes precedence.
     """
 
-    temperature: Annotated[float, "tau, the softmax temperature of mean predictions", POSITIVE] = TEMPERATURE
+    temperature: Annotated[float, "tau, the softmax temperature of mean predictions", ABOVE_ZERO] = TEMPERATURE
     min_support: Annotated[int, "minimum number of patients behind a row that leaves the site", Min(0)] = MIN_SUPPORT
     relation_average: Annotated[RelationAverage, "what labelled sites average"] = "samples"
     relation_source: Annotated[RelationSource, "what unlabelled sites average (Eq. 5 prints probabilities)"] = "logits"
@@ -102,9 +102,9 @@ class RelationOptions(Options):
 class LabelledOptions(Options):
     """Training of labelled sites."""
 
-    learning_rate: Annotated[float, "Adam's, in the first rounds", POSITIVE, BASIC] = 2e-4
+    learning_rate: Annotated[float, "Adam's, in the first rounds", ABOVE_ZERO, BASIC] = 2e-4
     later_learning_rate: Annotated[
-        float | None, "from round learning_rate_change on; null: constant (authors' code: 3e-4)", POSITIVE
+        float | None, "from round learning_rate_change on; null: constant (authors' code: 3e-4)", ABOVE_ZERO
     ] = None
     learning_rate_change: Annotated[int, "first round with the later rate (from 0)", Min(0)] = 21
     smoothing: Annotated[float, "label smoothing; it lowers confidence, so that fewer predictions count", FRACTION] = (
@@ -131,7 +131,7 @@ class UnlabelledOptions(Options):
     """
 
     unlabelled_objective: Annotated[Objective, "what unlabelled sites minimise"] = "fedirm"
-    unlabelled_learning_rate: Annotated[float, "Adam's", POSITIVE] = 2e-4
+    unlabelled_learning_rate: Annotated[float, "Adam's", ABOVE_ZERO] = 2e-4
     ramp_learning_rate: Annotated[bool, "multiply the learning rate by the ramp"] = False
     teacher: Annotated[Teacher, "the mean teacher"] = "ema_persistent"
     teacher_decay: Annotated[float, "limit of the moving average's alpha", FRACTION] = ALPHA

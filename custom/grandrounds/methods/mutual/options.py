@@ -14,7 +14,7 @@ from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.loss import LABEL_FLOOR
 from grandrounds.methods.mutual.soft_labels import WireFormat
-from grandrounds.options import BASIC, METHOD, POSITIVE, Min, Options, Range
+from grandrounds.options import ABOVE_ZERO, BASIC, METHOD, Min, Options, Range
 
 Content = Literal["probabilities", "logits", "none"]
 Weighting = Literal["uniform", "ccr", "eccr"]
@@ -87,7 +87,7 @@ class AlignmentOptions(Options):
     alignment: Annotated[
         Alignment, "divergence from the mean of the others (MDH-FL), digest of all logits (FedMD), or none"
     ] = "divergence"
-    alignment_rate: Annotated[float, "learning rate of Adam in the alignment", POSITIVE] = 1e-3
+    alignment_rate: Annotated[float, "learning rate of Adam in the alignment", ABOVE_ZERO] = 1e-3
     alignment_epochs: Annotated[int, "passes over the public images of an exchange (MDH-FL: 1)", Min(1)] = 1
     alignment_optimizer: Annotated[
         Literal["per_round", "fresh_per_batch"], "one Adam per epoch, or a new one for each batch (RHFL's code)"
@@ -127,15 +127,15 @@ class LocalOptions(Options):
     label_floor: Annotated[
         float, "floor of labels in the reverse cross-entropy: A = ln(label_floor)", Range(0, 1, True, True)
     ] = LABEL_FLOOR
-    temperature: Annotated[float, "temperature of the refined loss after pre-training", POSITIVE] = 4.0
+    temperature: Annotated[float, "temperature of the refined loss after pre-training", ABOVE_ZERO] = 4.0
     logit_adjustment: Annotated[
         float,
         "log class shares of the site's labels that local training adds to the logits, times this; 0 adds none",
         Min(0),
     ] = 0.0
     batch_size: Annotated[int, "images per batch; incomplete batches are skipped", Min(2), BASIC] = 16
-    learning_rate: Annotated[float, "learning rate of Adam, which starts anew in every round", POSITIVE, BASIC] = 1e-3
-    local_epochs: Annotated[float, "passes over the local images per epoch; may be a fraction", POSITIVE, BASIC] = 1.0
+    learning_rate: Annotated[float, "learning rate of Adam, which starts anew in every round", ABOVE_ZERO, BASIC] = 1e-3
+    local_epochs: Annotated[float, "passes over the local images per epoch; may be a fraction", ABOVE_ZERO, BASIC] = 1.0
     pretrain_epochs: Annotated[
         float, "passes before the first exchange; 0 starts from random weights", Min(0), METHOD
     ] = 40.0

@@ -22,7 +22,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Algorithm, Meter, OptimizerStep, train_steps
 from grandrounds.methods.supervised.loss import median_class_weights
-from grandrounds.options import BASIC, METHOD, POSITIVE, Min, Options
+from grandrounds.options import ABOVE_ZERO, BASIC, METHOD, Min, Options
 from grandrounds.privacy.mechanisms.dp_sgd import (
     PrivateStep,
     ProtectedUnit,
@@ -42,7 +42,7 @@ class TrainingOptions(Options):
     ] = "labelled"
     batch_size: Annotated[int, "images per step and kind", Min(2), BASIC] = 16
     steps: Annotated[int, "local steps per round, the same at every site (FedVC)", Min(1), BASIC] = 26
-    learning_rate: Annotated[float, "of the optimizer", POSITIVE, BASIC] = 5e-5
+    learning_rate: Annotated[float, "of the optimizer", ABOVE_ZERO, BASIC] = 5e-5
     cosine_rounds: Annotated[
         int | None, "rounds over which the learning rate falls along a half cosine; null for a constant rate", Min(1)
     ] = None
@@ -54,7 +54,7 @@ class TrainingOptions(Options):
         tuple[int, ...] | None,
         "for class_weights=pooled: labelled images of each class over all sites (job statistics)",
     ] = None
-    class_weight_limit: Annotated[float | None, "maximum weight of a class; null for no limit", POSITIVE] = None
+    class_weight_limit: Annotated[float | None, "maximum weight of a class; null for no limit", ABOVE_ZERO] = None
     algorithm: Annotated[Algorithm, "the optimizer"] = "adam"
     proximal_weight: Annotated[float, "mu of FedProx; 0 disables it", Min(0), METHOD] = 0.0
     weak_augmentation: Annotated[bool, "flip, rotate and jitter labelled and weakly augmented images"] = True

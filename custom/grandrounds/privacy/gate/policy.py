@@ -22,7 +22,7 @@ from typing import Any
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import require_object
-from grandrounds.options import POSITIVE, Min, require_value
+from grandrounds.options import ABOVE_ZERO, Min, require_value
 from grandrounds.privacy.gate.kinds import KINDS, treatment_names
 from grandrounds.privacy.gate.treatment import Deny, RecordLevel, Treatment
 from grandrounds.protocol.messages import TASKS, UPDATE, ReleaseKind
@@ -255,7 +255,7 @@ def _targets(content: Any, where: str) -> dict[str, float]:
     if not isinstance(content, Mapping):
         raise ConfigurationError(f"{where} must be an object of numbers by data set, got {content!r}")
     for name, value in content.items():
-        require_value(value, float, POSITIVE, f"{where}.{name}")
+        require_value(value, float, ABOVE_ZERO, f"{where}.{name}")
     return {name: float(value) for name, value in content.items()}
 
 

@@ -23,7 +23,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, check_counts, suppress_counts
 from grandrounds.evaluation.curves import CURVE_COUNTS, coarsen_curves, decode_counts, encode_counts
 from grandrounds.models.norm import is_running_statistic
-from grandrounds.options import POSITIVE, Min, Options, Range, require_value
+from grandrounds.options import ABOVE_ZERO, Min, Options, Range, require_value
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows, withhold_classes
 from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, RandomBytes, clip_rows, require_clip, with_noise
 from grandrounds.protocol.messages import CONTRIBUTION
@@ -252,7 +252,7 @@ class RecordLevel(Options, Treatment):
 
     name: ClassVar[str] = "record_level"
     required: ClassVar[tuple[str, ...]] = ("min_noise_multiplier",)
-    min_noise_multiplier: Annotated[float, "minimum noise multiplier of the training", POSITIVE]
+    min_noise_multiplier: Annotated[float, "minimum noise multiplier of the training", ABOVE_ZERO]
 
     @classmethod
     def from_policy(cls, settings: Mapping[str, Any], unit: Unit) -> Treatment:
@@ -344,7 +344,7 @@ def _clip_and_sigma(settings: Mapping[str, Any], unit: Unit) -> tuple[float, flo
         raise ConfigurationError("exactly one of sigma and noise_multiplier is needed")
     for name in NOISE_SETTINGS:
         if name in settings:
-            require_value(settings[name], float, POSITIVE, name)
+            require_value(settings[name], float, ABOVE_ZERO, name)
     clip = float(settings["clip"])
     if "sigma" in settings:
         return clip, float(settings["sigma"])

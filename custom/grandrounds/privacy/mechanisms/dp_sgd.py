@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import POSITIVE, Min, Options, Range
+from grandrounds.options import ABOVE_ZERO, Min, Options, Range
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes, with_noise
 from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
@@ -47,8 +47,8 @@ HALF_ULP = 2.0**-24
 class RecordLevelOptions(Options):
     """The parameters of DP-SGD in one round."""
 
-    clip: Annotated[float, "C, bound on the L2 norm of one sample's gradient", POSITIVE]
-    noise_multiplier: Annotated[float, "z, standard deviation of the noise over `clip`", POSITIVE]
+    clip: Annotated[float, "C, bound on the L2 norm of one sample's gradient", ABOVE_ZERO]
+    noise_multiplier: Annotated[float, "z, standard deviation of the noise over `clip`", ABOVE_ZERO]
     sampling_rate: Annotated[float, "q, probability that an image is in a batch", Range(0, 1, open_minimum=True)]
     steps: Annotated[int, "steps in a round", Min(1)]
     unit: Annotated[ProtectedUnit, "what is sampled, and hidden"] = "record"
@@ -67,9 +67,9 @@ class ProtectionOptions(Options):
     """Whether a site trains with record-level differential privacy (DP-SGD)."""
 
     record_noise_multiplier: Annotated[
-        float | None, "standard deviation of the noise over `record_clip`; null trains without DP-SGD", POSITIVE
+        float | None, "standard deviation of the noise over `record_clip`; null trains without DP-SGD", ABOVE_ZERO
     ] = None
-    record_clip: Annotated[float, "bound on the L2 norm of one image's gradient", POSITIVE] = 1.0
+    record_clip: Annotated[float, "bound on the L2 norm of one image's gradient", ABOVE_ZERO] = 1.0
     privacy_unit: Annotated[ProtectedUnit, "what DP-SGD hides: one image, or all images of one patient"] = "record"
 
     def of_round(self, records: int, batch_size: int, steps: int) -> RecordLevelOptions | None:

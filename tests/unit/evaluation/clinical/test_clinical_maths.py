@@ -100,7 +100,7 @@ def test_slope_and_intercept_are_those_of_logistic_regression():
 def test_intervals_of_slope_and_intercept_cover_the_truth():
     hits = np.zeros(2)
     for seed in range(300):
-        slope, intercept = calibration_line(binary(*drawn(seed, 400)))
+        slope, intercept = calibration_line(binary(*drawn(seed, 400))).values()
         hits += [slope.low <= 1 <= slope.high, intercept.low <= 0 <= intercept.high]
     assert (hits / 300 > 0.92).all(), hits
     assert (hits / 300 < 0.98).all(), hits
@@ -125,10 +125,28 @@ def test_every_interval_of_calibration_contains_its_estimate(scores, positive):
             assert math.isnan(found.value) or found.low <= found.value <= found.high, name
 
 
-def test_separable_classes_have_no_slope():
-    found = calibration_of(binary([0] * 10 + [1] * 10, np.linspace(0.1, 0.9, 20)), numpy_generator("test"))
+@pytest.mark.parametrize("low", [0.1, 0.4, 0.499, 1e-3])
+@pytest.mark.parametrize("side", [1, -1], ids=["right", "reversed"])
+@pytest.mark.parametrize("touching", [False, True])
+def test_separable_classes_have_no_slope_and_an_intercept(low, side, touching):
+    scores = np.concatenate([np.linspace(low, 0.49, 10), np.linspace(0.51, 1 - low, 10)])
+    if touching:
+        scores[9] = scores[10] = 0.5
+    cases = binary([0] * 10 + [1] * 10, scores[::side])
+    found = calibration_of(cases, numpy_generator("test"))
     assert math.isnan(found.slope.value)
-    assert fit_recalibration(binary([0] * 10 + [1] * 10, np.linspace(0.1, 0.9, 20))) is None
+    assert math.isnan(found.slope.low)
+    assert fit_recalibration(cases) is None
+    # Symmetric scores: at slope one as many are expected as there are, without a shift.
+    assert found.intercept.value == pytest.approx(0, abs=1e-6)
+
+
+def test_one_overlapping_pair_gives_a_slope():
+    positive = np.array([0] * 10 + [1] * 10, bool)
+    scores = np.linspace(0.1, 0.9, 20)
+    scores[[9, 10]] = scores[[10, 9]]
+    oracle = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10000).fit(logit(scores)[:, None], positive)
+    assert calibration_line(binary(positive, scores))["slope"].value == pytest.approx(oracle.coef_[0, 0], rel=1e-3)
 
 
 def test_recalibration_undoes_a_known_distortion():
@@ -207,3 +225,8 @@ def test_counts_beside_their_sum():
 def test_counts_of_plain_values_are_left_out_by_their_name():
     content = {"sites": [{"n": 3, "value": 3}], "cases": 9, "images": 10}
     assert without_small_counts(content, 10) == {"sites": [{"n": None, "value": 3}], "cases": None, "images": 10}
+
+
+def test_an_undefined_slope_is_said_and_not_taken_for_calibration():
+    found = calibration_of(binary([0] * 10 + [1] * 10, np.linspace(0.1, 0.9, 20)), numpy_generator("test"))
+    assert found.finding.startswith("The slope is not defined")
