@@ -350,7 +350,7 @@ class MultiLabel(Task):
 
     def prediction_cells(self, label: NDArray[np.int64], values: Sequence[float], classes: Sequence[str]) -> list[str]:
         """1, 0, or nothing where it is not known, for each finding; then the probabilities."""
-        return [*("" if one < 0 else str(one) for one in label), *(f"{value:.6f}" for value in values)]
+        return [*("" if one < 0 else str(one) for one in label), *(f"{value:.9g}" for value in values)]
 
     def read_prediction(self, cells: Sequence[str], classes: Sequence[str]) -> tuple[NDArray[np.int64], list[float]]:
         """The answers, and the probabilities of the findings."""

@@ -268,7 +268,7 @@ class SingleLabel(Task):
         import numpy as np
 
         predicted = int(self.decide(np.array([values]))[0])
-        return [classes[int(label)] if label >= 0 else "", classes[predicted], *(f"{value:.6f}" for value in values)]
+        return [classes[int(label)] if label >= 0 else "", classes[predicted], *(f"{value:.9g}" for value in values)]
 
     def read_prediction(self, cells: Sequence[str], classes: Sequence[str]) -> tuple[NDArray[np.int64], list[float]]:
         """The index of the class, and the probabilities; their sum must be one within a thousandth."""

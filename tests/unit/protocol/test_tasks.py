@@ -287,14 +287,15 @@ def test_the_entries_of_answers_have_names_and_labels_say_which(task):
 
 @TASKS
 def test_a_row_of_the_table_of_predictions_is_read_as_it_was_written(task):
-    labels = task.read_labels(["mass", "", "nodule"], CHEST)
-    values = [[0.2, 0.5, 0.3], [1.0, 0.0, 0.0], [0.1, 0.2, 0.7]]
-    for label, row in zip(labels, values, strict=True):
+    labels = task.read_labels(["mass", "", "nodule", "mass"], CHEST)
+    singles = np.array([[0.2, 0.5, 0.3], [1.0, 0.0, 0.0], [0.1, 0.2, 0.7], [1e-9, 0.7, 0.3]], np.float32)
+    singles[3, 1] = np.nextafter(singles[2, 2], np.float32(1))  # the order of these two must not be lost
+    for label, row in zip(labels, singles.tolist(), strict=True):
         cells = task.prediction_cells(label, row, CHEST)
         assert len(cells) == len(task.prediction_header(CHEST))
         again, probabilities = task.read_prediction(cells, CHEST)
         assert np.array_equal(again, label)
-        assert probabilities == row
+        assert np.array_equal(np.array(probabilities, np.float32), np.array(row, np.float32))
         with pytest.raises(ValueError, match="cells after the image"):
             task.read_prediction(cells[:-1], CHEST)
         with pytest.raises(ValueError, match=r"sum to one|in \[0, 1\]"):
