@@ -169,7 +169,7 @@ def test_predictions_are_written_with_their_place(tmp_path):
     assert read(tmp_path / "new" / "found.csv") == [
         ["site", "image", "label", "predicted", "probability_mel", "probability_nv"],
         ["a", "x.png", "mel", "nv", "0.25", "0.75"],
-        ["a", "y.png", "nv", "nv", "0.125000", "0.875000"],
+        ["a", "y.png", "nv", "nv", "0.125", "0.875"],
         ["b", "x.png", "nv", "mel", "0.5", "0.5"],
     ]
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["found.csv"]
