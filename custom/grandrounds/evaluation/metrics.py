@@ -83,8 +83,8 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
         ``log_likelihood``, its negative, which selects a model by its loss. The task's other metrics are means over its
         questions, of which each has at least ``task.min_images`` images of each of its classes: those of
         :func:`confusion_scores`, and ``auc_macro``, see :func:`~grandrounds.evaluation.auc.macro_auc`. Where classes
-        are exclusive, also the metrics of plug-ins. The area of images of one class alone is not defined and 0.5 here,
-        see :attr:`~grandrounds.evaluation.record.EvalRecord.defined`. Without known images only ``n``.
+        are exclusive, also the metrics of plug-ins. The area of images of one class alone is not defined and left out.
+        Without known images only ``n``.
 
     Raises:
         ValueError: if the shapes do not fit together, a label is no class, or a probability is none.
@@ -112,8 +112,7 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
     means = {
         name: float(np.mean([one[name] for one in found])) for name in task.selectable if found and name in found[0]
     }
-    if math.isnan(means.get("auc_macro", 0.0)):
-        means["auc_macro"] = 0.5  # a site must have a number to select by; its test has none
+    means = {name: value for name, value in means.items() if not math.isnan(value)}
     own = (
         own_scores(labels[known], probabilities[known]) if set(OWN_METRICS.all()) & {*selectable_metrics(task)} else {}
     )

@@ -114,12 +114,6 @@ class EvalRecord:
         """
         return self._hiding(tuple(suppress_counts(one, minimum) for one in self._tables))
 
-    @property
-    def defined(self) -> EvalRecord:
-        """Without an exact area where all images are of one class."""
-        kept = {name: value for name, value in self.exact.items() if name != "auc_macro" or not self._of_one_class}
-        return replace(self, exact=kept)
-
     def without(self, hidden: Sequence[bool]) -> EvalRecord:
         """Without the counts of these names of the vocabulary."""
         found = []

@@ -38,8 +38,10 @@ _logger = logging.getLogger(__name__)
 LIKELIHOOD = "log_likelihood"
 BASES = (POOLED, LIKELIHOOD, MEAN)
 """From the most to the least demanding; a run that has left one does not return to it."""
-BASES_OF_FINDINGS = (POOLED, MEAN, LIKELIHOOD)
-"""The same where a model has several questions, whose counts do not give a score of all images together."""
+BASES_OF_SITES = (POOLED, MEAN, LIKELIHOOD)
+"""The same where counts do not give a score of all images together: of several questions, and of an area."""
+OF_RANKS = frozenset({"auc_macro"})
+"""Metrics that need every image's probability: they are means over the sites that have them."""
 
 
 class _Scores(NamedTuple):
@@ -66,9 +68,9 @@ class ModelSelection:
     the metric's place. If a site releases no counts, it is the unweighted mean over the sites. The choice has the reason.
 
     Rounds are compared over the same sites: one that has not scored a round counts with its last score, and when a site
-    scores for the first time the comparison begins anew, because its earlier scores are unknown. The metric of findings is
-    a mean over the sites that have it at their first score; when one of them has it no more, the log-likelihood of all
-    images takes its place.
+    scores for the first time the comparison begins anew, because its earlier scores are unknown. The metric of findings, and
+    an area, is a mean over the sites that have it at their first score; when one of them has it no more, the log-likelihood
+    of all images takes its place.
 
     Args:
         metric: name of a validation metric; higher is better.
@@ -81,9 +83,10 @@ class ModelSelection:
 
     def __init__(self, metric: str, problem: Problem) -> None:
         self._metric, self._task, self._classes = metric, problem.kind, problem.classes
-        # Counts of the classes of one question give its scores for all images together.
-        self._pools = counts_shape(self._task.answers(len(self._classes)))[0] == 1
-        self._bases = BASES if self._pools else BASES_OF_FINDINGS
+        # Counts of the classes of one question give its scores for all images together, but not areas.
+        self._one_question = counts_shape(self._task.answers(len(self._classes)))[0] == 1
+        self._pools = self._one_question and metric not in OF_RANKS
+        self._bases = BASES if self._pools else BASES_OF_SITES
         self._last: dict[str, EvalRecord] = {}
         self._having: set[str] = set()
         self._basis = POOLED
@@ -234,7 +237,7 @@ class ModelSelection:
 
     def _has(self, record: EvalRecord) -> bool:
         """Whether a site has the metric, of enough cases of one question at least as far as its counts tell."""
-        of_all = self._pools or self._metric == LIKELIHOOD or not record.counts
+        of_all = self._one_question or self._metric == LIKELIHOOD or not record.counts
         if of_all or self._metric not in record.exact:
             return self._metric in record.exact
         few = [bool((one.positives >= 0).all() and one.positives.min() < MIN_CASES) for one in record.tallies]

@@ -62,7 +62,7 @@ class CountPool:
         if self.minimums[name] == 1:
             alone = released(name, record, self.own)
             return replace(alone, releases={**alone.releases, **release})
-        hidden = record.defined.without([True] * len(record.names))
+        hidden = record.without([True] * len(record.names))
         metrics = {f"{name}.{score}": value for score, value in hidden.exact.items()}
         return Result(release, {**metrics, f"{name}.{UNIT}": float(UNITS.index(record.unit))})
 

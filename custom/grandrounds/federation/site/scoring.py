@@ -85,8 +85,7 @@ def released(name: str, record: EvalRecord, minimum: int) -> Result:
 
     ``minimum`` is the site's own, of patients behind a count.
     """
-    # Each site must have the metric that selects; a test has only what is defined.
-    leaves = (record if name == VALIDATION else record.defined).suppressed(minimum)
+    leaves = record.suppressed(minimum)
     metrics = {f"{name}.{key}": value for key, value in leaves.exact.items()}
     if not leaves.counts:
         return Result({}, metrics)

@@ -84,7 +84,7 @@ class OwnModelExecutor(LocalTrainingExecutor):
         if context.round_number <= rounds - self.testing.test_rounds:
             return {}
         record, _ = score(network.eval(), context.data.rows("test"), context)
-        leaves = record.defined.suppressed(context.data.min_support)
+        leaves = record.suppressed(context.data.min_support)
         return {f"{prefix}.{name}": value for name, value in leaves.exact.items()}
 
 

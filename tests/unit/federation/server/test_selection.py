@@ -244,6 +244,25 @@ def test_models_of_findings_are_compared_over_the_sites_with_enough_images():
     }  # fmt: skip
 
 
+def test_an_area_of_classes_is_a_mean_over_the_sites_that_have_it_also_where_all_release_counts():
+    table = np.array([[[20, 1, 0], [18, 3, 0]]])
+    counts = {site: SiteCounts(table, table) for site in "ab"}
+    selection = selecting("auc_macro")
+    sites = {"a": finding_scores(auc_macro=0.6), "b": finding_scores(auc_macro=0.8), "one class": finding_scores()}
+    found = selection.offer(1, sites, model(1.0), counts)
+    assert (found["metric"], found["score"], found["basis"]) == ("auc_macro", pytest.approx(0.7), "mean over sites")
+    # More likely, but a smaller area: the first round stays.
+    worse = {"a": finding_scores(auc_macro=0.5, log_likelihood=-0.1), "b": finding_scores(auc_macro=0.8)}
+    selection.offer(2, worse, model(2.0), counts)
+    assert selection.choice["round"] == 1
+
+
+def test_an_area_that_no_site_has_is_named_and_the_likelihood_selects():
+    found = selecting("auc_macro").offer(1, {"a": finding_scores(), "b": finding_scores()}, model(1.0))
+    assert found["metric"] == "log_likelihood"
+    assert "auc_macro" in found["note"]
+
+
 def test_without_enough_images_of_a_finding_the_likelihood_of_all_images_selects():
     selection = selecting("auc_macro", "multi")
     found = selection.offer(1, {"a": finding_scores(30), "b": finding_scores(10, log_likelihood=-0.3)}, model(1.0))
