@@ -46,15 +46,19 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     files: dict[str, str] = {}
     collections: dict[str, dict[str, Any]] = {}
     for collection in COLLECTIONS:
-        with open_images(root / collection) as reader:
-            names = reader.names()[:most]
-            rows = {f"{collection}/{name}": decoded(reader.read, name) for name in names}
-        if len(names) > LARGE:
+        rows = collection_rows(root, collection, most)
+        if len(rows) > LARGE:
             collections[collection] = digest_of(rows)
         else:
             files |= rows
-    files |= dict(list(test_files())[:most])
+    files |= dict(list(packaged_files())[:most])
     return {"libraries": {name: version(name) for name in LIBRARIES}, "collections": collections, "files": files}
+
+
+def collection_rows(root: Path, collection: str, most: int | None = None) -> dict[str, str]:
+    """The entries of a collection's images by name."""
+    with open_images(root / collection) as reader:
+        return {f"{collection}/{name}": decoded(reader.read, name) for name in reader.names()[:most]}
 
 
 def decoded(read: Callable[[str], Pixels], name: str) -> str:
@@ -73,7 +77,7 @@ def digest_of(rows: dict[str, str]) -> dict[str, Any]:
     return {"images": len(rows), "refused": refused, "sha256": hashlib.sha256(lines.encode()).hexdigest()}
 
 
-def test_files() -> Iterator[tuple[str, str]]:
+def packaged_files() -> Iterator[tuple[str, str]]:
     """The test files of pydicom's package, sorted; none is downloaded."""
     import pydicom.data
 
@@ -94,7 +98,7 @@ def tables(result: dict[str, Any]) -> str:
 def changes(result: dict[str, Any]) -> str:
     before, rules = (json.loads((FOLDER / name).read_text()) for name in ("before.json", "rules.json"))
     rows = [
-        [name, shortened(before[kind][name]), shortened(found), rules[name]]
+        [name, shortened(before[kind][name]), shortened(found), rules.get(name)]
         for kind in ("collections", "files")
         for name, found in result[kind].items()
         if name in before[kind] and found != before[kind][name]

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from grandrounds.data.families import FolderOptions, Layout, ManifestOptions, OwnImageOptions
-from grandrounds.data.images.decoding import DICOM_SUFFIXES
-from grandrounds.data.images.dicom import read_header
+from grandrounds.data.images.dicom import DICOM_SUFFIXES, read_header
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import (
     LABELLED_FLAGS,
@@ -67,7 +66,7 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
     patient is read from the header, if no pattern is given. Patients of different sites are different patients.
 
     Raises:
-        DataError: if an image is in another place, has several frames, or its patient is not found; it is named.
+        DataError: if an image is in another place or its patient is not found; it is named.
         ConfigurationError: if the layout cannot be told from the folders.
     """
     with open_images(root) as reader:
@@ -88,7 +87,6 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
         local = f"{site}/{patient}" if site and patient else patient
         records.append(Record(name, labels.get(label, label), split or "train", local))
         sites.append(site)
-    _require_single_frames(root, [record.image for record in records])
     return OwnImages(tuple(records), tuple(sites) if any(sites) else (), any(split for _, split in places))
 
 
@@ -250,37 +248,6 @@ def _label_map(entries: Sequence[str]) -> dict[str, str]:
             raise ConfigurationError(f"label_map: expected OLD=NEW, got {entry!r}")
         found[old.strip()] = new.strip()
     return found
-
-
-def _require_single_frames(root: Path, names: Sequence[str]) -> None:
-    """Refuse files of several frames, of which only the first would be seen; headers alone are read, in folders only."""
-    if not root.is_dir():
-        return
-    counts: Mapping[tuple[str, ...], Callable[[Path], int]] = {
-        DICOM_SUFFIXES: _dicom_frames,
-        TIFF_SUFFIXES: _tiff_frames,
-    }
-    for suffixes, count in counts.items():
-        for name in names:
-            if name.lower().endswith(suffixes) and (frames := count(root / name)) > 1:
-                raise DataError(
-                    f"{root / name} has {frames} frames, expected one; export each frame as a file of its own"
-                )
-
-
-def _dicom_frames(path: Path) -> int:
-    text = read_header(path, ("NumberOfFrames",))["NumberOfFrames"]
-    return int(text) if text.isdecimal() else 1
-
-
-def _tiff_frames(path: Path) -> int:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as image:
-            return int(getattr(image, "n_frames", 1))
-    except (OSError, UnidentifiedImageError):  # an unreadable image is counted when it is decoded
-        return 1
 
 
 def vocabulary_of(records: Sequence[Record], given: Sequence[str], task: Task = SINGLE) -> tuple[str, ...]:

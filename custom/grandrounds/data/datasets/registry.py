@@ -52,6 +52,7 @@ from grandrounds.data.families import (
     SkinOptions,
 )
 from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, Window, windows_from
+from grandrounds.data.images.frames import require_single_frames
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import PartitionOptions
 from grandrounds.data.own_datasets import own_datasets
@@ -188,6 +189,7 @@ def _own_images(dataset: str, root: Path, options: OwnImageOptions) -> ReadDatas
         found = read_folder(root, options)
     else:
         found = _of_plugin(dataset, root, options)
+    require_single_frames(root, [record.image for record in found.records])
     if options.splits == "draw":
         found = with_drawn_splits(found)
     found, facts = settled_images(found, options, str(getattr(options, "manifest", root)))

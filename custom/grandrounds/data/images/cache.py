@@ -32,7 +32,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import replacing, write_json
 
 FORMAT_VERSION = 1
-PREPROCESSING_VERSION = 2
+PREPROCESSING_VERSION = 3
 """Grows when a preprocessing gives other pixels for the same image."""
 
 SHOWN_REASONS = 3
@@ -133,11 +133,11 @@ def _key(
     windows: Sequence[Window],
     preprocess: Preprocess,
 ) -> str:
-    content = [FORMAT_VERSION, fingerprint, image_size, channels, list(names)]
+    content = [FORMAT_VERSION, PREPROCESSING_VERSION, fingerprint, image_size, channels, list(names)]
     if windows:
         content.append([[float(centre), float(width)] for centre, width in windows])
     if preprocess != "none":
-        content.append(f"{preprocess} {PREPROCESSING_VERSION}")
+        content.append(preprocess)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

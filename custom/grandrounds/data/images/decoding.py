@@ -3,61 +3,44 @@
 from __future__ import annotations
 
 import hashlib
-import io
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.dicom import read_dicom
-from grandrounds.errors import DataError
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from grandrounds.data.images.dicom import is_dicom, render_dicom
+from grandrounds.data.images.files.opening import open_raster
+from grandrounds.data.images.files.picture import Picture
 
 Pixels = NDArray[np.uint8]
 
-DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
+
+def decode_picture(data: bytes, name: str, bits: int = 0) -> Picture:
+    """Decode the bytes of an image file; which kind it is, is seen from the bytes.
+
+    EXIF orientation is applied. Palette, alpha and CMYK images become RGB (alpha is dropped). Grey of more than eight bits
+    is scaled by the depth that file or data set states.
+
+    Args:
+        data: of a DICOM file, or one that Pillow reads: PNG, JPEG, TIFF, WebP, BMP, PGM, ...
+        name: for errors.
+        bits: of grey images with more than eight, where the data set states them; else 0.
+
+    Raises:
+        DataError: naming the image and the cause, if it cannot be decoded or holds several frames.
+    """
+    if is_dicom(data, name):
+        return render_dicom(data, name, bits)
+    with open_raster(data, name) as raster:
+        return raster.picture(bits)
 
 
 def decode_image(data: bytes, name: str) -> Pixels:
-    """Decode the bytes of a PNG, JPEG, TIFF, BMP or DICOM file; which one is seen from the bytes.
-
-    Palette, alpha and CMYK images become RGB (alpha is dropped); 16-bit grey becomes value / 257, rounded; of several
-    frames the first is taken.
-
-    Returns:
-        ``(H, W)`` grey or ``(H, W, 3)`` RGB, values 0 to 255.
+    """The pixels of an image file, ``(H, W)`` grey or ``(H, W, 3)`` RGB, values 0 to 255; see :func:`decode_picture`.
 
     Raises:
-        DataError: naming the image and the cause, if it cannot be decoded.
+        DataError: naming the image and the cause, if it cannot be decoded or holds several frames.
     """
-    if data[128:132] == b"DICM" or name.lower().endswith(DICOM_SUFFIXES):
-        return read_dicom(data, name)
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        image = Image.open(io.BytesIO(data))
-        image.load()
-    except UnidentifiedImageError:
-        raise DataError(
-            f"{name} is not an image that can be read ({len(data)} bytes); expected PNG, JPEG, ..."
-        ) from None
-    except Exception as error:  # decoders raise almost anything on damaged bytes
-        raise DataError(f"{name} cannot be decoded: {error}") from error
-    return _pixels(image, name)
-
-
-def _pixels(image: Image, name: str) -> Pixels:
-    if image.mode in ("1", "L"):
-        return np.array(image.convert("L"))
-    if image.mode.startswith("I;16"):
-        return eight_bit(np.array(image))
-    if image.mode in ("I", "F"):
-        raise DataError(f"{name} has 32 bits per pixel; convert it to 8 or 16 bits")
-    # By way of RGBA: a palette may state its transparency in a way that RGB alone cannot take.
-    image = image.convert("RGBA") if image.mode in ("P", "PA") else image
-    return np.array(image.convert("RGB"))
+    return np.array(decode_picture(data, name).image)
 
 
 def eight_bit(image: NDArray[np.generic]) -> Pixels:

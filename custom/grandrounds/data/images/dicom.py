@@ -14,12 +14,20 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.dicom_values import apply_window, grey_levels, group_of, modality_values
+from grandrounds.data.images.dicom_values import (
+    apply_window,
+    grey_levels,
+    group_of,
+    modality_values,
+    palette_colours,
+    stored_values,
+)
+from grandrounds.data.images.files.picture import Picture, require_one_frame, scaled
 from grandrounds.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -39,24 +47,47 @@ ALL_VALUES = (0.0, 100.0)
 LATERALITY = ("ImageLaterality", "Laterality")
 
 
-def read_dicom(data: bytes, name: str) -> NDArray[np.uint8]:
-    """Decode the first frame of a DICOM file.
+DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
+PREFIX = b"DICM"
+FIRST_GROUPS = (b"\x02\x00", b"\x08\x00")
+"""Groups with which a file without a preamble begins: file meta information, or identification."""
 
-    The file's look-up table or first window is used, else the range between two percentiles.
+
+def is_dicom(data: bytes, name: str) -> bool:
+    """Whether this is a DICOM file, or is called one; files without a preamble are recognised by their first element."""
+    return _is_encoded(data) or name.lower().endswith(DICOM_SUFFIXES)
+
+
+def _is_encoded(data: bytes) -> bool:
+    if data[128:132] == PREFIX:
+        return True
+    explicit, implicit = data[4:6].isalpha() and data[4:6].isupper(), int.from_bytes(data[4:8], "little") < len(data)
+    return data.startswith(FIRST_GROUPS) and (explicit or implicit)
+
+
+def render_dicom(data: bytes, name: str, bits: int = 0) -> Picture:
+    """Decode a DICOM file of one frame.
+
+    The file's look-up table or first window is used. Without, images of up to eight bits are shown as they are, and others
+    over the range between two percentiles, or over ``bits`` where the data set states them.
 
     Returns:
-        Shape ``(H, W)`` for monochrome, ``(H, W, 3)`` RGB for colour images, values 0 to 255; bright is high, also
-        for MONOCHROME1. PixelPaddingValue does not count for the percentiles.
+        Bright is high, also for MONOCHROME1. PixelPaddingValue and its range do not count for the percentiles.
 
     Raises:
-        DataError: if this is not a DICOM file, it has no pixels or not enough of them, or its transfer syntax has no
-            decoder here.
+        DataError: if this is not a DICOM file, it has no pixels, not enough of them or several frames, or its transfer
+            syntax has no decoder here.
     """
-    return _decoded(data, name, _render)
+    return _decoded(data, name, lambda dataset: _render(dataset, bits, name))
+
+
+def read_dicom(data: bytes, name: str) -> NDArray[np.uint8]:
+    """The pixels of a DICOM file, ``(H, W)`` grey or ``(H, W, 3)`` RGB, values 0 to 255; see :func:`render_dicom`."""
+    return np.array(render_dicom(data, name).image)
 
 
 def read_hounsfield(data: bytes, name: str) -> NDArray[np.float64]:
-    """Decode the first frame of a CT slice.
+    """Decode a CT slice.
 
     Returns:
         Shape ``(H, W)``, in Hounsfield units. Windows and polarity of the file are ignored.
@@ -69,7 +100,7 @@ def read_hounsfield(data: bytes, name: str) -> NDArray[np.float64]:
 
 
 def read_grey(data: bytes, name: str) -> tuple[NDArray[np.float64], str]:
-    """Decode the first frame of a monochrome file with all its bits.
+    """Decode a monochrome file with all its bits.
 
     The file's look-up table or first window is used, else the whole range of values; MONOCHROME1 is inverted.
 
@@ -100,6 +131,15 @@ def read_header(path: Path, keywords: Sequence[str]) -> dict[str, str]:
             raise DataError(f"{path}: its DICOM header cannot be read ({_in_one_line(error)})") from error
 
 
+def count_frames(stream: IO[bytes]) -> int:
+    """How many frames a file states in its header; may raise whatever a damaged header makes pydicom raise."""
+    from pydicom import dcmread
+
+    with _quiet():
+        header = dcmread(stream, stop_before_pixels=True, specific_tags=["NumberOfFrames"], force=True)
+        return int(header.get("NumberOfFrames") or 1)
+
+
 def read_patient(path: Path) -> str:
     """The patient's identifier in a file's header; the pixels are not read.
 
@@ -118,8 +158,8 @@ def _decoded(data: bytes, name: str, decode: Callable[[Dataset], Kind]) -> Kind:
         _require_decoder(dataset, name)
         try:
             return decode(dataset)
-        except DataError:
-            raise
+        except DataError as error:
+            raise error if name in str(error) else DataError(f"{name}: {error}") from error
         except Exception as error:  # decoders and malformed attributes raise almost anything
             raise DataError(f"{name}: its pixels cannot be decoded ({_in_one_line(error)}); export it again") from error
 
@@ -134,17 +174,32 @@ def _quiet() -> Iterator[None]:
 
 def _parse(data: bytes, name: str) -> Dataset:
     import pydicom
-    from pydicom.errors import InvalidDicomError
 
+    if not _is_encoded(data):
+        raise DataError(f"{name} is not a DICOM file: it has no DICM prefix and does not begin with a DICOM element")
     try:
-        dataset = pydicom.dcmread(io.BytesIO(data))
-    except InvalidDicomError as error:
-        raise DataError(f"{name} is not a DICOM file: it has no DICM prefix") from error
+        dataset = pydicom.dcmread(io.BytesIO(data), force=True)
+        _state_syntax(dataset)
+        frames = int(dataset.get("NumberOfFrames") or 1)
     except Exception as error:  # a damaged header fails in many ways
         raise DataError(f"{name}: its DICOM header is damaged ({_in_one_line(error)}); export it again") from error
     if not any(keyword in dataset for keyword in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
         raise DataError(f"{name} has no pixel data: it is not an image or it is truncated; export it again")
+    require_one_frame(frames, name)
     return dataset
+
+
+def _state_syntax(dataset: Dataset) -> None:
+    """Complete a missing TransferSyntaxUID of uncompressed pixels by the encoding in which the header was readable."""
+    from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
+
+    pixels = dataset.get_item("PixelData") if "PixelData" in dataset else None
+    compressed = pixels is not None and getattr(pixels, "is_undefined_length", False)
+    if "TransferSyntaxUID" in dataset.file_meta or compressed:
+        return
+    implicit, little = dataset.original_encoding
+    explicit = ExplicitVRLittleEndian if little else ExplicitVRBigEndian
+    dataset.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian if implicit else explicit
 
 
 def _require_decoder(dataset: Dataset, name: str) -> None:
@@ -152,7 +207,7 @@ def _require_decoder(dataset: Dataset, name: str) -> None:
 
     syntax = getattr(dataset.file_meta, "TransferSyntaxUID", None)
     if syntax is None:
-        raise DataError(f"{name} does not name its transfer syntax; export it again")
+        raise DataError(f"{name} has compressed pixels and no TransferSyntaxUID; export it again")
     try:
         available = get_decoder(syntax).is_available
     except NotImplementedError:
@@ -164,48 +219,44 @@ def _require_decoder(dataset: Dataset, name: str) -> None:
         )
 
 
-def _render(dataset: Dataset) -> NDArray[np.uint8]:
-    from pydicom.pixels import apply_color_lut, pixel_array
+def _render(dataset: Dataset, bits: int, name: str) -> Picture:
+    from PIL import Image
 
-    frame = pixel_array(dataset, index=0)
     photometric = str(dataset.PhotometricInterpretation)
     if photometric == "PALETTE COLOR":
-        colours = np.asarray(apply_color_lut(frame, dataset))[..., :3]
-        return _full_scale(colours, 8 * colours.itemsize)
+        return Picture(Image.fromarray(palette_colours(stored_values(dataset), dataset)), ("palette",))
     if int(dataset.SamplesPerPixel) == 3:
         # The decoder has already undone the planar configuration and turned YBR into RGB.
-        return _full_scale(frame, int(dataset.BitsStored))
-    shown = grey_levels(frame, dataset, FALLBACK_PERCENTILES)
+        depth = int(dataset.BitsStored)
+        colours = stored_values(dataset)
+        if depth == 8:
+            return Picture(Image.fromarray(np.asarray(colours, np.uint8)))
+        return Picture(Image.fromarray(scaled(colours, 0, 2**depth - 1, name)), ("depth",))
+    shown, rules = grey_levels(stored_values(dataset), dataset, FALLBACK_PERCENTILES, bits, name)
     levels = np.rint(np.clip(shown, 0.0, 1.0) * 255).astype(np.uint8)
-    return np.asarray(255 - levels if photometric == "MONOCHROME1" else levels, dtype=np.uint8)
-
-
-def _full_scale(values: NDArray[np.integer], bits: int) -> NDArray[np.uint8]:
-    if bits == 8:
-        return np.asarray(values, np.uint8)
-    return np.asarray(np.rint(np.clip(values / (2**bits - 1), 0.0, 1.0) * 255), np.uint8)
+    if photometric == "MONOCHROME1":
+        return Picture(Image.fromarray(255 - levels), (*rules, "polarity"))
+    return Picture(Image.fromarray(levels), rules)
 
 
 def _hounsfield(dataset: Dataset, name: str) -> NDArray[np.float64]:
-    from pydicom.pixels import pixel_array
-
     if int(dataset.SamplesPerPixel) != 1 or str(dataset.PhotometricInterpretation) == "PALETTE COLOR":
         raise DataError(f"{name} is a colour image; windows in Hounsfield units are for CT slices")
     scale = group_of(dataset, "PixelValueTransformationSequence")
-    if not scale.get("ModalityLUTSequence") and not ("RescaleSlope" in scale and "RescaleIntercept" in scale):
+    stated = [scale.get(keyword) is not None for keyword in ("RescaleSlope", "RescaleIntercept")]
+    if not scale.get("ModalityLUTSequence") and not all(stated):
         raise DataError(
             f"{name} has no rescale slope and intercept, so its values are not Hounsfield units; take the original slice"
         )
-    return modality_values(pixel_array(dataset, index=0), dataset)
+    return modality_values(stored_values(dataset), dataset)
 
 
 def _grey_image(dataset: Dataset, name: str) -> tuple[NDArray[np.float64], str]:
-    from pydicom.pixels import pixel_array
-
     photometric = str(dataset.PhotometricInterpretation)
     if int(dataset.SamplesPerPixel) != 1 or photometric == "PALETTE COLOR":
         raise DataError(f"{name} is a colour image; expected grey levels")
-    shown = np.clip(grey_levels(pixel_array(dataset, index=0), dataset, ALL_VALUES), 0.0, 1.0)
+    found, _ = grey_levels(stored_values(dataset), dataset, ALL_VALUES, 0, name)
+    shown = np.clip(found, 0.0, 1.0)
     stated = [str(dataset.get(keyword) or "") for keyword in LATERALITY]
     laterality = next((side for side in stated if side in ("L", "R")), "")
     return 1.0 - shown if photometric == "MONOCHROME1" else shown, laterality
@@ -233,7 +284,7 @@ def read_windows(data: bytes, name: str, windows: Sequence[Window]) -> NDArray[n
     Raises:
         DataError: if this is not a DICOM file with Hounsfield units, or it cannot be decoded.
     """
-    if data[128:132] != b"DICM":
+    if not is_dicom(data, name):
         raise DataError(
             f"{name} is not a DICOM file, which windows are for; take windows out of the data set's description"
         )

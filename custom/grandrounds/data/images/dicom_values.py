@@ -6,48 +6,148 @@ where the file states neither. Polarity is not turned here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.data.images.dicom_tables import LookupTable
+from grandrounds.data.images.files.picture import Rule, scaled
+from grandrounds.errors import DataError
+
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
+EIGHT = 8
+UNCHANGED = (1.0, 0.0)
+"""Slope and intercept that change nothing."""
+
+
+def stored_values(dataset: Dataset) -> NDArray[np.number]:
+    """The stored values of the first frame, where HighBit says they are; ``(H, W)``, or ``(H, W, 3)`` as RGB.
+
+    Raises:
+        DataError: if HighBit contradicts BitsStored and BitsAllocated.
+    """
+    from pydicom.pixels import pixel_array
+
+    if not _is_shifted(dataset):
+        return np.asarray(pixel_array(dataset, index=0))
+    # The decoder takes the low bits whatever HighBit is: it is asked for all of them.
+    stored, high, allocated = (int(dataset[keyword].value) for keyword in ("BitsStored", "HighBit", "BitsAllocated"))
+    signed = int(dataset.PixelRepresentation)
+    if not stored <= high + 1 <= allocated:
+        raise DataError(
+            f"HighBit is {high}, which {stored} bits (BitsStored) of {allocated} (BitsAllocated) cannot have; export it "
+            "again"
+        )
+    dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = allocated, allocated - 1, 0
+    words = np.asarray(pixel_array(dataset, index=0)).astype(np.int64)
+    dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = stored, stored - 1, signed
+    values = (words >> (high + 1 - stored)) & (2**stored - 1)
+    sign = 2 ** (stored - 1) * signed
+    return np.asarray((values ^ sign) - sign)
+
+
+def _is_shifted(dataset: Dataset) -> bool:
+    from pydicom.uid import RLELossless
+
+    syntax = dataset.file_meta.TransferSyntaxUID
+    as_words = not syntax.is_encapsulated or syntax == RLELossless
+    grey = int(dataset.SamplesPerPixel) == 1 and "BitsStored" in dataset
+    high = dataset.get("HighBit")
+    return as_words and grey and high is not None and int(high) != int(dataset.BitsStored) - 1
+
 
 def modality_values(frame: NDArray[np.number], dataset: Dataset) -> NDArray[np.float64]:
-    """Stored values in the unit of the modality: rescale slope and intercept, or a look-up table."""
-    from pydicom.pixels import apply_modality_lut
+    """Stored values in the unit of the modality: rescale slope and intercept, which may be empty, or a look-up table."""
+    scale = group_of(dataset, "PixelValueTransformationSequence")
+    if scale.get("ModalityLUTSequence"):
+        table = LookupTable.of_item(scale.ModalityLUTSequence[0], scale, _is_signed(dataset), "ModalityLUTSequence")
+        return table(frame)
+    slope, intercept = _rescaling(scale)
+    return frame.astype(np.float64) * slope + intercept
 
-    return np.asarray(apply_modality_lut(frame, group_of(dataset, "PixelValueTransformationSequence")), np.float64)
+
+def palette_colours(frame: NDArray[np.number], dataset: Dataset) -> NDArray[np.uint8]:
+    """Colours of stored values, shape ``(H, W, 3)``; tables whose entries are all below 256 hold eight bits.
+
+    The standard wants 16-bit entries to use their whole range; many writers say 16 bits and store 0 to 255.
+    """
+    if "RedPaletteColorLookupTableData" in dataset:
+        tables = [LookupTable.of_palette(dataset, colour, _is_signed(dataset)) for colour in ("Red", "Green", "Blue")]
+        highest = max(float(table.entries.max()) for table in tables)
+        colours: NDArray[np.number] = np.stack([table(frame) for table in tables], axis=-1)
+    else:
+        colours, highest = _segmented_colours(frame, dataset)
+    return scaled(colours, 0, 2**EIGHT - 1 if highest < 2**EIGHT else 2 ** (2 * EIGHT) - 1, "palette")
 
 
-def grey_levels(frame: NDArray[np.number], dataset: Dataset, percentiles: tuple[float, float]) -> NDArray[np.float64]:
+def _segmented_colours(frame: NDArray[np.number], dataset: Dataset) -> tuple[NDArray[np.number], float]:
+    from pydicom.pixels import apply_color_lut
+
+    entries, first, _ = dataset.RedPaletteColorLookupTableDescriptor
+    table = apply_color_lut(np.arange(first, first + (entries or 2**16)), dataset)[..., :3]
+    return np.asarray(apply_color_lut(frame, dataset))[..., :3], float(table.max())
+
+
+def grey_levels(
+    frame: NDArray[np.number], dataset: Dataset, percentiles: tuple[float, float], bits: int, name: str
+) -> tuple[NDArray[np.float64], tuple[Rule, ...]]:
     """Grey levels that a screen shows of one frame; 0 and below is black, 1 and above white.
 
     Args:
         frame: stored values, shape ``(H, W)``.
         dataset: the file's attributes.
-        percentiles: the range that is shown of a file that states neither a look-up table nor a window; what is padding
-            does not count.
+        percentiles: the range that is shown of a file of more than eight bits that states neither a look-up table nor a
+            window; what is padding does not count.
+        bits: of such files, where the data set states them; else 0.
+        name: of the image, for errors.
 
     Returns:
-        Shape ``(H, W)``, before the polarity.
+        Shape ``(H, W)``, before the polarity; and the rules that were applied.
     """
     values = modality_values(frame, dataset)
+    scale = group_of(dataset, "PixelValueTransformationSequence")
+    before: tuple[Rule, ...] = ("modality LUT",) if scale.get("ModalityLUTSequence") else ()
     interest = group_of(dataset, "FrameVOILUTSequence")
     if interest.get("VOILUTSequence"):
-        return _voi_table(values, interest)
+        table = LookupTable.of_item(interest.VOILUTSequence[0], interest, values.min() < 0, "VOILUTSequence")
+        return table(values) / (2**table.bits - 1), (*before, "VOI LUT")
     stated = _stated_window(interest)
     if stated is not None:
-        return apply_window(values, *stated, str(interest.get("VOILUTFunction") or "LINEAR"))
-    padding = dataset.get("PixelPaddingValue")
-    real = values[frame != padding] if padding is not None else values.ravel()
+        return apply_window(values, *stated, _window_function(interest)), (*before, "window")
+    depth = bits or min(int(dataset.get("BitsStored") or EIGHT + 1), EIGHT + 1) % (EIGHT + 1)
+    if depth and not before and not _is_signed(dataset) and _rescaling(scale) == UNCHANGED:
+        return scaled(frame, 0, 2**depth - 1, name) / (2**EIGHT - 1), ("depth",) if depth != EIGHT else ()
+    padding = _padding(frame, dataset)
+    real = values[~padding]
+    rules: tuple[Rule, ...] = (*before, "stretch", "padding") if padding.any() else (*before, "stretch")
     if real.size == 0:
-        return np.zeros_like(values)
+        return np.zeros_like(values), rules
     low, high = np.percentile(real, percentiles)
-    return np.asarray((values - low) / (high - low) if high > low else np.zeros_like(values), np.float64)
+    return np.asarray((values - low) / (high - low) if high > low else np.zeros_like(values), np.float64), rules
+
+
+def _padding(frame: NDArray[np.number], dataset: Dataset) -> NDArray[np.bool_]:
+    """Which stored values are no image: PixelPaddingValue, or those from it to PixelPaddingRangeLimit."""
+    value = dataset.get("PixelPaddingValue")
+    if value is None:
+        return np.zeros(frame.shape, np.bool_)
+    limit = dataset.get("PixelPaddingRangeLimit")
+    # The attributes may be written without the sign of the pixels.
+    wraps = 2**16 if _is_signed(dataset) else 0
+    ends = [int(end) - (wraps if int(end) >= 2**15 else 0) for end in (value, value if limit is None else limit)]
+    return (frame >= min(ends)) & (frame <= max(ends))
+
+
+def _rescaling(scale: Dataset) -> tuple[float, float]:
+    slope, intercept = (scale.get(keyword) for keyword in ("RescaleSlope", "RescaleIntercept"))
+    return UNCHANGED[0] if slope is None else float(slope), UNCHANGED[1] if intercept is None else float(intercept)
+
+
+def _is_signed(dataset: Dataset) -> bool:
+    return int(dataset.get("PixelRepresentation") or 0) == 1
 
 
 def apply_window(
@@ -78,28 +178,10 @@ def apply_window(
     if function == "LINEAR_EXACT":
         return np.clip((values - centre) / width + 0.5, 0.0, 1.0)
     if function != "LINEAR":
-        raise ValueError(f"VOI LUT function must be LINEAR, LINEAR_EXACT or SIGMOID, got {function!r}")
+        raise ValueError(f"VOILUTFunction must be LINEAR, LINEAR_EXACT or SIGMOID, got {function!r}")
     if width <= 1:
         return np.asarray(values > centre - 0.5, np.float64)
     return np.clip((values - (centre - 0.5)) / (width - 1) + 0.5, 0.0, 1.0)
-
-
-def _voi_table(values: NDArray[np.float64], interest: Dataset) -> NDArray[np.float64]:
-    item = interest.VOILUTSequence[0]
-    entries, first, bits = (int(value) for value in item.LUTDescriptor)
-    entries = entries or 2**16
-    # The descriptor is written unsigned or signed; a first value of a signed image wraps around.
-    first -= 2**16 if first >= 2**15 and values.min() < 0 else 0
-    table = _table_entries(item.LUTData, entries, little_endian=interest.original_encoding[1] is not False)
-    index = np.clip(np.rint(values).astype(np.int64) - first, 0, entries - 1)
-    return np.asarray(table[index] / (2**bits - 1), np.float64)
-
-
-def _table_entries(raw: bytes | Sequence[int], entries: int, little_endian: bool) -> NDArray[np.int64]:
-    if not isinstance(raw, bytes):
-        return np.atleast_1d(np.asarray(raw, np.int64))
-    word = "u1" if len(raw) == entries else f"{'<' if little_endian else '>'}u2"
-    return np.frombuffer(raw, word).astype(np.int64)
 
 
 def _stated_window(interest: Dataset) -> tuple[float, float] | None:
@@ -113,8 +195,12 @@ def _stated_window(interest: Dataset) -> tuple[float, float] | None:
         if value is None or isinstance(value, MultiValue):
             return None
         pair.append(float(value))
-    least = 1.0 if str(interest.get("VOILUTFunction") or "LINEAR") == "LINEAR" else 0.0
+    least = 1.0 if _window_function(interest) == "LINEAR" else 0.0
     return (pair[0], pair[1]) if pair[1] >= least and pair[1] > 0 else None
+
+
+def _window_function(interest: Dataset) -> str:
+    return str(interest.get("VOILUTFunction") or "LINEAR").strip().upper()
 
 
 def group_of(dataset: Dataset, keyword: str) -> Dataset:

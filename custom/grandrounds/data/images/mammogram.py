@@ -8,7 +8,6 @@ performance in breast cancer screening", IEEE TMI 39(4), 2020.
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import PurePosixPath
 from typing import Literal
@@ -17,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.images.breast_mask import Levels, Mask, bounding_box, breast_mask
-from grandrounds.data.images.decoding import DICOM_SUFFIXES
-from grandrounds.data.images.dicom import read_grey
+from grandrounds.data.images.dicom import is_dicom, read_grey
+from grandrounds.data.images.files.opening import open_raster
 from grandrounds.errors import DataError
 
 CLEAR_SHAPE = 1.3
@@ -48,7 +47,8 @@ def chest_wall_on_right(mask: Mask, clear: float = 1.0) -> bool | None:
 def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:
     """Decode a DICOM, PNG, PGM, TIFF or JPEG file, recognised by its bytes.
 
-    DICOM files are rendered by their own look-up table or window, MONOCHROME1 inverted. Colours become luma (ITU-R 601).
+    DICOM files are rendered by their own look-up table or window, and what stores white as low is inverted. EXIF
+    orientation is applied. Colours become luma (ITU-R 601).
 
     Returns:
         Grey levels, bright tissue, shape ``(H, W)``, in [0, 1] for DICOM files and in the file's own unit for others; and
@@ -57,22 +57,11 @@ def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:
     Raises:
         DataError: naming the image and the cause, if it cannot be decoded.
     """
-    if data[128:132] == b"DICM" or name.lower().endswith(DICOM_SUFFIXES):
+    if is_dicom(data, name):
         levels, laterality = read_grey(data, name)
         return levels.astype(np.float32), "L" if laterality == "L" else "R" if laterality else ""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        picture = Image.open(io.BytesIO(data))
-        # PIL opens 16-bit PNG and PGM files with 16 or 32 bits per pixel, and all other grey files with 8.
-        wide = picture.mode.startswith("I") or picture.mode == "F"
-        return np.array(picture if wide else picture.convert("L"), np.float32), _named_laterality(name)
-    except UnidentifiedImageError:
-        raise DataError(
-            f"{name} is not an image that can be read ({len(data)} bytes); expected DICOM, PNG, ..."
-        ) from None
-    except Exception as error:  # decoders raise almost anything on damaged bytes
-        raise DataError(f"{name} cannot be decoded: {error}") from error
+    with open_raster(data, name) as raster:
+        return raster.levels(), _named_laterality(name)
 
 
 def _named_laterality(name: str) -> Laterality:

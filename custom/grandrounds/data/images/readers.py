@@ -13,7 +13,7 @@ import os
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -22,8 +22,8 @@ from typing import IO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.decoding import DICOM_SUFFIXES, Pixels, decode_image, eight_bit
-from grandrounds.data.images.dicom import Window, read_windows
+from grandrounds.data.images.decoding import Pixels, decode_image, eight_bit
+from grandrounds.data.images.dicom import DICOM_SUFFIXES, Window, read_windows
 from grandrounds.errors import DataError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm", *DICOM_SUFFIXES)
@@ -47,6 +47,15 @@ class ImageReader(ABC):
 
         Raises:
             DataError: naming the image, if it is missing, or is not a file of its own but pixels in an array.
+        """
+        with self.stream(name) as stream:
+            return stream.read()
+
+    def stream(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        """The file of one image, open for reading.
+
+        Raises:
+            DataError: as :meth:`read_bytes`.
         """
         raise DataError(
             f"{name} is not a file but pixels in an array; mammograms are read from files in a folder or .zip"
@@ -109,10 +118,12 @@ class _FolderReader(ImageReader):
     def read(self, name: str) -> Pixels:
         return _decode(self.read_bytes(name), name, self._windows)
 
-    def read_bytes(self, name: str) -> bytes:
+    @contextmanager
+    def stream(self, name: str) -> Iterator[IO[bytes]]:
         path = self._path(name)
         try:
-            return path.read_bytes()
+            with path.open("rb") as stream:
+                yield stream
         except OSError as error:
             raise DataError(f"{path}: {error.strerror or error}") from error
 
@@ -175,9 +186,8 @@ class _ZipReader(_ArchiveReader):
     def read(self, name: str) -> Pixels:
         return _decode(self.read_bytes(name), name, self._windows)
 
-    def read_bytes(self, name: str) -> bytes:
-        with self._member(name) as stream:
-            return stream.read()
+    def stream(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        return self._member(name)
 
     def names(self) -> list[str]:
         return sorted(_visible_images(self._archive.namelist()))

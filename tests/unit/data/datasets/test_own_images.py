@@ -96,34 +96,23 @@ def test_what_is_in_the_wrong_place_is_named(folder, names, options, message):
         read(folder(*names), **options)
 
 
-def write_dicom(path, patient, frames):
+def write_dicom(path, patient):
     meta = FileMetaDataset()
     meta.TransferSyntaxUID = ExplicitVRLittleEndian
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = CTImageStorage, generate_uid()
     dataset = FileDataset(path, {}, file_meta=meta, preamble=b"\0" * 128)
-    dataset.PatientID, dataset.NumberOfFrames, dataset.Rows, dataset.Columns = patient, frames, 4, 4
+    dataset.PatientID, dataset.Rows, dataset.Columns = patient, 4, 4
     path.parent.mkdir(parents=True, exist_ok=True)
     dataset.save_as(path, enforce_file_format=True)
 
 
-def test_patients_of_dicom_files_are_in_their_headers_and_several_frames_are_refused(tmp_path):
+def test_patients_of_dicom_files_are_in_their_headers(tmp_path):
     root = tmp_path / "ct"
-    write_dicom(root / "bleeding" / "1.dcm", "A", 1)
-    write_dicom(root / "normal" / "2.dcm", "B", 1)
+    write_dicom(root / "bleeding" / "1.dcm", "A")
+    write_dicom(root / "normal" / "2.dcm", "B")
     assert [patient for *_, patient in read(root)[0]] == ["A", "B"]
-    write_dicom(root / "normal" / "3.dcm", "C", 7)
-    with pytest.raises(DataError, match=r"3\.dcm has 7 frames, expected one"):
-        read(root)
     with pytest.raises(DataError, match="has no StudyID"):
         read(root, patient_tag="StudyID")
-
-
-def test_a_tiff_of_several_pages_is_refused_by_its_name(folder):
-    root = folder("nevus/a.png")
-    pages = [Image.new("L", (4, 4), level) for level in (1, 2, 3)]
-    pages[0].save(root / "nevus" / "stack.tif", save_all=True, append_images=pages[1:])
-    with pytest.raises(DataError, match=r"stack\.tif has 3 frames"):
-        read(root)
 
 
 def test_a_table_needs_image_and_label_only_as_csv_and_as_parquet(tmp_path):

@@ -1,6 +1,5 @@
 """Hounsfield units become the channels that the windows say; everything else is shown as it was before."""
 
-import hashlib
 import io
 import json
 import os
@@ -149,14 +148,6 @@ def test_a_cache_is_of_its_windows(site, tmp_path):
     assert (plain.images != three.images).any()
     again = [open_with(windows) for windows in ((), ((40, 80), (80, 200), (40, 380)), HAEMORRHAGE_WINDOWS[::-1])]
     assert [cache.decoded for cache in again] == [0, 0, 0]
-
-
-def test_the_cache_of_images_without_windows_is_the_one_of_before(tmp_path):
-    Image.new("L", (2, 2), 9).save(tmp_path / "a.png")
-    open_cache(["a.png"], tmp_path, 2, 1, tmp_path / "cache")
-    state = open_images(tmp_path).fingerprint(["a.png"])
-    key = hashlib.sha256(json.dumps([1, state, 2, 1, ["a.png"]]).encode()).hexdigest()
-    assert (tmp_path / "cache" / f"{key}.json").is_file()
 
 
 def test_pictures_and_arrays_have_no_windows(tmp_path):

@@ -1,0 +1,167 @@
+"""Image files that Pillow opens: JPEG, WebP, BMP, ...; the base of the kinds with rules of their own."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.data.images.files.picture import Picture, Rule, scaled
+from grandrounds.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
+
+ORIENTATION = 0x0112
+UPRIGHT = 1
+FULL_DEPTH = 16
+DEEP_MODES = ("I", "F")
+"""How Pillow's names of modes with more than eight bits a pixel begin."""
+
+
+class Span(NamedTuple):
+    """The values that are black and white."""
+
+    black: float
+    white: float
+
+
+class Raster:
+    """One image file, open and not yet decoded.
+
+    Args:
+        image: as Pillow opened it.
+        data: the file's bytes.
+        name: of the image, for errors.
+    """
+
+    turned_on_loading = False
+    """Whether Pillow turns such files itself."""
+
+    def __init__(self, image: ImageFile, data: bytes, name: str) -> None:
+        self.image = image
+        self.data = data
+        self.name = name
+        self.coding = str(image.tile)
+        """How the pixels are stored, in Pillow's words; it forgets them when they are decoded."""
+        self._turned = False
+
+    @property
+    def frames(self) -> int:
+        """How many images the file holds of which none is a smaller copy or a preview of another."""
+        return int(getattr(self.image, "n_frames", 1))
+
+    @property
+    def inverted(self) -> bool:
+        """Whether the decoded values are high where the image is dark."""
+        return False
+
+    def span(self, values: NDArray[np.number], bits: int) -> Span:
+        """What is black and white in a grey image of more than eight bits; ``bits`` is 0 or what the data set states.
+
+        Raises:
+            DataError: if neither file nor data set says it.
+        """
+        if self.image.mode in DEEP_MODES:
+            raise DataError(
+                f"{self.name} has 32 bits per pixel and no stated range; save it with 8 or 16 bits per pixel"
+            )
+        return Span(0, 2 ** (bits or FULL_DEPTH) - 1)
+
+    def values(self) -> NDArray[np.number]:
+        """The stored values of a grey image, upright, shape ``(H, W)``."""
+        return np.asarray(self.upright)
+
+    def colours(self) -> Image:
+        """The upright image without palette, alpha or inks: mode ``L`` or ``RGB``."""
+        image = self.upright
+        if image.mode in ("1", "L"):
+            return image.convert("L") if image.mode == "1" else image
+        # By way of RGBA: a palette may state its transparency in a way that RGB alone cannot take.
+        image = image.convert("RGBA") if image.mode in ("P", "PA") else image
+        return image if image.mode == "RGB" else image.convert("RGB")
+
+    @property
+    def deep(self) -> bool:
+        """Whether the values are grey ones of more than eight bits, or with a sign."""
+        return self.image.mode.startswith(DEEP_MODES)
+
+    def draft(self, side: int) -> None:
+        """Let the decoder reduce the image while both sides stay at least so long; 0, or a format without: nothing."""
+        if side:
+            self.image.draft(self.image.mode, (side, side))
+
+    @cached_property
+    def upright(self) -> Image:
+        """The decoded image, turned as its EXIF orientation says."""
+        from PIL import Image
+
+        stated = self._orientation() if self.turned_on_loading else UPRIGHT
+        self.image.load()
+        # Only now: PNG files may state it after the pixels.
+        stated = stated if self.turned_on_loading else self._orientation()
+        turn = {
+            2: Image.Transpose.FLIP_LEFT_RIGHT,
+            3: Image.Transpose.ROTATE_180,
+            4: Image.Transpose.FLIP_TOP_BOTTOM,
+            5: Image.Transpose.TRANSPOSE,
+            6: Image.Transpose.ROTATE_270,
+            7: Image.Transpose.TRANSVERSE,
+            8: Image.Transpose.ROTATE_90,
+        }.get(stated)
+        self._turned = turn is not None
+        return self.image if turn is None or self.turned_on_loading else self.image.transpose(turn)
+
+    def picture(self, bits: int = 0) -> Picture:
+        """Decode the image.
+
+        Args:
+            bits: of a grey image with more than eight, where the data set states them; else 0.
+
+        Raises:
+            DataError: if the file's range is not stated, or values are outside it.
+        """
+        from PIL import Image
+
+        sixteen_bit_colour = not self.deep and ";16" in self.coding
+        if bits and sixteen_bit_colour:
+            raise DataError(f"{self.name} has 16 bits per colour, and bits is for grey images; save it with 8 bits")
+        if self.deep:
+            values = self.values()
+            grey = scaled(values, *self.span(values, bits), self.name)
+            image = Image.fromarray(255 - grey if self.inverted else grey)
+        else:
+            image = self.colours()
+        rules: dict[Rule, bool] = {
+            "orientation": self._turned,
+            "polarity": self.deep and self.inverted,
+            "palette": self.image.mode in ("P", "PA"),
+            "depth": self.deep or sixteen_bit_colour,
+        }
+        return Picture(image, tuple(rule for rule, applied in rules.items() if applied))
+
+    def levels(self) -> NDArray[np.float32]:
+        """Grey levels with all bits, upright and bright is high, in the file's own unit; colours become luma."""
+        if not self.deep:
+            return np.asarray(self.colours().convert("L"), np.float32)
+        values = self.values().astype(np.float32)
+        return values.max() - values if self.inverted else values
+
+    def _orientation(self) -> Any:
+        # A damaged EXIF block is no reason to refuse a picture: viewers show it as it is stored.
+        with suppress(Exception):
+            return self.image.getexif().get(ORIENTATION, UPRIGHT)
+        return UPRIGHT
+
+
+class WithPreviews(Raster):
+    """A file whose further images are previews, sizes or parts of the first, such as MPO of phones."""
+
+    @property
+    def frames(self) -> int:
+        """One."""
+        return 1

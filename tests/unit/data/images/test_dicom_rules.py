@@ -1,0 +1,211 @@
+"""Cases of DICOM attributes with the values that pydicom's functions or the standard, by hand, give."""
+
+import io
+
+import numpy as np
+import pydicom
+import pytest
+from pydicom.pixels import apply_color_lut, apply_modality_lut, apply_voi_lut
+from pydicom.uid import ImplicitVRLittleEndian
+
+from grandrounds.data.images.dicom import read_dicom, read_hounsfield, render_dicom
+from grandrounds.errors import DataError
+from tests.unit.data.images.test_dicom import dicom, item
+
+TWELVE = np.array([[0, 1024, 2048, 4095]], np.uint16)
+WINDOW = {"WindowCenter": "2048", "WindowWidth": "4096"}
+SHOWN = [0, 64, 128, 255]
+
+
+def shown(raw):
+    return read_dicom(raw, "a.dcm")[0].tolist()
+
+
+def table(entries, first, bits, vr="US", as_bytes=False):
+    entry = item(LUTDescriptor=[len(entries) % 2**16, first, bits], LUTData=entries)
+    entry["LUTDescriptor"].VR = "SS" if first < 0 else "US"
+    if as_bytes:
+        entry.LUTData = np.array(entries, "<u2").tobytes()
+    entry["LUTData"].VR = "OW" if as_bytes else vr
+    return [entry]
+
+
+def palette(words, bits, dtype):
+    tags = {}
+    for colour, entries in zip(("Red", "Green", "Blue"), words, strict=True):
+        tags[f"{colour}PaletteColorLookupTableDescriptor"] = [len(entries), 0, bits]
+        tags[f"{colour}PaletteColorLookupTableData"] = np.array(entries, dtype).tobytes()
+    return tags
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"RescaleSlope": "", "RescaleIntercept": ""}, SHOWN),
+        ({"RescaleSlope": "2", "RescaleIntercept": ""}, [0, 128, 255, 255]),
+        ({"RescaleSlope": "", "RescaleIntercept": "1024"}, [64, 128, 191, 255]),
+        ({"VOILUTFunction": "LINEAR"}, SHOWN),
+        ({"VOILUTFunction": "LINEAR_EXACT"}, SHOWN),
+        # 1 / (1 + exp(-4 (x - 2048) / 4096)): 0.1192, 0.2689, 0.5, 0.8807
+        ({"VOILUTFunction": "SIGMOID"}, [30, 69, 128, 225]),
+        ({"VOILUTFunction": "sigmoid "}, [30, 69, 128, 225]),
+        ({"VOILUTFunction": ""}, SHOWN),
+    ],
+)
+def test_windows_after_rescaling(attributes, expected):
+    assert shown(dicom(TWELVE, bits=12, **WINDOW, **attributes)) == expected
+
+
+@pytest.mark.parametrize("signed", [0, 1])
+@pytest.mark.parametrize("high", [11, 12, 15])
+def test_values_are_where_high_bit_says(signed, high):
+    values = np.array([[-2048, -1024, 0, 2047]]) if signed else TWELVE.astype(int)
+    words = ((values & 0xFFF) << (high - 11)).astype(np.uint16)
+    centre = "0" if signed else "2048"
+    raw = dicom(words, bits=12, HighBit=high, PixelRepresentation=signed, WindowCenter=centre, WindowWidth="4096")
+    assert shown(raw) == SHOWN
+    scaled = dicom(words, bits=12, HighBit=high, PixelRepresentation=signed, RescaleSlope="1", RescaleIntercept="-5")
+    np.testing.assert_array_equal(read_hounsfield(scaled, "a"), values - 5)
+
+
+def test_a_high_bit_that_cannot_be_is_refused_by_its_name():
+    with pytest.raises(DataError, match=r"a\.dcm: HighBit is 5, .*12 bits"):
+        shown(dicom(TWELVE, bits=12, HighBit=5))
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+@pytest.mark.parametrize("bits", [8, 10, 12, 16])
+def test_a_modality_table_is_applied_as_pydicom_does(bits, as_bytes):
+    entries = [5, 1, (2**bits - 1) // 2, 2**bits - 1]
+    pixels = np.array([[0, 3, 4, 5, 9]], np.uint16)
+    raw = dicom(pixels, bits=12, ModalityLUTSequence=table(entries, 2, bits, as_bytes=as_bytes))
+    data = pydicom.dcmread(io.BytesIO(dicom(pixels, bits=12, ModalityLUTSequence=table(entries, 2, 16))))
+    np.testing.assert_array_equal(read_hounsfield(raw, "a"), apply_modality_lut(data.pixel_array, data))
+
+
+def test_the_first_value_of_a_modality_table_may_be_negative():
+    pixels = np.array([[-9, -2, -1, 1]], np.int16)
+    for first in (-2, 2**16 - 2):
+        raw = dicom(pixels, ModalityLUTSequence=table([10, 20, 30, 40], first, 12))
+        np.testing.assert_array_equal(read_hounsfield(raw, "a"), [[10, 10, 20, 40]])
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16])
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_a_table_of_interest_is_applied_as_pydicom_does(bits, as_bytes):
+    entries = [0, 2**bits - 1, (2**bits - 1) // 3, 0]
+    pixels = np.array([[0, 1, 2, 3, 99]], np.uint16)
+    raw = dicom(pixels, VOILUTSequence=table(entries, 0, bits, as_bytes=as_bytes))
+    plain = pydicom.dcmread(io.BytesIO(dicom(pixels, VOILUTSequence=table(entries, 0, bits))))
+    expected = apply_voi_lut(plain.pixel_array, plain) * 255.0 / (2**bits - 1)
+    assert shown(raw) == np.rint(expected)[0].tolist()
+
+
+def test_entries_of_eight_bits_may_be_packed_in_words():
+    packed = dicom(np.array([[0, 1, 2, 3]], np.uint16), VOILUTSequence=table([0x0A00, 0xFF80], 0, 8))
+    data = pydicom.dcmread(io.BytesIO(packed))
+    data.VOILUTSequence[0].LUTDescriptor = [4, 0, 8]
+    stream = io.BytesIO()
+    data.save_as(stream)
+    assert shown(stream.getvalue()) == [0, 10, 128, 255]
+
+
+def test_a_table_shorter_than_its_descriptor_is_refused_by_its_name():
+    lut = table([1, 2, 3], 0, 16)
+    lut[0].LUTDescriptor = [9, 0, 16]
+    with pytest.raises(DataError, match=r"a\.dcm: VOILUTSequence: LUTData has 3 entries, its descriptor states 9"):
+        shown(dicom(TWELVE, VOILUTSequence=lut))
+
+
+WIDE = [[0, 65535, 0, 128 * 257], [0, 0, 65535, 128 * 257], [0, 0, 0, 128 * 257]]
+NARROW = [[0, 255, 0, 128], [0, 0, 255, 128], [0, 0, 0, 128]]
+
+
+@pytest.mark.parametrize(
+    ("words", "bits", "dtype"),
+    [(WIDE, 16, "<u2"), (NARROW, 16, "<u2"), (NARROW, 8, "<u2"), (NARROW, 8, "u1"), (NARROW, 16, "u1")],
+)
+def test_palettes_hold_sixteen_or_eight_bits_whatever_they_say(words, bits, dtype):
+    raw = dicom(np.array([[0, 1, 2, 3]], np.uint8), "PALETTE COLOR", bits=8, **palette(words, bits, dtype))
+    picture = render_dicom(raw, "us.dcm")
+    assert np.array(picture.image)[0].tolist() == [[0, 0, 0], [255, 0, 0], [0, 255, 0], [128, 128, 128]]
+    assert picture.rules == ("palette",)
+    data = pydicom.dcmread(io.BytesIO(raw))
+    colours = apply_color_lut(data.pixel_array, data)
+    np.testing.assert_array_equal(np.rint(colours / colours.max() * 255), np.array(picture.image))
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16])
+@pytest.mark.parametrize("limits", [(0, None), (0, 30), (30, 0)])
+def test_padding_and_its_range_do_not_set_the_contrast(dtype, limits):
+    offset = -2000 if dtype is np.int16 else 0
+    pixels = np.arange(1000, 2024, dtype=np.int64).reshape(32, 32)
+    clean = read_dicom(dicom((pixels + offset).astype(dtype)), "a")
+    pixels[0], pixels[1, :3] = 0, 0 if limits[1] is None else 15
+    value, limit = (None if one is None else one + offset for one in limits)
+    tags = {"PixelPaddingValue": value} | ({} if limit is None else {"PixelPaddingRangeLimit": limit})
+    picture = render_dicom(dicom((pixels + offset).astype(dtype), **tags), "a")
+    assert np.abs(np.array(picture.image)[2:].astype(int) - clean[2:]).max() <= 12
+    assert picture.rules == ("stretch", "padding")
+
+
+def test_padding_of_signed_pixels_may_be_written_without_sign():
+    pixels = np.full((8, 8), -2000, np.int16)
+    pixels[2:] = np.arange(48).reshape(6, 8)
+    raw = dicom(pixels)
+    data = pydicom.dcmread(io.BytesIO(raw))
+    data.add_new("PixelPaddingValue", "US", 2**16 - 2000)
+    stream = io.BytesIO()
+    data.save_as(stream)
+    assert np.ptp(read_dicom(stream.getvalue(), "a")[2:]) == 255
+
+
+@pytest.mark.parametrize("attributes", [{}, {"RescaleSlope": "1", "RescaleIntercept": "0"}, {"WindowCenter": ""}])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_eight_bits_without_a_window_are_shown_as_they_are(dtype, attributes):
+    picture = render_dicom(dicom(np.array([[3, 100, 101, 7]], dtype), bits=8, **attributes), "a")
+    assert (np.array(picture.image)[0].tolist(), picture.rules) == ([3, 100, 101, 7], ())
+
+
+def test_stated_bits_are_used_where_no_window_is():
+    assert np.array(render_dicom(dicom(TWELVE, bits=16), "a", bits=12).image)[0].tolist() == SHOWN
+    assert np.array(render_dicom(dicom(TWELVE, bits=16, **WINDOW), "a", bits=8).image)[0].tolist() == SHOWN
+    with pytest.raises(DataError, match=r"a\.dcm has values from 0 to 4095, outside 0 to 1023"):
+        render_dicom(dicom(TWELVE, bits=16), "a.dcm", bits=10)
+
+
+def test_a_file_without_preamble_or_transfer_syntax_is_read():
+    data = pydicom.dcmread(io.BytesIO(dicom(TWELVE, bits=12, **WINDOW)))
+    data.file_meta, data.preamble = pydicom.dataset.FileMetaDataset(), None
+    for implicit in (True, False):
+        stream = io.BytesIO()
+        pydicom.dcmwrite(stream, data, implicit_vr=implicit, little_endian=True, enforce_file_format=False)
+        assert stream.getvalue()[128:132] != b"DICM"
+        assert shown(stream.getvalue()) == SHOWN
+
+
+def test_attributes_whose_type_depends_on_the_pixels_are_read_in_implicit_files():
+    pixels = np.full((8, 8), -2000, np.int16)
+    pixels[2:] = np.arange(48).reshape(6, 8)
+    raw = dicom(pixels, syntax=ImplicitVRLittleEndian, PixelPaddingValue=-2000)
+    assert np.ptp(read_dicom(raw, "a")[2:]) == 255
+
+
+def test_each_rule_is_recorded():
+    assert render_dicom(dicom(TWELVE, "MONOCHROME1", bits=12, **WINDOW), "a").rules == ("window", "polarity")
+    assert render_dicom(dicom(TWELVE, bits=12), "a").rules == ("stretch",)
+    voi = table([0, 255], 0, 8)
+    assert render_dicom(dicom(TWELVE, bits=12, VOILUTSequence=voi), "a").rules == ("VOI LUT",)
+    modality = table([0, 9], 0, 16)
+    assert render_dicom(dicom(TWELVE, bits=12, ModalityLUTSequence=modality), "a").rules == ("modality LUT", "stretch")
+    colour = np.zeros((2, 2, 3), np.uint16)
+    assert render_dicom(dicom(colour, "RGB", bits=12), "a").rules == ("depth",)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "word"),
+    [({"VOILUTFunction": "CUBIC", **WINDOW}, "VOILUTFunction"), ({"NumberOfFrames": "4"}, "4 frames")],
+)
+def test_refusals_name_the_attribute(attributes, word):
+    with pytest.raises(DataError, match=f"odd.*{word}"):
+        read_dicom(dicom(TWELVE, bits=12, **attributes), "odd")
