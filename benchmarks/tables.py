@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.evaluation.metrics import confusion_scores
+from grandrounds.evaluation.confusion import confusion_scores
 
 MISSING = "—"
 

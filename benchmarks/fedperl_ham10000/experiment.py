@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.experiment import Experiment, Run, mean_of, read_predictions
 from grandrounds.evaluation.calibration import confidence_metrics
-from grandrounds.evaluation.metrics import confusion_matrix
+from grandrounds.evaluation.confusion import confusion_matrix
 
 
 class Custom(Experiment):

@@ -21,7 +21,7 @@ from benchmarks.results import (
     shared_seeds,
 )
 from benchmarks.tables import markdown_table, mean_and_spread
-from grandrounds.evaluation.metrics import confusion_scores, precision_recall_f1
+from grandrounds.evaluation.confusion import confusion_class_scores, confusion_scores
 from grandrounds.methods.fedperl.communities import chance_within_group, within_group_share
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.comparison import relative_improvement
@@ -130,10 +130,10 @@ def _per_class(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
         )
         for method in shown
     }
-    scores = {method: precision_recall_f1(confusion) for method, confusion in pooled.items()}
+    scores = {method: confusion_class_scores(confusion)["f1"].tolist() for method, confusion in pooled.items()}
     counts = pooled[PROPOSED].sum(axis=1) // len(results[PROPOSED])
     rows = [
-        [name, int(counts[number]), *(scores[method][number].f1 for method in shown)]
+        [name, int(counts[number]), *(scores[method][number] for method in shown)]
         for number, name in enumerate(classes)
     ]
     yield markdown_table(["class", "images", *(titles[method] for method in shown)], rows)

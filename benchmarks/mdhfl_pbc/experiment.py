@@ -27,7 +27,8 @@ from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import choose_sites, simulate
-from grandrounds.evaluation.metrics import confusion_matrix, site_metrics
+from grandrounds.evaluation.confusion import confusion_matrix
+from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.federation.site.features import VARIABLE
 from grandrounds.files import write_json
 from grandrounds.protocol.names import SERVER

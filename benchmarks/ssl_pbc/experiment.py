@@ -15,7 +15,8 @@ import torch
 
 from benchmarks.experiment import Experiment, Predicted, Run, mean_of, pooled, read_predictions, site_data
 from grandrounds.data.site import Part
-from grandrounds.evaluation.metrics import confusion_matrix, site_metrics
+from grandrounds.evaluation.confusion import confusion_matrix
+from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.federation.site.features import FeatureOptions, Features
 from grandrounds.models.adaptation import site_statistics
 from grandrounds.models.norm import use_statistics

@@ -11,7 +11,7 @@ from benchmarks.report import Part
 from benchmarks.results import EXPLAINED, Content, Methods, Results, difference_table, pair_by_seed, shared_seeds
 from benchmarks.ssl_pbc.experiment import SCORED, mean_score
 from benchmarks.tables import markdown_table, mean_and_spread
-from grandrounds.evaluation.metrics import confusion_scores
+from grandrounds.evaluation.confusion import confusion_scores
 
 TITLES = dict(zip(SCORED, ("macro F1", "AUC", "balanced accuracy", "accuracy"), strict=True))
 TESTED = ("f1_macro", "auc_macro", "balanced_accuracy")

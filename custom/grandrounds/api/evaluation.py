@@ -19,7 +19,8 @@ from grandrounds.data.site import DatasetLocation, locate_dataset
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
-from grandrounds.evaluation.curves import site_curves, write_curves
+from grandrounds.evaluation.curves.binned import site_curves
+from grandrounds.evaluation.curves.files import write_curves
 from grandrounds.evaluation.external import LabelledImages, labels_are_groups, write_predictions
 from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.reporting.external.prediction import Place, draw_failures, place_of, predict_place, read_images

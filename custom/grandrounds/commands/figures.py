@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from grandrounds.console.output import notes, results, say
 from grandrounds.console.steps import steps_on
 from grandrounds.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    pass
 
 FIGURES_HELP = """Draw figures from the record of a run.
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
-from grandrounds.evaluation.metrics import confusion_matrix
+from grandrounds.evaluation.confusion import confusion_matrix
 
 if TYPE_CHECKING:
     from grandrounds.protocol.task import Task

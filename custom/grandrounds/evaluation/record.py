@@ -34,20 +34,18 @@ from grandrounds.evaluation.counts import (
 )
 from grandrounds.evaluation.estimates import (
     NO_CLASS,
-    ClassCounts,
     auc_estimates,
     class_correlations,
     class_estimates,
-    counts_of,
     macro_auroc,
     mean_over,
-    pooled_counts,
     question_correlations,
     reference_scores,
     score_estimates,
 )
 from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES
 from grandrounds.evaluation.score import CHANCE, MIN_CASES, Score, ScoreSheet, named, no_score
+from grandrounds.evaluation.tallies import ClassCounts, counts_of, pooled_counts
 from grandrounds.protocol.task import Task
 from grandrounds.seeding import numpy_generator
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.bootstrap import RESAMPLES, Cases, joined, resampled_confusions
 from grandrounds.evaluation.comparisons import MIN_SEEDS, Difference, difference_of_cases, holm, paired_by_seed
-from grandrounds.evaluation.metrics import confusion_scores
+from grandrounds.evaluation.confusion import confusion_scores
 from grandrounds.evaluation.score import Score
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.run import Run

@@ -18,8 +18,9 @@ from grandrounds.evaluation.bootstrap import Cases, joined
 from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import count_text, shown_counts, suppressed
 from grandrounds.evaluation.clinical.validation import subset
-from grandrounds.evaluation.estimates import counts_of, score_estimates
+from grandrounds.evaluation.estimates import score_estimates
 from grandrounds.evaluation.score import MIN_CASES
+from grandrounds.evaluation.tallies import counts_of
 from grandrounds.reporting.format import MISSING, Cell, Table, estimate_cell, format_number
 from grandrounds.reporting.run import Run
 

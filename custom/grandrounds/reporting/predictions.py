@@ -17,7 +17,8 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import Part, SiteData, load_site_data, locate_dataset
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases, questions_of
-from grandrounds.evaluation.curves import SiteCurves, read_curves
+from grandrounds.evaluation.curves.binned import SiteCurves
+from grandrounds.evaluation.curves.files import read_curves
 from grandrounds.protocol.names import CASE
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.run import Run

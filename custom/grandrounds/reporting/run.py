@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.suppression import MIN_SHOWN
-from grandrounds.evaluation.curves import SiteCurves
+from grandrounds.evaluation.curves.binned import SiteCurves
 from grandrounds.evaluation.history import Event, RunHistory
 from grandrounds.evaluation.record import EvalRecord, pooled
 from grandrounds.federation.server.record import Traffic, traffic

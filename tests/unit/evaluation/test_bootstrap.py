@@ -13,7 +13,7 @@ from grandrounds.evaluation.bootstrap import (
     resampled_confusions,
     resampled_weights,
 )
-from grandrounds.evaluation.metrics import confusion_class_scores, confusion_scores
+from grandrounds.evaluation.confusion import confusion_class_scores, confusion_scores
 from grandrounds.evaluation.score import Score
 from grandrounds.seeding import numpy_generator
 

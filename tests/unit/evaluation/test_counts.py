@@ -17,7 +17,8 @@ from grandrounds.evaluation.counts import (
     site_counts,
     suppress_counts,
 )
-from grandrounds.evaluation.estimates import class_estimates, counts_of, pooled_counts, score_estimates
+from grandrounds.evaluation.estimates import class_estimates, score_estimates
+from grandrounds.evaluation.tallies import counts_of, pooled_counts
 
 CONFUSION = np.array([[40, 12, 0], [15, 20, 11], [10, 0, 14]])
 

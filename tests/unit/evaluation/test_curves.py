@@ -11,26 +11,25 @@ from sklearn.metrics import precision_score, recall_score, roc_auc_score
 
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import cases_from_confusion, cases_of
-from grandrounds.evaluation.curves import (
-    CURVE_COUNTS,
-    MERGED,
+from grandrounds.evaluation.curves.binned import (
     CurveCounts,
     SiteCurves,
-    area_under,
     binned_counts,
     coarsen_curves,
-    curves_shape,
-    decode_counts,
-    encode_counts,
-    precision_recall_points,
-    read_curves,
-    risk_points,
-    roc_points,
     site_curves,
     sum_counts,
     sum_curves,
+)
+from grandrounds.evaluation.curves.files import (
+    CURVE_COUNTS,
+    MERGED,
+    curves_shape,
+    decode_counts,
+    encode_counts,
+    read_curves,
     write_curves,
 )
+from grandrounds.evaluation.curves.points import area_under, precision_recall_points, risk_points, roc_points
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("nevus", "melanoma", "other")

@@ -8,7 +8,8 @@ from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
 from grandrounds.evaluation.bootstrap import questions_of
 from grandrounds.evaluation.counts import HIDDEN, check_counts, site_counts, suppress_counts
-from grandrounds.evaluation.curves import MINIMUM, decode_counts, encode_counts, site_curves
+from grandrounds.evaluation.curves.binned import MINIMUM, site_curves
+from grandrounds.evaluation.curves.files import decode_counts, encode_counts
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.evaluation.record import EvalRecord, pooled
 from grandrounds.protocol.tasks import FINDINGS

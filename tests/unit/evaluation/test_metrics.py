@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grandrounds
-from grandrounds.evaluation.metrics import FROM_CONFUSION, confusion_matrix, confusion_scores, site_metrics
+from grandrounds.evaluation.confusion import confusion_matrix, confusion_scores
+from grandrounds.evaluation.metrics import FROM_CONFUSION, site_metrics
 from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import numpy_generator
 

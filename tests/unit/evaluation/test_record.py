@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from grandrounds.evaluation.bootstrap import cases_from_confusion
+from grandrounds.evaluation.confusion import confusion_scores
 from grandrounds.evaluation.counts import HIDDEN, SiteCounts, site_counts
-from grandrounds.evaluation.estimates import counts_of, pooled_counts, reference_scores, score_estimates
-from grandrounds.evaluation.metrics import OF_CLASSES, confusion_scores, site_metrics
+from grandrounds.evaluation.estimates import reference_scores, score_estimates
+from grandrounds.evaluation.metrics import OF_CLASSES, site_metrics
 from grandrounds.evaluation.record import EvalRecord, pooled
+from grandrounds.evaluation.tallies import counts_of, pooled_counts
 from grandrounds.federation.site.scoring import released
 from grandrounds.methods.mutual import executor as mutual
 from grandrounds.methods.mutual.executor import OwnModelExecutor

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.curves import site_curves, write_curves
+from grandrounds.evaluation.curves.binned import site_curves
+from grandrounds.evaluation.curves.files import write_curves
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.reporting.figures.catalogue import run_drawings
 from grandrounds.reporting.model import report_on

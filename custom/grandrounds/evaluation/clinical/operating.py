@@ -8,7 +8,8 @@ import numpy as np
 
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.binary import POSITIVE
-from grandrounds.evaluation.curves import CurveCounts, roc_points
+from grandrounds.evaluation.curves.binned import CurveCounts
+from grandrounds.evaluation.curves.points import roc_points
 from grandrounds.evaluation.score import MIN_CASES
 from grandrounds.evaluation.selective import SENSITIVITY, choose_operating_point
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from grandrounds.evaluation.clinical.decision import DecisionCurve
 from grandrounds.evaluation.clinical.operating import FixedPoint
-from grandrounds.evaluation.curves import CurveCounts
+from grandrounds.evaluation.curves.binned import CurveCounts
 from grandrounds.evaluation.score import Score
 
 

@@ -27,7 +27,7 @@ from grandrounds.evaluation.clinical.results import (
 )
 from grandrounds.evaluation.clinical.subgroups import Subgroup
 from grandrounds.evaluation.clinical.suppression import shown_counts
-from grandrounds.evaluation.curves import BINS, CurveCounts, binned_counts
+from grandrounds.evaluation.curves.binned import BINS, CurveCounts, binned_counts
 from grandrounds.evaluation.estimates import auc_estimates
 from grandrounds.evaluation.selective import at_threshold
 from grandrounds.seeding import numpy_generator

@@ -11,7 +11,8 @@ from nvflare.apis.signal import Signal
 
 from grandrounds.errors import GrandRoundsError, MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, counts_shape
-from grandrounds.evaluation.curves import CURVE_COUNTS, MINIMUM, SiteCurves, decode_counts, write_curves
+from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves
+from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, write_curves
 from grandrounds.evaluation.metrics import SELECTABLE
 from grandrounds.evaluation.record import NUMBER, UNIT, UNITS
 from grandrounds.federation.server.exchange import Assignment, Exchange, ReplyOutcome

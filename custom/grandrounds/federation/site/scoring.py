@@ -14,14 +14,8 @@ from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.site import SiteData
 from grandrounds.evaluation.bootstrap import questions_of
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, site_counts
-from grandrounds.evaluation.curves import (
-    CURVE_COUNTS,
-    MINIMUM,
-    SiteCurves,
-    encode_counts,
-    site_curves,
-    write_curves,
-)
+from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves, site_curves
+from grandrounds.evaluation.curves.files import CURVE_COUNTS, encode_counts, write_curves
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.evaluation.record import NUMBER, UNIT, UNITS, EvalRecord

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
-from grandrounds.evaluation.curves import CURVE_COUNTS, curves_shape
+from grandrounds.evaluation.curves.files import CURVE_COUNTS, curves_shape
 from grandrounds.privacy.gate.treatment import (
     MATRIX,
     SUPPORT,

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, check_counts, suppress_counts
-from grandrounds.evaluation.curves import CURVE_COUNTS, coarsen_curves, decode_counts, encode_counts
+from grandrounds.evaluation.curves.binned import coarsen_curves
+from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, encode_counts
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.options import ABOVE_ZERO, Min, Options, Range, require_value
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows, withhold_classes
@@ -200,7 +201,7 @@ class CurveSupport(MinimumSupport):
     """Merges bins of a curve until each count is zero or at least the minimum; classes with fewer are left out."""
 
     def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
-        """See :meth:`Treatment.apply`; exactly ``counts``, see :mod:`grandrounds.evaluation.curves`."""
+        """See :meth:`Treatment.apply`; exactly ``counts``, see :mod:`grandrounds.evaluation.curves.binned`."""
         if tensors.keys() != {CURVE_COUNTS}:
             raise ValueError(f"curves must be {CURVE_COUNTS}, got {sorted(tensors)}")
         counts = tensors[CURVE_COUNTS].detach().cpu().numpy()

@@ -11,7 +11,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.bootstrap import joined_questions
 from grandrounds.evaluation.clinical.binary import binary_cases
 from grandrounds.evaluation.clinical.operating import FixedPoint, point_of_cases, point_of_counts
-from grandrounds.evaluation.curves import sum_curves
+from grandrounds.evaluation.curves.binned import sum_curves
 from grandrounds.evaluation.grouping import Grouping
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import read_json_object

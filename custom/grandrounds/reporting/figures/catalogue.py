@@ -8,14 +8,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from grandrounds.evaluation.bootstrap import Cases, joined, joined_questions
-from grandrounds.evaluation.curves import (
-    SiteCurves,
-    area_under,
-    precision_recall_points,
-    risk_points,
-    roc_points,
-    sum_curves,
-)
+from grandrounds.evaluation.curves.binned import SiteCurves, sum_curves
+from grandrounds.evaluation.curves.points import area_under, precision_recall_points, risk_points, roc_points
 from grandrounds.evaluation.history import Curves, validation_curves
 from grandrounds.evaluation.score import ScoreSheet
 from grandrounds.federation.server.record import Traffic

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from grandrounds.evaluation.clinical.decision import DecisionCurve
-from grandrounds.evaluation.curves import CurveCounts, roc_points
+from grandrounds.evaluation.curves.binned import CurveCounts
+from grandrounds.evaluation.curves.points import roc_points
 from grandrounds.plotting import BLUE, GREY, INK, PALE, SMALL_SIZE, VERMILION, draw_legend, label_axes, new_axes
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from grandrounds.evaluation.clinical.recalibration import (
 )
 from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import shown_counts, suppressed, without_small_counts
-from grandrounds.evaluation.curves import CurveCounts
+from grandrounds.evaluation.curves.binned import CurveCounts
 from grandrounds.evaluation.score import Score
 from grandrounds.seeding import numpy_generator
 

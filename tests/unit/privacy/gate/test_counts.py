@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from grandrounds.evaluation.bootstrap import cases_from_confusion
+from grandrounds.evaluation.confusion import confusion_scores
 from grandrounds.evaluation.counts import site_counts
-from grandrounds.evaluation.metrics import OF_CLASSES, confusion_scores
+from grandrounds.evaluation.metrics import OF_CLASSES
 from grandrounds.privacy.gate.gate import without_scores_of_hidden
 from grandrounds.privacy.gate.inspection import Inspected, Part
 from grandrounds.privacy.gate.policy import ReleaseRule

@@ -5,32 +5,22 @@ without it in each. Neighbouring bins are merged until every count is zero or at
 fewer patients is left out, and one more where the others would give it away by subtraction (complementary suppression).
 Bin edges differ from site to site; the server adds the sites' distribution functions, as if scores were spread evenly within
 a bin.
-
-The counts travel as one integer array of a fixed shape, and lie in ``curves_MODEL.json``; every reader checks them again.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
-from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases
-from grandrounds.files import write_json
 
 BINS = 50
 """All edges are multiples of ``1 / BINS``."""
 MINIMUM = 10
-MERGED = -1
-"""In the array: the bin was merged with the one below it; a row of nothing else is a class that is left out."""
-CURVE_COUNTS = "counts"
-"""Name of the array in a message."""
 
 Array = NDArray[np.float64]
 
@@ -56,13 +46,6 @@ class SiteCurves(NamedTuple):
 
     classes: Mapping[str, CurveCounts]
     reliability: CurveCounts | None
-
-
-class Points(NamedTuple):
-    """Points of a curve in drawing order, ``across`` rising to 1."""
-
-    across: Array
-    up: Array
 
 
 def site_curves(questions: Sequence[Cases], names: Sequence[str], minimum: int = MINIMUM) -> SiteCurves:
@@ -157,136 +140,6 @@ def sum_counts(sites: Sequence[CurveCounts]) -> CurveCounts:
         _sum_on(edges, [(one.edges, one.positives) for one in sites]),
         _sum_on(edges, [(one.edges, one.negatives) for one in sites]),
     )
-
-
-def roc_points(counts: CurveCounts) -> Points:
-    """The ROC curve at the bin edges: false positive rate across, true positive rate up.
-
-    Example:
-        >>> counts = CurveCounts(np.array([0.0, 0.5, 1.0]), np.array([10, 30]), np.array([15, 5]))
-        >>> roc_points(counts)
-        Points(across=array([0.  , 0.25, 1.  ]), up=array([0.  , 0.75, 1.  ]))
-    """
-    return Points(*(np.r_[0.0, np.cumsum(side[::-1]) / side.sum()] for side in (counts.negatives, counts.positives)))
-
-
-def precision_recall_points(counts: CurveCounts) -> Points:
-    """Recall across and precision up at the bin edges, from the highest on; bins above all patients are left out.
-
-    Example:
-        >>> counts = CurveCounts(np.array([0.0, 0.5, 0.9, 1.0]), np.array([10, 30, 0]), np.array([50, 10, 0]))
-        >>> precision_recall_points(counts)
-        Points(across=array([0.75, 1.  ]), up=array([0.75, 0.4 ]))
-    """
-    true, false = (np.cumsum(side[::-1]) for side in (counts.positives, counts.negatives))
-    some = true + false > 0
-    return Points(true[some] / true[-1], true[some] / (true + false)[some])
-
-
-def exact_counts(positive: NDArray[np.bool_], scores: NDArray[np.floating]) -> CurveCounts:
-    """Images by their scores, a bin for each distinct score, for the exact curve of predictions that are here.
-
-    Example:
-        >>> roc_points(exact_counts(np.array([True, False, True]), np.array([0.9, 0.4, 0.4])))
-        Points(across=array([0., 0., 1.]), up=array([0. , 0.5, 1. ]))
-    """
-    values, index = np.unique(scores, return_inverse=True)
-    sides = (np.bincount(index[side], minlength=len(values)).astype(np.float64) for side in (positive, ~positive))
-    return CurveCounts(np.r_[values, 1.0], *sides)
-
-
-def risk_points(reliability: CurveCounts) -> Points:
-    """Coverage across and risk up: the share of wrong predictions (negatives) among those with at least a bin's confidence.
-
-    Example:
-        >>> points = risk_points(CurveCounts(np.array([0.0, 0.8, 1.0]), np.array([10, 50]), np.array([30, 10])))
-        >>> points.across.tolist(), points.up.tolist()
-        ([0.6, 1.0], [0.16666666666666666, 0.4])
-    """
-    right, wrong = (np.cumsum(side[::-1]) for side in (reliability.positives, reliability.negatives))
-    some = right + wrong > 0
-    together = (right + wrong)[some]
-    return Points(together / together[-1], wrong[some] / together)
-
-
-def area_under(points: Points) -> float:
-    """Area under points by the trapezoidal rule; of a ROC curve, ties within a bin count half.
-
-    Example:
-        >>> area_under(Points(np.array([0.0, 0.25, 1.0]), np.array([0.0, 0.75, 1.0])))
-        0.75
-    """
-    return float((points.up[1:] + points.up[:-1]) / 2 @ np.diff(points.across))
-
-
-def curves_shape(classes: int) -> tuple[int, int, int]:
-    """Shape of the array: a row for each class and one for reliability; positives and negatives; bins."""
-    return classes + 1, 2, BINS
-
-
-def encode_counts(curves: SiteCurves, classes: Sequence[str]) -> NDArray[np.int64]:
-    """One site's counts as an array of :func:`curves_shape`; the last row is reliability."""
-    array = np.full(curves_shape(len(classes)), MERGED, np.int64)
-    for row, counts in zip(array, [*map(curves.classes.get, classes), curves.reliability], strict=True):
-        if counts is not None:
-            row[:, np.rint(counts.edges[:-1] * BINS).astype(np.int64)] = counts.positives, counts.negatives
-    return array
-
-
-def decode_counts(array: NDArray[np.int64], classes: Sequence[str], minimum: int) -> SiteCurves:
-    """Decode counts that another party has made with :func:`encode_counts`, and check them.
-
-    Raises:
-        ValueError: if the array has another shape or type, or a count stands for fewer than ``minimum`` patients.
-    """
-    if array.shape != curves_shape(len(classes)) or array.dtype != np.int64:
-        raise ValueError(f"counts must be int64 of shape {curves_shape(len(classes))}, got {array.dtype} {array.shape}")
-    found = [_decoded(row, minimum) for row in array]
-    known = {name: counts for name, counts in zip(classes, found, strict=False) if counts is not None}
-    return SiteCurves(known, found[-1])
-
-
-def write_curves(path: Path, curves: SiteCurves, classes: Sequence[str], minimum: int = MINIMUM) -> None:
-    """Write a site's counts with the vocabulary and the minimum behind a count."""
-    write_json(
-        path, {"minimum": minimum, "classes": list(classes), CURVE_COUNTS: encode_counts(curves, classes).tolist()}
-    )
-
-
-def read_curves(path: Path, classes: Sequence[str]) -> SiteCurves:
-    """Read a site's counts.
-
-    Raises:
-        DataError: if the file is damaged, of another vocabulary, or a count stands for fewer patients than the file says.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["classes"] != list(classes):
-            raise DataError(
-                f"{path} is of another vocabulary than its run: expected {', '.join(classes)}, got "
-                f"{', '.join(map(str, content['classes']))}"
-            )
-        array = np.array(content[CURVE_COUNTS])
-        return decode_counts(array, classes, int(content["minimum"]))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no file of a site's curves ({error}); ask the site for it again") from error
-
-
-def _decoded(row: NDArray[np.int64], minimum: int) -> CurveCounts | None:
-    starts = row != MERGED
-    if (starts[0] != starts[1]).any():
-        raise ValueError("both sides of a curve must have the same bins")
-    if not starts.any():
-        return None
-    first = np.flatnonzero(starts[0])
-    if first[0] != 0:
-        raise ValueError("the bins must begin at 0")
-    counts = CurveCounts(np.append(first, BINS) / BINS, *row[:, first].astype(np.float64))
-    if any(not _fits(count, minimum) for side in counts[1:] for count in side.tolist()):
-        raise ValueError(f"a count must be 0 or at least {max(minimum, 1)}")
-    if not (counts.positives.any() and counts.negatives.any()):
-        raise ValueError("a curve must have cases on both sides")
-    return counts
 
 
 def _suppressed(found: Mapping[str, CurveCounts | None], minimum: int) -> dict[str, CurveCounts]:
