@@ -36,7 +36,8 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.federation.server.record import read_events
 from grandrounds.federation.site.features import VARIABLE as FEATURES
-from grandrounds.files import read_json_object, write_json
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
 from grandrounds.models.trained import trained_models
 from grandrounds.privacy.gate.policy import GATE
 from grandrounds.privacy.ledger.ledger import Ledger

@@ -26,7 +26,8 @@ from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.simulate import Simulation, simulate
 from grandrounds.federation.server.robust import BoundedContributions
-from grandrounds.files import read_json_object, write_json
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
 from grandrounds.privacy.ledger.ledger import Ledger
 
 SITES, ALPHA, ROUNDS, SHARE, EVERY = 6, 0.3, 6, 0.25, 4

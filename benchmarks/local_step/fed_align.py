@@ -29,13 +29,13 @@ from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.federation.site.training import Adam
 from grandrounds.methods.fed_align_cl.curriculum import correct_predictions
+from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
-from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.noise import noisy_weights
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions, WeightNoiseOptions
 from grandrounds.models.backbones.resnet22 import ResNet22, recompute_activations
 from grandrounds.models.split import split_network
-from grandrounds.protocol.messages import floating_entries
+from grandrounds.protocol.entries import floating_entries
 from grandrounds.protocol.tensors import apply_update, difference
 from grandrounds.seeding import numpy_generator, torch_generator
 

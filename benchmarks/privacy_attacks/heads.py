@@ -26,10 +26,10 @@ from torch.nn import functional as F
 from benchmarks.hostile_sites.run import load
 from benchmarks.measure import run, table
 from benchmarks.noise import min_noise_multiplier
-from grandrounds.privacy.gate.treatment import ClipAndNoise
+from grandrounds.privacy.gate.noise_treatments import ClipAndNoise
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows
 from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions
-from grandrounds.protocol.spending import Unit, update_sensitivity
+from grandrounds.protocol.unit import Unit, update_sensitivity
 from grandrounds.seeding import numpy_generator
 
 DELTA, CLIP, EPSILONS = 1e-4, 1.0, (8.0, 2.0)

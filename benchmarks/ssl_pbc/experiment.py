@@ -19,7 +19,7 @@ from grandrounds.evaluation.confusion import confusion_matrix
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.federation.site.features import FeatureOptions, Features
 from grandrounds.models.adaptation import site_statistics
-from grandrounds.models.norm import use_statistics
+from grandrounds.models.norm_layers import use_statistics
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL
 from grandrounds.protocol.problem import SITE_NORM, Problem

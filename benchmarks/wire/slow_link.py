@@ -25,7 +25,8 @@ from benchmarks.wire.link import Quality, SlowLink
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.local_federation import Federation
-from grandrounds.files import read_json_object, write_json
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
 
 SITES, SLOW = ("hospital-a", "hospital-b", "hospital-c"), "hospital-c"
 GRACE = 20

@@ -10,7 +10,8 @@ import pytest
 
 from grandrounds.deployment.jobs import JOBS, job_names
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import Options, annotations_of, groups_of
+from grandrounds.option_annotations import annotations_of
+from grandrounds.options import Options, groups_of
 
 
 def components():

@@ -17,7 +17,8 @@ from grandrounds.cli import build_app
 from grandrounds.commands.options import JobArguments
 from grandrounds.deployment.jobs import JOB_PARTS, class_of, job_names, load_job
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import annotations_of, option_types, require_type
+from grandrounds.option_annotations import annotations_of, require_type
+from grandrounds.option_keys import option_types
 from grandrounds.protocol.problem import Problem
 from tests.documentation.pages import ROOT
 

@@ -14,7 +14,7 @@ from grandrounds.data.datasets.dermoscopy import HAM10000_CLASSES, HAM10000_MALI
 from grandrounds.deployment import presets
 from grandrounds.deployment.jobs import NO_VALUES, Job, Values
 from grandrounds.models.weights import import_torchvision
-from grandrounds.options import by_key
+from grandrounds.option_keys import by_key
 
 DEVICES = ("rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias")
 SMALL = {

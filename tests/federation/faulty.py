@@ -21,7 +21,8 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, decode_payload, model_update
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, model_update
+from grandrounds.protocol.wire import decode_payload
 
 
 class FaultyExecutor(FedPerlExecutor):

@@ -6,7 +6,7 @@ import torch
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import ConfigurationError
-from grandrounds.protocol.messages import floating_entries
+from grandrounds.protocol.entries import floating_entries
 
 tenseal = pytest.importorskip("tenseal")
 

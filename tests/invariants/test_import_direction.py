@@ -24,7 +24,10 @@ LAYERS = (
     {"evaluation"},
     {"models", "data"},
     {"protocol"},
-    {"checks", "errors", "files", "options", "ordering", "plain", "plotting", "plugins", "seeding"},
+    {
+        *("checks", "csv_files", "errors", "files", "json_files", "option_annotations", "option_keys", "options"),
+        *("ordering", "plain", "plotting", "plugins", "rounds_figure", "seeding"),
+    },
 )
 """From the top to the bottom; a module imports its own layer and those below."""
 MAX_MODULES = 16
@@ -78,7 +81,7 @@ def may_import_flare(module: Module) -> bool:
     shells = ("executor", "controller")
     return module in (
         ("privacy", "gate", "filters"),
-        ("protocol", "messages"),
+        ("protocol", "wire"),
         ("protocol", "paths"),
         ("protocol", "plain"),
         ("protocol", "precision"),

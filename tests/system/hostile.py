@@ -23,7 +23,8 @@ from grandrounds.federation.server import exchange
 from grandrounds.federation.server.exchange import Exchange
 from grandrounds.federation.server.sites import SiteHealth
 from grandrounds.privacy.gate.filters import SitePrivacyGate
-from grandrounds.protocol.messages import REASON_HEADER, Payload, encode_payload
+from grandrounds.protocol.messages import REASON_HEADER, Payload
+from grandrounds.protocol.wire import encode_payload
 
 SEEN, PLAN, SAID = "seen.jsonl", "questions.json", "said.json"
 MARKUP = "<script>alert(1)</script>"

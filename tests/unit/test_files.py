@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+from grandrounds.csv_files import write_csv
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import append_line, exclusive, read_json_object, replacing, write_csv, write_json
+from grandrounds.files import append_line, exclusive, replacing, write_json
+from grandrounds.json_files import read_json_object
 
 
 def test_an_error_while_writing_leaves_only_the_old_file(tmp_path):

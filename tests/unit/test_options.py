@@ -7,19 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import (
-    ABOVE_ZERO,
-    FRACTION,
-    Configurable,
-    Min,
-    OptionInfo,
-    Options,
-    Range,
-    describe,
-    groups_of,
-    option_types,
-    require_type,
-)
+from grandrounds.option_annotations import ABOVE_ZERO, FRACTION, Min, OptionInfo, Range, require_type
+from grandrounds.option_keys import option_types
+from grandrounds.options import Configurable, Options, describe, groups_of
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
 from grandrounds.evaluation.score import named
 from grandrounds.federation.server.record import EVENTS, SUMMARY
-from grandrounds.files import read_json_object
-from grandrounds.options import by_key
+from grandrounds.json_files import read_json_object
+from grandrounds.option_keys import by_key
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.run import Run as ReadRun
 from grandrounds.reporting.run import tested_models

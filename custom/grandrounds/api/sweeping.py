@@ -24,8 +24,8 @@ from grandrounds.deployment.jobs import CheckedJob, Values, load_job
 from grandrounds.deployment.presets import configured_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.machine import usable_cores
-from grandrounds.files import read_json_object
-from grandrounds.options import by_key
+from grandrounds.json_files import read_json_object
+from grandrounds.option_keys import by_key
 from grandrounds.plugins import environment
 from grandrounds.reporting.run import FINISHED
 

@@ -125,7 +125,7 @@ def _show_changes(job: Job) -> None:
     from grandrounds.deployment.assignments import assignment, shown
     from grandrounds.deployment.changes import changes_of
     from grandrounds.deployment.presets import values_in
-    from grandrounds.options import option_defaults
+    from grandrounds.option_keys import option_defaults
 
     console = results()
     for (part, option), value in values_in(changes_of(job)).items():
@@ -138,7 +138,7 @@ def _show_options(name: str, job: Job, every: bool) -> None:
     from grandrounds.deployment.assignments import shown
     from grandrounds.deployment.option_reference import options_of
     from grandrounds.deployment.presets import presets_of
-    from grandrounds.options import Tier
+    from grandrounds.option_annotations import Tier
 
     console = results()
     about = ": ".join(filter(None, [job.name, job.meta.get("summary"), job.meta.get("paper")]))

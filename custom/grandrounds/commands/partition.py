@@ -21,7 +21,7 @@ from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.data.families import DATASETS, MalignancyOptions
 from grandrounds.data.options import SCHEME_DEFAULTS, MutualOptions, PartitionOptions
-from grandrounds.options import Annotation, annotations_of
+from grandrounds.option_annotations import Annotation, annotations_of
 
 SHOWN_DIGITS = 12
 READING = "Reading the images"

@@ -12,7 +12,7 @@ from rich.table import Table
 from grandrounds.commands.options import Json
 from grandrounds.console.output import results, say, say_json
 from grandrounds.errors import DataError
-from grandrounds.files import read_json_object
+from grandrounds.json_files import read_json_object
 
 if TYPE_CHECKING:
     from grandrounds.privacy.gate.policy import ReleaseRule, SitePolicy
@@ -139,7 +139,7 @@ def summary(policy: SitePolicy) -> dict[str, Any]:
 def rounds_within(rule: ReleaseRule, policy: SitePolicy) -> int | None:
     """How many releases of a rule stay within the lowest target; None without a target or without an epsilon."""
     from grandrounds.privacy.accounting import exceeds, gaussian_epsilon
-    from grandrounds.privacy.gate.treatment import ClipAndNoise, ClipAndNoiseSamples
+    from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples
 
     target = min(policy.target_epsilon.values(), default=math.inf)
     if not isinstance(rule.treatment, ClipAndNoise | ClipAndNoiseSamples) or target == math.inf:

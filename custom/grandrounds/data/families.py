@@ -21,7 +21,7 @@ from grandrounds.data.options import (
 )
 from grandrounds.data.own_schemes import SCHEME_NAMES
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import Min
+from grandrounds.option_annotations import Min
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE, task_named
 

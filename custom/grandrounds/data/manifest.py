@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grandrounds.csv_files import write_csv
 from grandrounds.data.keys import NO_CHOICES, KeyChoices, canonical, key_of, settle
 from grandrounds.data.tables import Columns, Row, open_table
 from grandrounds.errors import DataError
-from grandrounds.files import write_csv
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from grandrounds.data.own_schemes import own_schemes
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import ABOVE_ZERO, FRACTION, Min, Options, Range
+from grandrounds.option_annotations import ABOVE_ZERO, FRACTION, Min, Range
+from grandrounds.options import Options
 
 Scenario = Literal["standard", "server_labels", "few_labels"]
 FewLabelsUse = Literal["pool", "labelled"]

@@ -32,8 +32,8 @@ from grandrounds.data.images.dicom import Window, windows_from
 from grandrounds.data.keys import NO_CHOICES, KeyChoices
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import read_json_object, require_object
-from grandrounds.options import require_type
+from grandrounds.json_files import read_json_object, require_object
+from grandrounds.option_annotations import require_type
 from grandrounds.protocol.problem import IMAGENET
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE

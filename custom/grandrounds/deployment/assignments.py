@@ -8,7 +8,8 @@ from typing import Any
 
 from grandrounds.deployment.jobs import Job, Key, Values
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import fits, option_types
+from grandrounds.option_annotations import fits
+from grandrounds.option_keys import option_types
 
 
 def parsed(job: Job, assignments: Iterable[str]) -> Values:

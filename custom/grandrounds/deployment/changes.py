@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.deployment.jobs import CLIENT_CONFIG, JOB_PARTS, JOBS, SERVER_CONFIG, Job, load_job
-from grandrounds.files import read_json_object
-from grandrounds.options import option_defaults, option_types
+from grandrounds.json_files import read_json_object
+from grandrounds.option_keys import option_defaults, option_types
 
 CHANGES_FILE = "changes.json"
 """By part the options whose values differ from their defaults, or that have none."""

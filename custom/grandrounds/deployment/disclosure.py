@@ -8,7 +8,7 @@ from typing import Any
 from grandrounds.deployment.jobs import Job, named_classes
 from grandrounds.federation.encrypted_counts import MIN_POOLED_SITES
 from grandrounds.federation.server.robust import ENCRYPTED
-from grandrounds.options import option_defaults
+from grandrounds.option_keys import option_defaults
 from grandrounds.protocol.messages import UPDATE, ReleaseKind
 
 IN_A_SUM = (

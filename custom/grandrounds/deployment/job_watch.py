@@ -31,7 +31,7 @@ from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.proxy import replace_connect
 from grandrounds.federation.server.record import SUMMARY
-from grandrounds.files import read_json_object
+from grandrounds.json_files import read_json_object
 
 WATCH_CONNECT_SECONDS = 10.0
 

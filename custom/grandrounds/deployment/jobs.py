@@ -21,8 +21,10 @@ from typing import Any, Self
 import grandrounds
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.own_methods import OWN_METHODS, OwnMethod
-from grandrounds.files import read_json_object, write_json
-from grandrounds.options import by_key, option_defaults, option_types, require_type
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
+from grandrounds.option_annotations import require_type
+from grandrounds.option_keys import by_key, option_defaults, option_types
 from grandrounds.protocol.problem import Problem
 
 PACKAGE = Path(grandrounds.__file__).parent

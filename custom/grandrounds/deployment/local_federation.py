@@ -20,7 +20,8 @@ from grandrounds.deployment.kit.read import Kit, processes_of, read_kit
 from grandrounds.deployment.kit.service import OUTCOME_SECONDS, OUTCOME_WAIT, signal_processes
 from grandrounds.deployment.retrying import await_end
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.files import read_json_object, write_json
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
 
 DESCRIPTION = "federation.json"
 START_SECONDS = 300.0

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 
 from grandrounds.deployment.jobs import JOB_PARTS, Job, class_of, job_names, load_job
-from grandrounds.options import OptionInfo, describe, groups_of
+from grandrounds.option_annotations import OptionInfo
+from grandrounds.options import describe, groups_of
 from grandrounds.protocol.problem import Problem
 
 INTRODUCTION = """# Options

@@ -19,7 +19,7 @@ from grandrounds.deployment.assignments import assignment
 from grandrounds.deployment.jobs import JOB_PARTS, NO_VALUES, Job, Values, load_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.own_methods import OWN_METHODS
-from grandrounds.files import read_json_object
+from grandrounds.json_files import read_json_object
 
 PRESETS_FILE = "presets.json"
 RUN_NAME_OPTION = ("controller", "run_name")

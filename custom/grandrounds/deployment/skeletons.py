@@ -135,8 +135,10 @@ from grandrounds.federation.site.training import Meter, OptimizerStep, train_ste
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.methods.supervised.training import rows_to_learn
-from grandrounds.options import Min, Options
-from grandrounds.plotting import Drawing, rounds_figure
+from grandrounds.options import Options
+from grandrounds.option_annotations import Min
+from grandrounds.plotting import Drawing
+from grandrounds.rounds_figure import rounds_figure
 from grandrounds.protocol.messages import Payload, Result
 
 

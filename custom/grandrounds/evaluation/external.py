@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from grandrounds.csv_files import write_csv
 from grandrounds.data.batches import eval_batches
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.tensors import to_tensor
@@ -18,7 +19,6 @@ from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.grouping import GROUP_READINGS, Grouping, grouped_cases
-from grandrounds.files import write_csv
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 

@@ -19,19 +19,9 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.federation.encrypted import Shapes, decrypt_sum, encrypt_tensors
-from grandrounds.protocol.messages import (
-    DXO_KEY,
-    GLOBAL,
-    TREATED,
-    UPDATE,
-    Payload,
-    ReleaseKind,
-    State,
-    decode_payload,
-    encode_payload,
-    floating_entries,
-    require_like,
-)
+from grandrounds.protocol.entries import floating_entries, require_like
+from grandrounds.protocol.messages import DXO_KEY, GLOBAL, TREATED, UPDATE, Payload, ReleaseKind, State
+from grandrounds.protocol.wire import decode_payload, encode_payload
 
 ENCRYPTION = "encryption"
 """The value of a task of such a run: shapes of the encrypted entries, and how sites weight their models."""

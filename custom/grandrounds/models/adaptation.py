@@ -31,7 +31,7 @@ def site_statistics(
     rows: NDArray[np.integer],
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """What :func:`~grandrounds.models.norm.use_statistics` takes, from images with or without labels.
+    """What :func:`~grandrounds.models.norm_layers.use_statistics` takes, from images with or without labels.
 
     Args:
         spec: of the network; its layers have the published weights, whatever has been trained since.

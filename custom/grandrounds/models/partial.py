@@ -21,8 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.models.chain import block_name, chain_names
 from grandrounds.models.intensities import set_intensities
-from grandrounds.models.norm import folded_copy, frozen_statistics, replace_module
+from grandrounds.models.norm import folded_copy
+from grandrounds.models.norm_layers import frozen_statistics, replace_module
 from grandrounds.models.split import find_stem, split_network
 from grandrounds.protocol.problem import FROM, TRAIN_ALL, FixedIntensities
 
@@ -163,33 +165,9 @@ def frozen_digest(model: nn.Module) -> str | None:
     return hashlib.sha256(f"{front.digest if front else ''} {_digest(norms)}".encode()).hexdigest()
 
 
-def chain_names(model: nn.Module, chain: Sequence[str]) -> list[str]:
-    """The full names of the modules in a chain.
-
-    Example:
-        >>> network = nn.Sequential()
-        >>> network.stem, network.blocks = nn.Flatten(), nn.Sequential(nn.ReLU(), nn.ReLU())
-        >>> chain_names(network, ["stem", "blocks.*"])
-        ['stem', 'blocks.0', 'blocks.1']
-    """
-    names: list[str] = []
-    for name in chain:
-        parent, _, child = name.rpartition(".")
-        if child == "*":
-            names += [f"{parent}.{inner}" for inner, _ in model.get_submodule(parent).named_children()]
-        else:
-            names.append(name)
-    return names
-
-
 def _first_trained(model: nn.Module, names: Sequence[str]) -> int:
     """The position of the first module with parameters: before it nothing can be frozen."""
     return next(index for index, name in enumerate(names) if list(model.get_submodule(name).parameters()))
-
-
-def block_name(name: str) -> str:
-    """What a user calls a module of a chain: the last part of its name."""
-    return name.rpartition(".")[2]
 
 
 def _shell(model: nn.Module, names: Sequence[str]) -> nn.Module:

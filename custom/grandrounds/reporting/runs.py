@@ -19,8 +19,8 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.history import Event, RunHistory, sites_of
 from grandrounds.evaluation.record import EvalRecord
 from grandrounds.federation.server.record import EVENTS, FORMAT, SUMMARY, read_events
-from grandrounds.files import read_json_object
-from grandrounds.options import require_type
+from grandrounds.json_files import read_json_object
+from grandrounds.option_annotations import require_type
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 from grandrounds.protocol.names import SERVER, VALIDATION

@@ -19,8 +19,9 @@ from gated_site import gated
 
 from grandrounds.privacy.gate.filters import SitePrivacyGate
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.protocol.messages import Payload, encode_payload
+from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.wire import encode_payload
 
 GATE = "grandrounds.privacy.gate.filters.SitePrivacyGate"
 UPDATE = {

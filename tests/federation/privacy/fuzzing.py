@@ -13,7 +13,7 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from stateful import OtherMapping, StatefulDict, StatefulText
 
 from grandrounds.deployment.kit.overlay import OVERLAYS
-from grandrounds.files import read_json_object
+from grandrounds.json_files import read_json_object
 from grandrounds.models.registry import backbone_names
 from grandrounds.privacy.gate import filters, gate
 from grandrounds.privacy.gate.audit import Reason

@@ -9,7 +9,8 @@ from nvflare.apis.shareable import ReservedHeaderKey
 
 from grandrounds.privacy.gate.audit import Reason
 from grandrounds.privacy.gate.filters import SitePrivacyGate
-from grandrounds.protocol.messages import REASON_HEADER, ReleaseKind, Result, encode_result, model_update
+from grandrounds.protocol.messages import REASON_HEADER, ReleaseKind, Result, model_update
+from grandrounds.protocol.wire import encode_result
 
 SECRET = 0.31415926
 CODES = [value for name, value in vars(ReturnCode).items() if name.isupper()]

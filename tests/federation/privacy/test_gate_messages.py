@@ -13,8 +13,10 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.filters import GaussianPrivacy, SitePrivacyGate
 from grandrounds.privacy.gate.gate import Gate
-from grandrounds.protocol.messages import REASON_HEADER, TREATED, Result, decode_result, encode_payload, encode_result
-from grandrounds.protocol.spending import TRAINING_GATE, Mechanism, Spending, Unit
+from grandrounds.protocol.messages import REASON_HEADER, TREATED, Result
+from grandrounds.protocol.spending import TRAINING_GATE, Mechanism, Spending
+from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.wire import decode_result, encode_payload, encode_result
 
 
 def test_a_good_answer_leaves_treated(site):

@@ -7,8 +7,9 @@ from nvflare.apis.fl_constant import ReturnCode
 from stateful import OtherMapping, StatefulDict, StatefulText
 
 from grandrounds.errors import MessageError
-from grandrounds.protocol.messages import Result, decode_result, encode_result
+from grandrounds.protocol.messages import Result
 from grandrounds.protocol.plain import MAX_DEPTH, plain
+from grandrounds.protocol.wire import decode_result, encode_result
 
 
 def facts_reply(site):

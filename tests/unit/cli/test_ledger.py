@@ -8,7 +8,8 @@ from grandrounds.privacy.accounting import gaussian_epsilon, renyi_epsilon
 from grandrounds.privacy.ledger.chain import ChainedFile
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, dataset_fingerprint
-from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, Unit, no_guarantee, outside_budget
+from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, no_guarantee, outside_budget
+from grandrounds.protocol.unit import Unit
 
 SKIN = DatasetIdentity("skin", "a" * 64)
 UPDATE = Spending(Mechanism.GAUSSIAN, Unit.SITE, sensitivity=2.0, sigma=32.0)

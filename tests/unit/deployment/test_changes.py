@@ -9,8 +9,8 @@ from grandrounds.deployment.changes import CHANGES_FILE, changes_of, generated, 
 from grandrounds.deployment.jobs import CHECKOUT_JOBS, JOB_PARTS, job_names, load_job
 from grandrounds.deployment.option_reference import options_of
 from grandrounds.deployment.presets import presets_of, values_in
-from grandrounds.files import read_json_object
-from grandrounds.options import Tier
+from grandrounds.json_files import read_json_object
+from grandrounds.option_annotations import Tier
 
 ROOT = CHECKOUT_JOBS.parent
 REMEDY = "run docs/generate.py"

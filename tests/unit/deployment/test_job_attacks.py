@@ -25,7 +25,8 @@ from nvflare.security.security import FLAuthorizer
 
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.kit.overlay import apply_overlay
-from grandrounds.files import read_json_object, write_json
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
 
 JOB = "0d8fba9f-0e7e-4b0a-9b62-3c7f9b1f3a11"
 CLIENT_CONFIG = "config/config_fed_client.json"

@@ -17,7 +17,7 @@ from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import JOBS, PACKAGE, job_names, load_job, write_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
-from grandrounds.options import option_types
+from grandrounds.option_keys import option_types
 
 
 def tree(folder: Path) -> dict[str, str]:

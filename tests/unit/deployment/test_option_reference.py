@@ -6,7 +6,7 @@ import pytest
 
 from grandrounds.deployment.jobs import class_of, job_names, load_job
 from grandrounds.deployment.option_reference import option_reference, options_of
-from grandrounds.options import option_types
+from grandrounds.option_keys import option_types
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "options.md"
 

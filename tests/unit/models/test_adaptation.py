@@ -10,7 +10,8 @@ from torch import nn
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.models.adaptation import MAX_IMAGES, MIN_STATISTICS_IMAGES, site_statistics
-from grandrounds.models.norm import FrozenBatchNorm, folded_copy, use_statistics, used_statistics
+from grandrounds.models.norm import folded_copy
+from grandrounds.models.norm_layers import FrozenBatchNorm, use_statistics, used_statistics
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network

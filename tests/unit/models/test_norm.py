@@ -6,15 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.models.norm import (
-    folded_copy,
-    group_count,
-    norm_entries,
-    normalises_by_batch,
-    replace_module,
-    statistics_untouched,
-    to_group_norm,
-)
+from grandrounds.models.norm import folded_copy, norm_entries, normalises_by_batch, statistics_untouched
+from grandrounds.models.norm_layers import replace_module, to_group_norm
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
@@ -71,7 +64,9 @@ def test_resnet18_has_twenty_norms_and_none_of_its_convolutions_counts():
     ],
 )
 def test_groups_are_the_largest_divisor_that_leaves_two_channels_each(channels, groups):
-    assert group_count(channels) == groups
+    network = nn.Sequential(nn.BatchNorm2d(channels))
+    to_group_norm(network)
+    assert network[0].num_groups == groups
 
 
 def test_group_norm_takes_over_scale_shift_and_epsilon():

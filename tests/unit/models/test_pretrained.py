@@ -11,14 +11,8 @@ import torch
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models import pretrained
-from grandrounds.models.pretrained import (
-    IMAGENET_WEIGHTS,
-    ImageNetWeights,
-    add_file,
-    available_files,
-    imagenet_file,
-    named_file,
-)
+from grandrounds.models.pretrained import add_file, available_files, imagenet_file, named_file
+from grandrounds.models.published_weights import IMAGENET_WEIGHTS, ImageNetWeights
 from grandrounds.models.registry import backbone_names, build_model
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.problem import ModelSpec, Problem

@@ -11,7 +11,8 @@ from grandrounds.privacy.gate.gate import Gate
 from grandrounds.privacy.gate.policy import SitePolicy
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.protocol.spending import Mechanism, Spending, Unit
+from grandrounds.protocol.spending import Mechanism, Spending
+from grandrounds.protocol.unit import Unit
 
 
 @pytest.fixture

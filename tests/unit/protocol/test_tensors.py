@@ -8,17 +8,10 @@ from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.utils import fobs
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.protocol.messages import (
-    Payload,
-    Release,
-    ReleaseKind,
-    Result,
-    decode_result,
-    encode_result,
-    model_update,
-)
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, model_update
 from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.tensors import require_finite_tensors, require_precision, rounded, widened
+from grandrounds.protocol.wire import decode_result, encode_result
 from grandrounds.seeding import torch_generator
 
 INFINITY = float("inf")

@@ -23,12 +23,12 @@ from pathlib import Path
 
 import numpy as np
 
+from grandrounds.csv_files import write_csv
 from grandrounds.data.datasets.published import find_table, image_called
 from grandrounds.data.families import CtOptions, Several
 from grandrounds.data.images.dicom import read_patient
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.files import write_csv
 from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.seeding import numpy_generator
 

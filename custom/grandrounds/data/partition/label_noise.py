@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_known_label
+from grandrounds.csv_files import write_csv
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import NoiseKind
-from grandrounds.files import write_csv
 from grandrounds.seeding import numpy_generator
 
 

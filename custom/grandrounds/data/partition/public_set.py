@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.csv_files import csv_bytes, write_csv
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
-from grandrounds.files import csv_bytes, write_csv
 
 PUBLIC_SET_COLUMNS = ("image", "content", "pixels")
 LIST_SUFFIX = ".sha256.csv"

@@ -17,7 +17,7 @@ from nvflare.private.fed.utils.app_deployer import AppDeployer
 
 from grandrounds.data.site import CONFIG_NAME, read_site_config
 from grandrounds.federation.channels import is_job_id
-from grandrounds.files import read_json_object
+from grandrounds.json_files import read_json_object
 from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 
 READ_BY_FLARE = ("resources.json", "authorization.json")

@@ -46,7 +46,7 @@ from grandrounds.deployment.kit.policy import (
 from grandrounds.deployment.kit.read import Kit, running_processes
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.sites import ROSTER, read_roster
-from grandrounds.files import read_json_object
+from grandrounds.json_files import read_json_object
 from grandrounds.plugins import load_plugins
 from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 from grandrounds.privacy.ledger.ledger import Ledger

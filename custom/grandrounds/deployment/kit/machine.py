@@ -17,8 +17,9 @@ from grandrounds.data.doctor import Finding
 from grandrounds.deployment.jobs import PACKAGE
 from grandrounds.deployment.kit.policy import GPU_MANAGER, component
 from grandrounds.deployment.kit.read import Kit
-from grandrounds.files import read_json_object
-from grandrounds.models.pretrained import IMAGENET_WEIGHTS, available_files, imagenet_name
+from grandrounds.json_files import read_json_object
+from grandrounds.models.pretrained import available_files
+from grandrounds.models.published_weights import IMAGENET_WEIGHTS, imagenet_name
 
 MIN_PYTHON = (3, 11)
 GIB = 1024**3

@@ -23,7 +23,8 @@ from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import versions
 from grandrounds.federation.server.sites import MANDATORY, ROSTER, require_names
-from grandrounds.files import read_json_object, write_json
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
 from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger
 from grandrounds.protocol.paths import LOCK

@@ -15,7 +15,8 @@ from typing import Any
 from torch import Tensor
 
 from grandrounds.errors import MessageError
-from grandrounds.protocol.messages import Result, State, floating_entries, require_like
+from grandrounds.protocol.entries import floating_entries, require_like
+from grandrounds.protocol.messages import Result, State
 from grandrounds.protocol.tensors import UpdatePrecision, apply_update, require_finite_tensors
 
 

@@ -23,18 +23,9 @@ from grandrounds.federation.server.selection import LIKELIHOOD
 from grandrounds.federation.server.sites import SiteRegistry
 from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribers
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.entries import tensor_bytes
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
-from grandrounds.protocol.messages import (
-    CURVES,
-    JOIN,
-    POOLED_RELEASES,
-    TEST,
-    TRAIN,
-    ReleaseKind,
-    Result,
-    State,
-    tensor_bytes,
-)
+from grandrounds.protocol.messages import CURVES, JOIN, POOLED_RELEASES, TEST, TRAIN, ReleaseKind, Result, State
 from grandrounds.protocol.names import VALIDATION_PREFIX
 from grandrounds.protocol.paths import result_folder
 from grandrounds.protocol.problem import Problem

@@ -20,17 +20,8 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.protocol.messages import (
-    GLOBAL,
-    REASON_HEADER,
-    SCORED,
-    TRAIN,
-    Payload,
-    Result,
-    State,
-    decode_result,
-    encode_payload,
-)
+from grandrounds.protocol.messages import GLOBAL, REASON_HEADER, SCORED, TRAIN, Payload, Result, State
+from grandrounds.protocol.wire import decode_result, encode_payload
 
 EXCHANGE_POLL_SECONDS = 0.25
 NO_DEADLINES = "grandrounds_no_deadlines"

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from grandrounds.federation.server.aggregate import Aggregator
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import UPDATE, State, floating_entries, tensor_bytes
+from grandrounds.protocol.entries import floating_entries, tensor_bytes
+from grandrounds.protocol.messages import UPDATE, State
 
 HELD_BYTES = 1 << 26
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.metrics import selectable_metrics
 from grandrounds.federation.server.sites import require_names
-from grandrounds.options import BASIC, Min, Options
+from grandrounds.option_annotations import BASIC, Min
+from grandrounds.options import Options
 from grandrounds.protocol.messages import require_run_name
 from grandrounds.protocol.tasks import task_of
 from grandrounds.protocol.tensors import FULL, UpdatePrecision

@@ -23,9 +23,11 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.aggregate import Aggregator, Demands
 from grandrounds.federation.server.means import HELD_BYTES, HeldUpdates
-from grandrounds.options import ABOVE_ZERO, Options, Range
+from grandrounds.option_annotations import ABOVE_ZERO, Range
+from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import Result, State, floating_entries
+from grandrounds.protocol.entries import floating_entries
+from grandrounds.protocol.messages import Result, State
 
 ENCRYPTED = "encrypted"
 Rule = Literal["mean", "median", "trimmed_mean", "geometric_median", "encrypted"]

@@ -16,7 +16,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.files import read_json_object, require_object
+from grandrounds.json_files import read_json_object, require_object
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.registration import Registration
 from grandrounds.seeding import numpy_generator

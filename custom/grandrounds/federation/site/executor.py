@@ -39,6 +39,7 @@ from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
 from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions
+from grandrounds.protocol.entries import floating_entries, require_like
 from grandrounds.protocol.messages import (
     COUNT_SUM,
     FROZEN,
@@ -57,17 +58,14 @@ from grandrounds.protocol.messages import (
     ReleaseKind,
     Result,
     State,
-    decode_payload,
-    encode_result,
-    floating_entries,
     model_update,
-    require_like,
 )
 from grandrounds.protocol.names import OWN_ROUND, VALIDATION
 from grandrounds.protocol.paths import DETAILS_VARIABLE, claimed_folder, in_kit, key_folders
 from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.problem import TRAIN_ALL
 from grandrounds.protocol.tensors import difference
+from grandrounds.protocol.wire import decode_payload, encode_result
 
 ARCHITECTURE_FACTS = ("backbone", "architecture")
 UNREADABLE = "__grandrounds_unreadable__"

@@ -28,7 +28,8 @@ from grandrounds.data.images.augmentation import draw_views, sample_generator
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.partial import Front, front_of
-from grandrounds.options import Min, Options
+from grandrounds.option_annotations import Min
+from grandrounds.options import Options
 from grandrounds.seeding import derive_seed
 
 FOLDER = "features"

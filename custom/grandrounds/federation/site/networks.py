@@ -12,7 +12,7 @@ from grandrounds.data.site import SiteData
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.models.adaptation import site_statistics
 from grandrounds.models.compute import compile_network
-from grandrounds.models.norm import use_statistics
+from grandrounds.models.norm_layers import use_statistics
 from grandrounds.protocol.problem import SITE_NORM
 
 _shared: WeakValueDictionary[tuple[Any, ...], nn.Module] = WeakValueDictionary()

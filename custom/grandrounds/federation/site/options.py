@@ -13,7 +13,8 @@ import torch
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.machine import usable_cores
 from grandrounds.models.registry import minimum_image_size
-from grandrounds.options import Min, Options
+from grandrounds.option_annotations import Min
+from grandrounds.options import Options
 
 MAX_DRAWING_PROCESSES = 4
 

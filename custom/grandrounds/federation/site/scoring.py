@@ -21,7 +21,7 @@ from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.evaluation.record import NUMBER, UNIT, UNITS, EvalRecord
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
-from grandrounds.models.norm import whole_state
+from grandrounds.models.norm_layers import whole_state
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import CURVES, POOLED_RELEASES, Release, ReleaseKind, Result, State

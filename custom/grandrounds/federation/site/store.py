@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grandrounds.csv_files import write_csv
 from grandrounds.federation.checkpoints import CheckpointFolder, require_same_configuration, save_models
-from grandrounds.files import write_csv, write_json
+from grandrounds.files import write_json
 
 DIGESTS = "image_digests.json"
 """The digests of a site's images, beside its predictions."""

@@ -19,7 +19,7 @@ from grandrounds.methods.fed_align_cl.bank import (
     pack_banks,
     require_bank,
 )
-from grandrounds.methods.fed_align_cl.loss import received_discriminator
+from grandrounds.methods.fed_align_cl.discriminator import received_discriminator
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import embedding_width, split_network
 from grandrounds.ordering import natural_sorted

@@ -23,13 +23,8 @@ from grandrounds.methods.fed_align_cl.bank import (
     require_bank,
     unpack_banks,
 )
-from grandrounds.methods.fed_align_cl.curriculum import (
-    Indices,
-    Memory,
-    correct_predictions,
-    draw_order,
-    moved_forward,
-)
+from grandrounds.methods.fed_align_cl.curriculum import Indices, Memory, correct_predictions
+from grandrounds.methods.fed_align_cl.discriminator import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour
 from grandrounds.methods.fed_align_cl.local_steps import (
     LocalInterval,
@@ -38,7 +33,6 @@ from grandrounds.methods.fed_align_cl.local_steps import (
     interval_of_round,
     require_network_channels,
 )
-from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.noise import clip_bound, clipped_share, noisy_weights
 from grandrounds.methods.fed_align_cl.options import (
     ROLES,
@@ -51,6 +45,7 @@ from grandrounds.methods.fed_align_cl.options import (
     ScheduleOptions,
     WeightNoiseOptions,
 )
+from grandrounds.methods.fed_align_cl.order import draw_order, moved_forward
 from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.models.backbones.resnet22 import recompute_activations
 from grandrounds.models.norm import norm_entries, normalises_by_batch

@@ -20,14 +20,8 @@ from torch.nn import functional as F
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.methods.fed_align_cl.bank import draw_rows
-from grandrounds.methods.fed_align_cl.loss import (
-    encoder_objective,
-    moment_distance,
-    source_objective,
-    target_objective,
-    train_discriminator,
-    train_discriminator_as_released,
-)
+from grandrounds.methods.fed_align_cl.discriminator import train_discriminator, train_discriminator_as_released
+from grandrounds.methods.fed_align_cl.loss import encoder_objective, moment_distance, source_objective, target_objective
 from grandrounds.methods.fed_align_cl.noise import noisy_embeddings
 from grandrounds.methods.fed_align_cl.options import AlignmentNorm, EmbeddingNoiseOptions, EncoderAlignmentOptions, Role
 from grandrounds.models.norm import fixed_statistics, is_running_statistic, statistics_untouched

@@ -19,7 +19,8 @@ from torch import Generator, Tensor
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, WeightNoiseOptions
-from grandrounds.privacy.mechanisms.gaussian import RandomBytes, noised_entries, with_noise
+from grandrounds.privacy.mechanisms.clipping import noised_entries
+from grandrounds.privacy.mechanisms.gaussian import RandomBytes, with_noise
 
 RUNNING_VARIANCE = "running_var"
 MEDIAN_FACTOR = 3.0

@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 
 from grandrounds.data.images.augmentation import view_named
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import ABOVE_ZERO, BASIC, METHOD, Min, Options
+from grandrounds.option_annotations import ABOVE_ZERO, BASIC, METHOD, Min
+from grandrounds.options import Options
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.seeding import numpy_generator
 

@@ -21,9 +21,11 @@ from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.feddf.fusion import FusionOptions, distil, ensemble_soft_labels, means_by_architecture
 from grandrounds.methods.mutual.controller import DeliveringController
 from grandrounds.models.registry import build_model
-from grandrounds.options import METHOD, Options
+from grandrounds.option_annotations import METHOD
+from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
+from grandrounds.protocol.entries import floating_entries, require_like
+from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.problem import require_whole_models
 from grandrounds.protocol.registration import Registration

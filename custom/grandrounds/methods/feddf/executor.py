@@ -8,16 +8,8 @@ from typing import ClassVar
 
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.mutual.executor import DeliveredModelExecutor
-from grandrounds.protocol.messages import (
-    GLOBAL,
-    UPDATE,
-    Payload,
-    Release,
-    ReleaseKind,
-    State,
-    model_update,
-    require_like,
-)
+from grandrounds.protocol.entries import require_like
+from grandrounds.protocol.messages import GLOBAL, UPDATE, Payload, Release, ReleaseKind, State, model_update
 from grandrounds.protocol.tensors import difference
 
 

@@ -21,7 +21,8 @@ from grandrounds.federation.site.training import Adam, Meter, train_steps
 from grandrounds.methods.mutual.loss import alignment_loss
 from grandrounds.methods.mutual.public import as_input, predict_public
 from grandrounds.methods.mutual.training import recalibrate_batch_norm
-from grandrounds.options import ABOVE_ZERO, METHOD, Min, Options
+from grandrounds.option_annotations import ABOVE_ZERO, METHOD, Min
+from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
 
 Averaging = Literal["logits", "probabilities"]

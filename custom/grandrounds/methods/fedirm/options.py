@@ -13,7 +13,8 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedirm.loss import RampKind
 from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, RelationAverage, RelationSource
 from grandrounds.methods.fedirm.uncertainty import ALPHA, DRAWS
-from grandrounds.options import ABOVE_ZERO, BASIC, FRACTION, METHOD, Min, Options, Range
+from grandrounds.option_annotations import ABOVE_ZERO, BASIC, FRACTION, METHOD, Min, Range
+from grandrounds.options import Options
 
 Teacher = Literal["ema_persistent", "ema_reset", "none"]
 Objective = Literal["fedirm", "self_training"]

@@ -21,7 +21,8 @@ from grandrounds.federation.server.aggregate import Aggregator
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.models.registry import build_model
-from grandrounds.options import METHOD, Min, Options
+from grandrounds.option_annotations import METHOD, Min
+from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State
 from grandrounds.seeding import numpy_generator

@@ -15,7 +15,8 @@ from grandrounds.methods.fedperl.model_store import LOST, received_peers
 from grandrounds.methods.fedperl.options import PeerLearningOptions
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 from grandrounds.models.norm import folded_copy
-from grandrounds.protocol.messages import Payload, Result, State, require_like
+from grandrounds.protocol.entries import require_like
+from grandrounds.protocol.messages import Payload, Result, State
 
 LABELERS = {"mean": PeerPseudoLabeler, "unanimous": UnanimousPseudoLabeler, "vote": VotingPseudoLabeler}
 

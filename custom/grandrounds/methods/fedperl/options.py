@@ -9,7 +9,8 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedperl.loss import ConsistencyReduction
 from grandrounds.methods.fedperl.peer_selection import VALIDATED, GateScale, PeerChoice, Policy
 from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation
-from grandrounds.options import FRACTION, METHOD, Min, Options
+from grandrounds.option_annotations import FRACTION, METHOD, Min
+from grandrounds.options import Options
 
 Newcomers = Literal["none", "random"]
 

@@ -23,7 +23,8 @@ from grandrounds.federation.site.training import Meter, OptimizerStep, require_f
 from grandrounds.methods.fixmatch.teacher import Expectations, Teacher, mean_predictions
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions, labelled_rows
 from grandrounds.models.norm import fixed_statistics, statistics_untouched
-from grandrounds.options import FRACTION, METHOD, Min, Options, Range
+from grandrounds.option_annotations import FRACTION, METHOD, Min, Range
+from grandrounds.options import Options
 from grandrounds.protocol.task import PseudoLabels, Reduction
 from grandrounds.protocol.tensors import at_least_single
 

@@ -29,8 +29,9 @@ from grandrounds.methods.mutual.public import PublicImages, public_images
 from grandrounds.methods.mutual.schedule import Exchanges
 from grandrounds.methods.mutual.soft_labels import SoftLabels, decode
 from grandrounds.methods.mutual.training import train_locally
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, State, decode_result
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, State
 from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.wire import decode_result
 
 
 class LocalTrainingExecutor(SiteExecutor):

@@ -14,7 +14,8 @@ from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.loss import LABEL_FLOOR
 from grandrounds.methods.mutual.soft_labels import WireFormat
-from grandrounds.options import ABOVE_ZERO, BASIC, METHOD, Min, Options, Range
+from grandrounds.option_annotations import ABOVE_ZERO, BASIC, METHOD, Min, Range
+from grandrounds.options import Options
 
 Content = Literal["probabilities", "logits", "none"]
 Weighting = Literal["uniform", "ccr", "eccr"]

@@ -11,7 +11,8 @@ from grandrounds.data.site import Part, SiteData
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.methods.statistics.summaries import class_counts, intensity_shares, size_counts
-from grandrounds.options import METHOD, Min, Options
+from grandrounds.option_annotations import METHOD, Min
+from grandrounds.options import Options
 from grandrounds.protocol.messages import Payload, Result
 
 HISTOGRAM_BINS = 16

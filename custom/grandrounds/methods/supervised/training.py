@@ -22,7 +22,8 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Algorithm, Meter, OptimizerStep, train_steps
 from grandrounds.methods.supervised.loss import median_class_weights
-from grandrounds.options import ABOVE_ZERO, BASIC, METHOD, Min, Options
+from grandrounds.option_annotations import ABOVE_ZERO, BASIC, METHOD, Min
+from grandrounds.options import Options
 from grandrounds.privacy.mechanisms.dp_sgd import (
     PrivateStep,
     ProtectedUnit,

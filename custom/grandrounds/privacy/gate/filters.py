@@ -25,28 +25,23 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
+from grandrounds.privacy.gate.count_treatments import PooledSupport
 from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.gate import Gate, TaskFacts, audit_fields
 from grandrounds.privacy.gate.images import require_own_images
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
+from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples
 from grandrounds.privacy.gate.policy import policy_of_scope
-from grandrounds.privacy.gate.treatment import ClipAndNoise, ClipAndNoiseSamples, PooledSupport, RunningStatistics
-from grandrounds.protocol.messages import (
-    DXO_KEY,
-    GLOBAL,
-    POOL,
-    REASON_HEADER,
-    TREATED,
-    Payload,
-    ReleaseKind,
-    decode_payload,
-    floating_entries,
-)
+from grandrounds.privacy.gate.treatment import RunningStatistics
+from grandrounds.protocol.entries import floating_entries
+from grandrounds.protocol.messages import DXO_KEY, GLOBAL, POOL, REASON_HEADER, TREATED, Payload, ReleaseKind
 from grandrounds.protocol.paths import cache_folder, data_folders
 from grandrounds.protocol.plain import plain_message
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.spending import TRAINING_GATE, Spending, Unit, update_sensitivity
+from grandrounds.protocol.spending import TRAINING_GATE, Spending
+from grandrounds.protocol.unit import Unit, update_sensitivity
+from grandrounds.protocol.wire import decode_payload
 
 PUBLIC = "public"
 """In a task's values: the data set whose images predictions are about."""
@@ -191,7 +186,7 @@ class GaussianPrivacy(Filter):
     An update that the site's gate has already treated passes unchanged, so that noise is not added twice.
 
     ``noise_multiplier`` is the noise's standard deviation over the sensitivity that follows from ``clip`` and ``unit``; for
-    ``running_statistics`` see :class:`~grandrounds.privacy.gate.treatment.ClipAndNoise`.
+    ``running_statistics`` see :class:`~grandrounds.privacy.gate.noise_treatments.ClipAndNoise`.
 
     Raises:
         ConfigurationError: if a value is outside its range.

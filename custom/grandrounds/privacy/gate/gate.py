@@ -29,9 +29,10 @@ from grandrounds.privacy.accounting import exceeds, spent_epsilon
 from grandrounds.privacy.gate.audit import Reason, Refused, write_audit
 from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected, Part, inspect, may_leave
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
+from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, RecordLevel
 from grandrounds.privacy.gate.policy import SAMPLES_UNIT, ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.scored import count_scored
-from grandrounds.privacy.gate.treatment import NOT_PRIVATE, ClipAndNoise, RecordLevel
+from grandrounds.privacy.gate.treatment import NOT_PRIVATE
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes

@@ -14,22 +14,9 @@ from torch import Tensor
 
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, curves_shape
-from grandrounds.privacy.gate.treatment import (
-    MATRIX,
-    SUPPORT,
-    ClipAndNoise,
-    ClipAndNoiseSamples,
-    CountSupport,
-    CurveSupport,
-    Deny,
-    Logits,
-    MinimumSupport,
-    PooledSupport,
-    Quantise,
-    RecordLevel,
-    Treatment,
-    Unmodified,
-)
+from grandrounds.privacy.gate.count_treatments import CountSupport, CurveSupport, MinimumSupport, PooledSupport
+from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
+from grandrounds.privacy.gate.treatment import MATRIX, SUPPORT, Deny, Logits, Quantise, Treatment, Unmodified
 from grandrounds.protocol.messages import CONTRIBUTION, ReleaseKind
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE

@@ -21,12 +21,15 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import require_object
-from grandrounds.options import ABOVE_ZERO, Min, require_value
+from grandrounds.json_files import require_object
+from grandrounds.option_annotations import ABOVE_ZERO, Min
+from grandrounds.options import require_value
 from grandrounds.privacy.gate.kinds import KINDS, treatment_names
-from grandrounds.privacy.gate.treatment import Deny, RecordLevel, Treatment
+from grandrounds.privacy.gate.noise_treatments import RecordLevel
+from grandrounds.privacy.gate.treatment import Deny, Treatment
 from grandrounds.protocol.messages import TASKS, UPDATE, ReleaseKind
-from grandrounds.protocol.spending import Mechanism, Unit, require_delta
+from grandrounds.protocol.spending import Mechanism
+from grandrounds.protocol.unit import Unit, require_delta
 
 POLICY_FILE = "privacy.json"
 """In a kit's folder ``local``."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.protocol.spending import Mechanism, Spending, Unit
+from grandrounds.protocol.spending import Mechanism, Spending
+from grandrounds.protocol.unit import Unit
 
 LEDGER_VERSION = 1
 OPENING, BOOKING, AMENDMENT = "opening", "release", "amendment"

@@ -19,7 +19,8 @@ from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.privacy.accounting import exceeds, renyi_epsilon, spent_epsilon
 from grandrounds.privacy.ledger.chain import Chain, ChainedFile
 from grandrounds.privacy.ledger.entries import Amendment, Booking, DatasetIdentity, Opening, Purpose, read_line
-from grandrounds.protocol.spending import Spending, Unit, counted
+from grandrounds.protocol.spending import Spending, counted
+from grandrounds.protocol.unit import Unit
 
 LEDGER_NAME = "ledger.jsonl"
 

@@ -26,9 +26,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import ABOVE_ZERO, Min, Options, Range
+from grandrounds.option_annotations import ABOVE_ZERO, Min, Range
+from grandrounds.options import Options
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes, with_noise
-from grandrounds.protocol.spending import Mechanism, Spending, Unit
+from grandrounds.protocol.spending import Mechanism, Spending
+from grandrounds.protocol.unit import Unit
 
 ProtectedUnit = Literal["record", "patient"]
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -14,7 +14,7 @@ from grandrounds.evaluation.clinical.operating import FixedPoint, point_of_cases
 from grandrounds.evaluation.curves.binned import sum_curves
 from grandrounds.evaluation.grouping import Grouping
 from grandrounds.federation.site.store import DIGESTS
-from grandrounds.files import read_json_object
+from grandrounds.json_files import read_json_object
 from grandrounds.protocol.names import VALIDATION
 from grandrounds.protocol.task import Task
 from grandrounds.reporting.format import format_list

@@ -8,7 +8,7 @@ from typing import Any
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import SUMMARY
-from grandrounds.files import read_json_object
+from grandrounds.json_files import read_json_object
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.run import FINISHED

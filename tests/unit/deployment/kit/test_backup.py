@@ -15,7 +15,8 @@ from grandrounds.deployment.kit.overlay import apply_overlay
 from grandrounds.deployment.kit.read import read_kit
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import Ledger, read_ledger
-from grandrounds.protocol.spending import Mechanism, Spending, Unit
+from grandrounds.protocol.spending import Mechanism, Spending
+from grandrounds.protocol.unit import Unit
 
 PAGE = Path(__file__).parents[4] / "docs" / "hospital.md"
 

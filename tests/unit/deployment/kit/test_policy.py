@@ -28,7 +28,7 @@ from grandrounds.deployment.kit.policy import (
     site_resources,
 )
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import read_json_object
+from grandrounds.json_files import read_json_object
 
 SWARM = "nvflare.app_common.ccwf.SwarmClientController"
 FLARES = {"class_allow_list": list(DEFAULT_CLASS_ALLOW_LIST)}

@@ -16,15 +16,8 @@ from nvflare.apis.signal import Signal
 
 from grandrounds.errors import MessageError
 from grandrounds.federation.server.exchange import Assignment, Exchange, RunAborted
-from grandrounds.protocol.messages import (
-    REASON_HEADER,
-    Payload,
-    ReleaseKind,
-    Result,
-    decode_payload,
-    encode_result,
-    model_update,
-)
+from grandrounds.protocol.messages import REASON_HEADER, Payload, ReleaseKind, Result, model_update
+from grandrounds.protocol.wire import decode_payload, encode_result
 
 NEVER = None
 RUN = {"run_name": "trial", "run_id": "r1"}

@@ -16,7 +16,7 @@ import torch
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped, ask_parent, run_isolated
-from grandrounds.options import require_type
+from grandrounds.option_annotations import require_type
 from grandrounds.privacy.gate.audit import Reason, Refused
 
 CHECK = """

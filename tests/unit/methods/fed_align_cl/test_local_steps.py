@@ -13,7 +13,7 @@ from torch import nn
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext, StateCache
-from grandrounds.methods.fed_align_cl.curriculum import draw_order
+from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer
 from grandrounds.methods.fed_align_cl.local_steps import (
     LocalSteps,
@@ -22,13 +22,13 @@ from grandrounds.methods.fed_align_cl.local_steps import (
     interval_of_round,
     site_batch_size,
 )
-from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.options import (
     CurriculumOptions,
     EmbeddingNoiseOptions,
     EncoderAlignmentOptions,
     ScheduleOptions,
 )
+from grandrounds.methods.fed_align_cl.order import draw_order
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 

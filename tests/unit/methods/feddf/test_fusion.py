@@ -21,7 +21,8 @@ from grandrounds.methods.feddf.fusion import (
     means_by_architecture,
 )
 from grandrounds.methods.mutual.loss import alignment_loss
-from grandrounds.protocol.messages import Result, floating_entries, model_update
+from grandrounds.protocol.entries import floating_entries
+from grandrounds.protocol.messages import Result, model_update
 from grandrounds.protocol.registration import Registration
 from grandrounds.seeding import numpy_generator, torch_generator
 

@@ -10,7 +10,8 @@ from grandrounds.methods.feddf.controller import FusionController
 from grandrounds.methods.feddf.executor import FusionExecutor
 from grandrounds.methods.mutual.controller import MutualController
 from grandrounds.methods.mutual.executor import MutualExecutor
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, floating_entries, model_update
+from grandrounds.protocol.entries import floating_entries
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, model_update
 from grandrounds.protocol.registration import Registration
 
 ROWS = torch.full((16, 4), 0.25)

@@ -21,7 +21,8 @@ from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.methods.supervised.training import TrainingOptions, train_privately, units_to_learn
 from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions, RecordLevelOptions, one_image_each
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.spending import Mechanism, Unit
+from grandrounds.protocol.spending import Mechanism
+from grandrounds.protocol.unit import Unit
 
 PROBLEM = Problem("noise", ("a", "b", "c"), 32)
 PLAIN = TrainingOptions(steps=1, batch_size=4, class_weights="none", weak_augmentation=False, algorithm="sgd")

@@ -19,7 +19,8 @@ from grandrounds.privacy.accounting import (
     spent_epsilon,
 )
 from grandrounds.privacy.ledger.entries import Purpose
-from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, Unit, no_guarantee
+from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, no_guarantee
+from grandrounds.protocol.unit import Unit
 
 # Noise multiplier, sampling rate, steps, delta; loss distributions (dp-accounting), PRV (Opacus), Rényi (Opacus).
 SAMPLED = [

@@ -10,10 +10,10 @@ from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.confusion import confusion_scores
 from grandrounds.evaluation.counts import site_counts
 from grandrounds.evaluation.metrics import OF_CLASSES
+from grandrounds.privacy.gate.count_treatments import CountSupport
 from grandrounds.privacy.gate.gate import without_scores_of_hidden
 from grandrounds.privacy.gate.inspection import Inspected, Part
 from grandrounds.privacy.gate.policy import ReleaseRule
-from grandrounds.privacy.gate.treatment import CountSupport
 from grandrounds.protocol.messages import ReleaseKind
 
 

@@ -8,19 +8,12 @@ import torch
 from scipy import stats
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.gate.treatment import (
-    ClipAndNoise,
-    ClipAndNoiseSamples,
-    CurveSupport,
-    Deny,
-    MinimumSupport,
-    Quantise,
-    RecordLevel,
-    Unmodified,
-    plain_copy,
-)
-from grandrounds.privacy.mechanisms.gaussian import clip_rows
-from grandrounds.protocol.spending import Mechanism, Spending, Unit
+from grandrounds.privacy.gate.count_treatments import CurveSupport, MinimumSupport
+from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
+from grandrounds.privacy.gate.treatment import Deny, Quantise, Unmodified, plain_copy
+from grandrounds.privacy.mechanisms.clipping import clip_rows
+from grandrounds.protocol.spending import Mechanism, Spending
+from grandrounds.protocol.unit import Unit
 
 COUNT = 100_000
 WIDE = 7.0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.protocol.spending import Mechanism, Spending, Unit
+from grandrounds.protocol.spending import Mechanism, Spending
+from grandrounds.protocol.unit import Unit
 
 # One child after another is killed just before the N-th line that it runs in the package, before each line of the functions
 # between the clipping and the sending, or in the middle of its N-th write, until one gets through. The children are forks of
@@ -24,8 +25,8 @@ from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import Expected
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.gate.policy import ReleaseRule, SitePolicy
-from grandrounds.privacy.gate.treatment import ClipAndNoise
-from grandrounds.protocol.spending import Unit
+from grandrounds.privacy.gate.noise_treatments import ClipAndNoise
+from grandrounds.protocol.unit import Unit
 
 torch.set_num_threads(1)
 os.fsync = lambda descriptor: None  # matters when the power fails, not when a process does; and it is slow

@@ -11,7 +11,8 @@ from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.ledger import ledger as ledger_module
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger, dataset_fingerprint
-from grandrounds.protocol.spending import Mechanism, Spending, Unit, no_guarantee
+from grandrounds.protocol.spending import Mechanism, Spending, no_guarantee
+from grandrounds.protocol.unit import Unit
 
 DELTA = 1e-5
 

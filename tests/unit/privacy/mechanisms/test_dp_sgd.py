@@ -17,7 +17,8 @@ from grandrounds.privacy.mechanisms.dp_sgd import (
     require_separate_samples,
 )
 from grandrounds.protocol.problem import ModelSpec
-from grandrounds.protocol.spending import Mechanism, Unit
+from grandrounds.protocol.spending import Mechanism
+from grandrounds.protocol.unit import Unit
 
 TINY = 1e-12
 WIDE = 7.0

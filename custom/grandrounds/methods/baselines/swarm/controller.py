@@ -15,7 +15,8 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.methods.baselines.swarm.executor import CONFIGURATION
 from grandrounds.models.registry import require_buildable
-from grandrounds.options import BASIC, Min, Options, take_options
+from grandrounds.option_annotations import BASIC, Min
+from grandrounds.options import Options, take_options
 from grandrounds.protocol.messages import require_run_name
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.paths import state_folder

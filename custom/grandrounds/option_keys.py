@@ -1,0 +1,79 @@
+"""Options by key, as jobs and sweeps set them, with the types and defaults of a component's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import MISSING
+from typing import Any, get_type_hints
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.option_annotations import annotations_of
+from grandrounds.options import Options, describe, groups_of
+
+
+def by_key(options: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """Values of options by part and name.
+
+    Raises:
+        ConfigurationError: if an option has no part.
+
+    Example:
+        >>> by_key({"executor.steps": 3})
+        {('executor', 'steps'): 3}
+    """
+    values = {}
+    for name, value in options.items():
+        part, dot, option = name.partition(".")
+        if not dot:
+            raise ConfigurationError(f"{name}: expected part.option, such as executor.{name}")
+        values[part, option] = value
+    return values
+
+
+def option_types(component: type) -> dict[str, Any]:
+    """Annotations of all options that a component, or a group, takes: of its groups and keyword arguments, bases included.
+
+    Example:
+        >>> class Trainer:
+        ...     def __init__(self, *, device: str = "cpu") -> None: ...
+        >>> option_types(Trainer)
+        {'device': <class 'str'>}
+    """
+    groups = _all_groups(component)
+    found = {name: known.type for group in groups for name, known in annotations_of(group).items()}
+    return {**{name: hint for name, (_, hint) in _keywords(component).items()}, **found}
+
+
+def option_defaults(component: type) -> dict[str, Any]:
+    """Defaults of those of :func:`option_types` that have one.
+
+    Example:
+        >>> class Trainer:
+        ...     def __init__(self, *, device: str = "cpu", steps: int) -> None: ...
+        >>> option_defaults(Trainer)
+        {'device': 'cpu'}
+    """
+    found = {name: parameter.default for name, (parameter, _) in _keywords(component).items()}
+    found |= {option.name: option.default for group in _all_groups(component) for option in describe(group)}
+    return {name: value for name, value in found.items() if value not in (MISSING, inspect.Parameter.empty)}
+
+
+def _all_groups(component: type) -> list[type[Options]]:
+    return [component] if issubclass(component, Options) else list(groups_of(component).values())
+
+
+def _keywords(component: type) -> dict[str, tuple[inspect.Parameter, Any]]:
+    """The keyword arguments of a constructor and of those of the bases that it passes others on to, with annotations."""
+    found: dict[str, tuple[inspect.Parameter, Any]] = {}
+    for base in component.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        constructor = vars(base)["__init__"]
+        parameters = inspect.signature(constructor).parameters.values()
+        hints = get_type_hints(constructor)
+        own = {p.name: (p, hints.get(p.name, Any)) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        found = {**own, **found}
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+            break
+    return found

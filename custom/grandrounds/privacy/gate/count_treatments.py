@@ -1,0 +1,75 @@
+"""Treatments of counts: too few cases of a class do not leave a site."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, check_counts, suppress_counts
+from grandrounds.evaluation.curves.binned import coarsen_curves
+from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, encode_counts
+from grandrounds.option_annotations import Min
+from grandrounds.options import Options
+from grandrounds.privacy.gate.treatment import DEFAULT_MIN_PATIENTS, MATRIX, SUPPORT, State, Treatment, plain_copy
+from grandrounds.privacy.mechanisms.coarsening import withhold_classes
+from grandrounds.privacy.mechanisms.gaussian import RandomBytes
+from grandrounds.protocol.messages import CONTRIBUTION
+
+
+@dataclass(frozen=True)
+class MinimumSupport(Options, Treatment):
+    """Shows a class's row only with enough patients behind it; the others are uniform and marked as withheld."""
+
+    name: ClassVar[str] = "minimum_support"
+    optional: ClassVar[tuple[str, ...]] = ("minimum",)
+    # With one patient a row would be this patient's.
+    minimum: Annotated[int, "patients (or samples, as the method counts) behind a row", Min(2)] = DEFAULT_MIN_PATIENTS
+
+    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+        """See :meth:`Treatment.apply`; exactly ``matrix`` and ``support``."""
+        if tensors.keys() != {MATRIX, SUPPORT}:
+            raise ValueError(f"class statistics must be {MATRIX} and {SUPPORT}, got {sorted(tensors)}")
+        matrix, support = withhold_classes(tensors[MATRIX], tensors[SUPPORT], self.minimum)
+        return {MATRIX: matrix, SUPPORT: support}
+
+
+@dataclass(frozen=True)
+class CurveSupport(MinimumSupport):
+    """Merges bins of a curve until each count is zero or at least the minimum; classes with fewer are left out."""
+
+    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+        """See :meth:`Treatment.apply`; exactly ``counts``, see :mod:`grandrounds.evaluation.curves.binned`."""
+        if tensors.keys() != {CURVE_COUNTS}:
+            raise ValueError(f"curves must be {CURVE_COUNTS}, got {sorted(tensors)}")
+        counts = tensors[CURVE_COUNTS].detach().cpu().numpy()
+        rows = [str(row) for row in range(len(counts) - 1)]
+        merged = coarsen_curves(decode_counts(counts, rows, minimum=1), self.minimum)
+        return {CURVE_COUNTS: torch.from_numpy(encode_counts(merged, rows))}
+
+
+@dataclass(frozen=True)
+class CountSupport(MinimumSupport):
+    """Hides counts of fewer patients than the minimum, and those that would give them away by subtraction."""
+
+    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+        """See :meth:`Treatment.apply`; exactly ``images`` and ``patients``, see :mod:`grandrounds.evaluation.counts`."""
+        if tensors.keys() != {IMAGES, PATIENTS}:
+            raise ValueError(f"counts must be {IMAGES} and {PATIENTS}, got {sorted(tensors)}")
+        images, patients = (tensors[name].detach().cpu().numpy() for name in (IMAGES, PATIENTS))
+        shown = suppress_counts(check_counts(images, patients, images.shape), self.minimum)
+        return {IMAGES: torch.from_numpy(shown.images), PATIENTS: torch.from_numpy(shown.patients)}
+
+
+@dataclass(frozen=True)
+class PooledSupport(CountSupport):
+    """Lets a contribution to an encrypted sum of counts out as it is, and hides counts of few cases in the sum."""
+
+    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+        """See :meth:`Treatment.apply`; a ciphertext, or exactly ``images`` and ``patients`` of all sites together."""
+        if tensors.keys() == {CONTRIBUTION}:
+            return {CONTRIBUTION: plain_copy(tensors[CONTRIBUTION])}
+        return super().apply(tensors, random_bytes)
