@@ -36,10 +36,12 @@ class Options:
 
     Attributes:
         identifies_run: whether a saved run can only be resumed with the same values.
+        of_machine: whether the values may differ between the sites of a run, because their machines do.
         prefix: comes before an option's name in errors.
     """
 
     identifies_run: ClassVar[bool] = True
+    of_machine: ClassVar[bool] = False
     prefix: ClassVar[str] = ""
 
     def __post_init__(self) -> None:

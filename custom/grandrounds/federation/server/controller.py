@@ -16,6 +16,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.count_sums import CountSums
 from grandrounds.federation.encrypted_counts import MIN_POOLED_SITES
+from grandrounds.federation.executor_options import EXECUTORS, executor_arguments
 from grandrounds.federation.memory import prepare_job_process
 from grandrounds.federation.server.dispatcher import TaskDispatcher
 from grandrounds.federation.server.exchange import Assignment, RunAborted, training_assignments
@@ -82,6 +83,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.sites = SiteRegistry()
         self._selection = ModelSelection(self.run.metric, self.problem)
         self._under_way = False
+        self._executors: dict[str, dict[str, Any]] | None = None
 
     @property
     def registered(self) -> dict[str, Registration]:
@@ -109,6 +111,7 @@ class RoundController(Configurable, RoundHooks, Controller):
             "checkpoints": list(self.checkpointed),
             "round_timeout": run.round_timeout,
             UPDATE_PRECISION: self.update_precision(),
+            EXECUTORS: self._executors,
         }
         return Payload(self.round_number, {**values, **shared}, parts or {})
 
@@ -141,6 +144,7 @@ class RoundController(Configurable, RoundHooks, Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE's hook: run all rounds; the record has how the run ended, in any case."""
         self.fl_ctx, self._abort_signal = fl_ctx, abort_signal
+        self._executors = executor_arguments(fl_ctx)
         self.folder = claimed_folder(fl_ctx, self.run.run_name, SERVER)
         self.record = RunRecord(self.folder, {})
         self.record.refused = self.sites.refused

@@ -23,6 +23,7 @@ from torch import nn
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.encrypted import find_key
 from grandrounds.federation.encrypted_model import ENCRYPTION, decrypt_task, encrypt_update, is_encrypted
+from grandrounds.federation.executor_options import EXECUTORS, OPTIONS_FACT, agreed_options
 from grandrounds.federation.memory import collect_garbage, keep_freed_memory, prepare_job_process
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
@@ -74,10 +75,14 @@ UNREADABLE = "__grandrounds_unreadable__"
 
 @dataclass
 class _RunHere:
-    """What a site has of the run that it works for: its store, and features of frozen layers if they are kept."""
+    """What a site has of the run that it works for: its store, and features of frozen layers if they are kept.
+
+    ``digest`` is of the site's options; empty where they are in no file.
+    """
 
     identity: tuple[Any, ...]
     store: SiteStore
+    digest: str
     features: Features | None = None
 
 
@@ -258,7 +263,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         store = run.store
         if task_name not in (JOIN, POOL):
             context = replace(context, features=self._features_of(context, run))
-        facts = (*self.registration_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
+        facts = (*self.registration_facts, *ARCHITECTURE_FACTS, OPTIONS_FACT) if task_name == JOIN else ()
         self._hides_failures = hides_failures(fl_ctx, self.own_model)
         self._pool = CountPool.of(context, fl_ctx) if COUNT_SUM in payload.values else None
         declare_dp_training(self.spending(context) if task_name == TRAIN else None, fl_ctx)
@@ -305,6 +310,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if self.own_model:
             values = (context.model_spec.backbone, architecture_fingerprint(self.network(context).state_dict()))
             facts |= dict(zip(ARCHITECTURE_FACTS, values, strict=True))
+        if self._run_here and self._run_here.digest:
+            facts[OPTIONS_FACT] = self._run_here.digest
         return Result(metrics=registration.scalars, facts=facts)
 
     def _train(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
@@ -384,9 +391,10 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             "optimizer": self.site_options.optimizer,
             "own_model": asdict(context.own_spec) if context.own_spec else None,
         }
+        digest = agreed_options(type(self), context.site, payload.values.get(EXECUTORS), fl_ctx)
         folder = claimed_folder(fl_ctx, payload.values["run_name"], context.site)
         store = SiteStore(folder, payload.values["run_id"], {**options, **self.options()})
-        self._run_here = _RunHere(identity, store)
+        self._run_here = _RunHere(identity, store, digest)
         return self._run_here
 
 

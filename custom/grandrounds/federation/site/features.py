@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -43,6 +43,8 @@ _logger = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class FeatureOptions(Options):
     """Whether a site keeps what the frozen layers make of its images."""
+
+    of_machine: ClassVar[bool] = True
 
     feature_cache: Annotated[
         int, "weak and strong views of each image whose features are kept; 0 computes fresh ones in each step", Min(0)

@@ -56,6 +56,7 @@ class ComputeOptions(Options):
     """
 
     identifies_run: ClassVar[bool] = False
+    of_machine: ClassVar[bool] = True
 
     device: Annotated[str, "auto (a GPU if there is one), cpu or cuda[:index]"] = "auto"
     cpu_threads: Annotated[

@@ -1,0 +1,89 @@
+"""A job's executors as a party has them: before a site works for a run it compares its own options with the server's.
+
+Both read the client's part of the job where FLARE has put it. Options of a machine, such as its device, may differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.fl_context import FLContext
+
+from grandrounds.errors import MessageError
+from grandrounds.options import groups_of, option_defaults, option_types
+
+EXECUTORS = "executors"
+"""The value of a task with the arguments of the job's executors by path; None where the server does not have them."""
+OPTIONS_FACT = "options"
+"""The fact of a registration with the digest of a site's options."""
+
+
+def executor_arguments(fl_ctx: FLContext) -> dict[str, dict[str, Any]] | None:
+    """The arguments of the job's executors by path, as this party has them.
+
+    Returns:
+        None if the client's part of the job is not here, or is no JSON.
+    """
+    path = Path(fl_ctx.get_engine().get_workspace().get_client_app_config_file_path(fl_ctx.get_job_id()))
+    try:
+        entries = [entry["executor"] for entry in json.loads(path.read_text(encoding="utf-8"))["executors"]]
+        return {str(entry["path"]): dict(entry.get("args", {})) for entry in entries}
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def compared_options(component: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be equal at all parties: arguments and defaults, without the options of a machine."""
+    machine = {name for group in groups_of(component).values() if group.of_machine for name in option_types(group)}
+    stated = {**option_defaults(component), **arguments}
+    return {name: value for name, value in _plain(stated).items() if name not in machine}
+
+
+def agreed_options(component: type, site: str, asked: Any, fl_ctx: FLContext) -> str:
+    """The digest of a site's options, which are the server's as far as the server has stated them.
+
+    Args:
+        component: the site's executor.
+        site: its name.
+        asked: the value ``EXECUTORS`` of the task; None if the server does not have them.
+        fl_ctx: FLARE's context of the site.
+
+    Returns:
+        The SHA-256 of :func:`compared_options`; empty where the site's are in no file.
+
+    Raises:
+        MessageError: naming the site, the option and both values, if one differs.
+    """
+    arguments = (executor_arguments(fl_ctx) or {}).get(_path(component))
+    if arguments is None:
+        return ""
+    own = compared_options(component, arguments)
+    if asked is not None:
+        theirs = asked.get(_path(component)) if isinstance(asked, Mapping) else None
+        if not isinstance(theirs, Mapping):
+            raise MessageError(f"{site}: the executor {_path(component)} is not in the server's job")
+        _require_same(site, own, compared_options(component, theirs))
+    return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+
+
+def _require_same(site: str, own: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    for name in sorted(own.keys() | theirs.keys()):
+        if own.get(name) != theirs.get(name):
+            raise MessageError(
+                f"{site}: executor.{name} is {own.get(name)!r} here and {theirs.get(name)!r} in the server's job; "
+                "take back what was changed at the site, or submit the job again"
+            )
+
+
+def _path(component: type) -> str:
+    return f"{component.__module__}.{component.__qualname__}"
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON has them, in which lists and tuples are the same."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
+    return plain

@@ -1,0 +1,63 @@
+"""A site whose part of the job was edited takes no part; the server names the site and the option."""
+
+import json
+
+import pytest
+
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
+from grandrounds.federation import engine
+from grandrounds.federation.server.record import read_events
+
+SITES = ["site-1", "site-2", "site-3"]
+QUICK = ["controller.rounds=1", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
+
+
+@pytest.fixture
+def edited(monkeypatch):
+    """Change arguments of the executor in the files that FLARE has put at a site."""
+
+    def edit(site, **arguments):
+        deploy = engine._deploy
+
+        def deploy_edited(app, workspace, name):
+            folder = deploy(app, workspace, name)
+            if name == site:
+                (path,) = folder.glob("*/app_*/config/config_fed_client.json")
+                content = json.loads(path.read_text())
+                content["executors"][0]["executor"]["args"] |= arguments
+                path.write_text(json.dumps(content))
+            return folder
+
+        monkeypatch.setattr(engine, "_deploy", deploy_edited)
+
+    return edit
+
+
+def dropped(found):
+    return {event["site"]: event["reason"] for event in read_events(found.results) if event["event"] == "dropped"}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedirm"])
+def test_a_site_with_another_option_is_refused_by_name(method, edited, run, tmp_path):
+    edited("site-2", learning_rate=0.5)
+    found = run(with_options(load_job(method), QUICK), tmp_path, SITES)
+    reason = dropped(found)["site-2"]
+    assert "site-2: executor.learning_rate is 0.5 here and" in reason
+    assert "site-2" not in {site for entry in found.summary["rounds"] for site in entry["answered"]}
+    assert set(found.summary["contributions"]) == {"site-1", "site-3"}
+
+
+def test_options_of_a_sites_machine_may_differ(edited, run, tmp_path):
+    edited("site-2", cpu_threads=1, prefetch="off", feature_cache_mib=100)
+    found = run(with_options(load_job("fedavg"), QUICK), tmp_path, SITES)
+    assert dropped(found) == {}
+
+
+def test_the_summary_has_the_digest_of_each_sites_options(run, tmp_path):
+    found = run(with_options(load_job("fedirm"), QUICK), tmp_path / "a", SITES)
+    digests = {site: one["facts"]["options"] for site, one in found.summary["registered"].items()}
+    assert set(digests) == set(SITES)
+    (same,) = set(digests.values())
+    other = run(with_options(load_job("fedirm"), [*QUICK, "executor.steps=3"]), tmp_path / "b", SITES)
+    assert same not in {one["facts"]["options"] for one in other.summary["registered"].values()}
