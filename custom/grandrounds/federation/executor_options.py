@@ -14,7 +14,8 @@ from typing import Any
 from nvflare.apis.fl_context import FLContext
 
 from grandrounds.errors import MessageError
-from grandrounds.options import groups_of, option_defaults, option_types
+from grandrounds.option_keys import option_defaults, option_types
+from grandrounds.options import groups_of
 
 EXECUTORS = "executors"
 """The value of a task with the arguments of the job's executors by path; None where the server does not have them."""
