@@ -183,7 +183,7 @@ class SimulatedJobArguments(JobArguments):
             GrandRoundsError: if the job, an option or the partition is wrong.
         """
         if self.images is not None:
-            self.configured({}).checked()  # before a partition is written
+            self.configured({})  # names an option that there is not before a partition is written
         sites = self.chosen(workspace)
         return self.configured(sites.problem).checked(), sites
 

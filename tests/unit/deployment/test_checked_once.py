@@ -3,12 +3,16 @@
 import ast
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import grandrounds
 from grandrounds import cli
 from grandrounds.api import running
+from grandrounds.deployment import job_watch
 from grandrounds.deployment.jobs import CheckedJob, Job, load_job
+from grandrounds.deployment.kit import read
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 
@@ -31,10 +35,35 @@ def built(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("command", [["build", "fedavg", "--out", "built"], ["simulate", "fedavg", "--json"]])
-def test_a_command_checks_its_job_once(built, command, tmp_path, monkeypatch):
+@pytest.fixture
+def own_images(tmp_path):
+    """A folder with twenty pictures of each of two classes."""
+    generator = np.random.default_rng(1)
+    for name in ("nevus", "melanoma"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        for number in range(20):
+            pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "own" / name / f"{name}{number}.png")
+
+
+def not_connected(*_):
+    raise ConfigurationError("no server")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["build", "fedavg", "--out", "built"],
+        ["simulate", "fedavg", "--json"],
+        ["simulate", "fedavg", "--images", "own", "--sites", "2", "--json"],
+        ["submit", "fedavg", "--kit", "kit", "--dry-run"],
+    ],
+)
+def test_a_command_checks_its_job_once(built, command, own_images, tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
+    monkeypatch.setattr(read, "read_kit", lambda _: None)
+    monkeypatch.setattr(job_watch, "admin_session", not_connected)
     monkeypatch.chdir(tmp_path)
     CliRunner().invoke(cli.build_app(), [*command, *TINY])
     assert len(built) == 1
