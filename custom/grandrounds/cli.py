@@ -25,7 +25,7 @@ COMMANDS = {
     "build": (EXPERIMENTS, "jobs", "BUILD_HELP"),
     "new": (EXPERIMENTS, "jobs", "NEW_HELP"),
     "report": (RESULTS_PANEL, "report", "REPORT_HELP"),
-    "figures": (RESULTS_PANEL, "figures", "FIGURES_HELP"),
+    "figures": (RESULTS_PANEL, "report", "FIGURES_HELP"),
     "evaluate": (RESULTS_PANEL, "evaluate", "EVALUATE_HELP"),
     "export": (RESULTS_PANEL, "report", "EXPORT_HELP"),
     "provision": (FEDERATIONS, "kit", "PROVISION_HELP"),
@@ -41,8 +41,8 @@ GROUPS = {
     "weights": (EXPERIMENTS, "weights", "build_group"),
     "poc": (FEDERATIONS, "poc", "build_group"),
     "kit": (SITES, "kit", "build_group"),
-    "privacy": (SITES, "privacy", "build_policy_group"),
-    "ledger": (SITES, "privacy", "build_ledger_group"),
+    "privacy": (SITES, "privacy", "build_group"),
+    "ledger": (SITES, "ledger", "build_group"),
 }
 """By name, its panel, its module, and the function there that makes it."""
 HELP = """Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE.

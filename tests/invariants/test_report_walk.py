@@ -17,11 +17,11 @@ from typing import Any
 import grandrounds
 from grandrounds.api.reports import report
 from grandrounds.reporting.model import Method, Report, ReportedRun
-from grandrounds.reporting.run import Run
+from grandrounds.reporting.run import ReadRun
 
 ROOT = Path(grandrounds.__file__).parent
 PLACES = tuple(str(ROOT / name) for name in ("api", "reporting"))
-WHOLE = (Run, ReportedRun, Method, Report)
+WHOLE = (ReadRun, ReportedRun, Method, Report)
 MAX_FUNCTIONS, MAX_NAMES = 60, 80
 
 

@@ -134,10 +134,10 @@ def own_class(job, mark):
 
 def own_call(job, mark):
     """A function of the installed package that runs programs; and the job declares its code as its own."""
-    entry = {"id": "spy", "path": "grandrounds.deployment.run_log.run_logged"}
+    entry = {"id": "spy", "path": "grandrounds.deployment.processes.run_logged"}
     entry |= {"args": {"commands": [["touch", str(mark)]], "workers": 1}}
     changed = Job({**job.meta, "byoc": True}, job.server, {**job.client, "components": [entry]})
-    return changed, "'grandrounds.deployment.run_log.run_logged' .* not in allow|BYOC not permitted"
+    return changed, "'grandrounds.deployment.processes.run_logged' .* not in allow|BYOC not permitted"
 
 
 def other_controller(job, mark):

@@ -11,8 +11,9 @@ import pytest
 from grandrounds import plugins
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.kit.doctor import allowed_classes, plug_ins
+from grandrounds.deployment.kit.doctor import plug_ins
 from grandrounds.deployment.kit.overlay import OVERLAYS, Settings
+from grandrounds.deployment.kit.safeguards import allowed_classes
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.federation.server.record import EVENTS, read_events

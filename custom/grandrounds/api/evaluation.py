@@ -28,7 +28,7 @@ from grandrounds.reporting.external.preparation import Labels, PositiveGroup, op
 from grandrounds.reporting.external.result import ExternalResult, external_result, run_at, write_result
 from grandrounds.reporting.external.tables import plain_scores
 from grandrounds.reporting.external.trained import TrainedModel, trained_model
-from grandrounds.reporting.run import Run
+from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.runs import read_run, run_name
 
 Locations = Mapping[str, DatasetLocation]
@@ -52,7 +52,7 @@ class Evaluation:
     labels: Labels
     images: Mapping[str, LabelledImages]
     place: Place
-    tested: Run
+    tested: ReadRun
 
     def tables(self) -> dict[str, Any]:
         """All scores as plain values, see :func:`grandrounds.reporting.external.tables.plain_scores`."""
@@ -220,7 +220,7 @@ def _require_possible(labels: Labels, of_classes: Sequence[str], asks_for_group:
 
 
 def _point(
-    trained: TrainedModel, record: Run, positive: PositiveGroup | None, sensitivity: float, threshold: float | None
+    trained: TrainedModel, record: ReadRun, positive: PositiveGroup | None, sensitivity: float, threshold: float | None
 ) -> FixedPoint | None:
     """The operating point, or none with a line that gives the reason."""
     if positive is None:

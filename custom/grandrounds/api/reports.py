@@ -18,7 +18,7 @@ from grandrounds.reporting.figures.runs import training_drawings
 from grandrounds.reporting.model import Report, report_on
 from grandrounds.reporting.page import write_report
 from grandrounds.reporting.predictions import read_columns
-from grandrounds.reporting.run import Run as ReadRun
+from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.runs import answers_folder, names_of, read_history, read_run
 
 if TYPE_CHECKING:

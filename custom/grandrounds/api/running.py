@@ -23,10 +23,9 @@ from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.json_files import read_json_object
 from grandrounds.option_keys import by_key
 from grandrounds.protocol.tasks import task_of
-from grandrounds.reporting.run import Run as ReadRun
-from grandrounds.reporting.run import tested_models
+from grandrounds.reporting.run import ReadRun, tested_models
 from grandrounds.reporting.runs import read_run, record_folder
-from grandrounds.reporting.table import NAMES, table_rows
+from grandrounds.reporting.scores import NAMES, table_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,7 @@ from grandrounds.console.output import results, say, say_json
 
 if TYPE_CHECKING:
     from grandrounds.reporting.external.result import ExternalResult
-    from grandrounds.reporting.format import Table as PageTable
+    from grandrounds.reporting.parts import PageTable
 
 
 READINGS: Mapping[str, str] = {"argmax": "the group of the most probable class", "summed": "the highest sum of a group"}

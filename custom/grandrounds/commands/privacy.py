@@ -1,4 +1,4 @@
-"""``grandrounds privacy`` and ``grandrounds ledger``: a site's privacy policy, and the epsilon that it has spent."""
+"""``grandrounds privacy``: what a site's policy lets leave, and for how many rounds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from rich.table import Table
 
 from grandrounds.commands.options import Json
 from grandrounds.console.output import results, say, say_json
-from grandrounds.errors import DataError
 from grandrounds.json_files import read_json_object
 
 if TYPE_CHECKING:
     from grandrounds.privacy.gate.policy import ReleaseRule, SitePolicy
-    from grandrounds.privacy.ledger.entries import Booking
-    from grandrounds.privacy.ledger.ledger import LedgerContent
 
 CHECK_HELP = """Check a privacy.json and show what may leave the site, and for how many rounds.
 
@@ -30,80 +27,14 @@ what was spent.
   grandrounds privacy check local/privacy.json
   grandrounds privacy check local/privacy.json --json
 """
-SHOW_HELP = """Show the releases of a site and the epsilon spent.
-
-FOLDER contains the site's ledger. The hash chain is always checked; --verify also recomputes every data set's epsilon by two
-methods. The head is the last line's hash: note it elsewhere, and --noted checks later that the file was not replaced.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds ledger show local/privacy
-  grandrounds ledger show local/privacy --verify --noted 3f0c... --last 0
-  grandrounds ledger show local/privacy --json
-"""
-CREATE_HELP = """Create a site's ledger, once, before its first job.
-
-A site whose ledger is missing sends nothing; it never creates one itself. An existing ledger is not changed.
-
-[bold]Example[/bold]
-
-\b
-  grandrounds ledger create local/privacy --site hospital-a
-"""
-VERIFY_LEDGER_HELP = """Verify a ledger: its hash chain, and every epsilon by two methods.
-
-[bold]Example[/bold]
-
-\b
-  grandrounds ledger verify local/privacy --noted 3f0c...
-"""
-AMEND_HELP = """Record that a data set has changed, for example grown. Its name and its spending stay.
-
-The new fingerprint is computed from the manifest.
-
-[bold]Example[/bold]
-
-\b
-  grandrounds ledger amend local/privacy skin --manifest skin.csv --reason "images of May added"
-"""
 MAX_ROUNDS = 100_000
-LEDGER_COLUMNS = (
-    "time",
-    "job",
-    "run",
-    "round",
-    "release",
-    "dataset",
-    "mechanism",
-    "unit",
-    "sensitivity",
-    "sigma",
-    "epsilon",
-)
-SPENT_COLUMNS = ("releases", "outside_budget", "delta", "epsilon")
-NUMERIC = {"round", "sensitivity", "sigma", "epsilon"}
-RELATIVE_DIFFERENCE = 1e-2
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with the site's ledger.")]
-Noted = Annotated[str | None, typer.Option(metavar="HASH", help="A head that was noted earlier.")]
 
 
-def build_policy_group() -> typer.Typer:
+def build_group() -> typer.Typer:
     """The commands ``grandrounds privacy ...``."""
     group = typer.Typer(help="Check a site's privacy policy.", no_args_is_help=True, rich_markup_mode="rich")
     group.callback()(lambda: None)  # a group, although it has one command only
     group.command(name="check", help=CHECK_HELP)(check)
-    return group
-
-
-def build_ledger_group() -> typer.Typer:
-    """The commands ``grandrounds ledger ...``."""
-    text = "Create, show, verify and amend a site's privacy ledger."
-    group = typer.Typer(help=text, no_args_is_help=True, rich_markup_mode="rich")
-    group.command(name="show", help=SHOW_HELP)(show)
-    group.command(name="verify", help=VERIFY_LEDGER_HELP)(verify)
-    group.command(name="create", help=CREATE_HELP)(create)
-    group.command(name="amend", help=AMEND_HELP)(amend)
     return group
 
 
@@ -179,161 +110,3 @@ def _show_policy(name: str, policy: SitePolicy, default: bool) -> None:
         table.add_row("scalar", scalar.name, f"{scalar.minimum_support} patients in {scalar.part}", "no", "")
     console.print(table)
     say(console, "everything else is denied")
-
-
-def create(folder: Folder, site: Annotated[str, typer.Option(help="The site's name, as in its startup kit.")]) -> None:
-    """Create a ledger."""
-    from grandrounds.privacy.ledger.ledger import Ledger
-
-    content = Ledger.create(folder, site).content()
-    say(results(), f"privacy ledger of {site}, opened {content.opening.time}, with {len(content.bookings)} releases")
-    say(results(), f"head: {content.chain.head}")
-
-
-def verify(folder: Folder, noted: Noted = None) -> None:
-    """Verify a ledger."""
-    content = _read(folder, noted)
-    for name in content.datasets:
-        for entry in accounts(content, name, verify=True):
-            spent = f"epsilon {_text(entry['epsilon'])} at delta {entry['delta']:g} for {entry['unit']}"
-            say(results(), f"{name}: {entry['releases']} releases, {spent}")
-    say(results(), f"verified: {len(content.chain.lines)} lines, chain intact, head {content.chain.head}")
-
-
-def amend(
-    folder: Folder,
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name in the ledger.")],
-    manifest: Annotated[Path, typer.Option(help="The data set's new manifest.")],
-    reason: Annotated[str, typer.Option(help="Why it has changed, in a sentence.")],
-) -> None:
-    """Record that a data set has changed."""
-    from grandrounds.data.manifest import read_manifest
-    from grandrounds.deployment.kit.read import require_owner
-    from grandrounds.privacy.ledger.entries import DatasetIdentity
-    from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, dataset_fingerprint, read_ledger
-
-    opening = read_ledger(folder / LEDGER_NAME).opening
-    require_owner(folder)
-    records = read_manifest(manifest).records
-    fingerprint = dataset_fingerprint((record.image for record in records), (record.group for record in records))
-    ledger = Ledger(folder, opening.site)
-    ledger.amend(DatasetIdentity(dataset, fingerprint), reason)
-    content = ledger.content()
-    say(results(), f"{dataset}: fingerprint {fingerprint[:12]}, {len(content.spendings(dataset))} releases stay booked")
-    say(results(), f"head: {content.chain.head}")
-
-
-def show(
-    folder: Folder,
-    verify: Annotated[bool, typer.Option("--verify", help="Recompute every epsilon.")] = False,
-    noted: Noted = None,
-    last: Annotated[int, typer.Option(min=0, help="Number of latest releases to show; 0 for all.")] = 20,
-    json: Json = False,
-) -> None:
-    """Show the ledger."""
-    content = _read(folder, noted)
-    datasets = [entry for name in content.datasets for entry in accounts(content, name, verify)]
-    shown = content.bookings[-last:] if last else content.bookings
-    if not json:
-        _show_ledger(content, datasets, shown, verify)
-        return
-    head = {"lines": len(content.chain.lines), "head": content.chain.head, "verified": verify}
-    releases = [booking.to_json() for booking in shown]
-    opening = {"site": content.opening.site, "opened": content.opening.time}
-    say_json({**opening, **head, "datasets": datasets, "releases": releases})
-
-
-def _read(folder: Path, noted: str | None) -> LedgerContent:
-    from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
-
-    content = read_ledger(folder / LEDGER_NAME)
-    if noted is not None:
-        content.chain.require_head(noted)
-    return content
-
-
-def accounts(content: LedgerContent, name: str, verify: bool) -> list[dict[str, Any]]:
-    """The spending of one data set for each unit of its releases, as plain values; an infinite epsilon is None.
-
-    Args:
-        content: of the ledger.
-        name: of the data set.
-        verify: whether to recompute epsilon and to add a bound by a second method.
-
-    Raises:
-        DataError: if ``verify`` is set and an epsilon does not follow from the releases.
-    """
-    from grandrounds.protocol.spending import counted
-
-    bookings = [booking for booking in content.bookings if booking.dataset.name == name]
-    latest = bookings[-1]
-    found = []
-    for unit in dict.fromkeys(booking.spending.unit for booking in bookings):
-        booked = unit is latest.spending.unit
-        epsilon = latest.epsilon if booked and not verify else content.spent(name, latest.delta, unit)
-        entry = {"dataset": name, "releases": len(bookings), "unit": unit.value, "delta": latest.delta}
-        entry["outside_budget"] = len(bookings) - len(counted(booking.spending for booking in bookings))
-        entry["epsilon"] = _or_none(epsilon)
-        if verify:
-            bound = content.spent_bound(name, latest.delta, unit)
-            _require_agreement(content, latest, latest.epsilon if booked else epsilon, epsilon, bound)
-            entry["epsilon_bound"] = _or_none(bound)
-        found.append(entry)
-    return found
-
-
-def _require_agreement(content: LedgerContent, latest: Booking, booked: float, computed: float, bound: float) -> None:
-    where = f"{content.chain.path}: data set {latest.dataset.name!r}"
-    # isclose is also true for two infinities.
-    if not math.isclose(booked, computed, rel_tol=RELATIVE_DIFFERENCE, abs_tol=1e-9):
-        raise DataError(f"{where} was booked with epsilon {booked:.6g}, but its releases have epsilon {computed:.6g}")
-    if computed > bound * (1 + RELATIVE_DIFFERENCE):
-        raise DataError(
-            f"{where}: epsilon {computed:.6g} is above its Rényi bound {bound:.6g}; one of the two is wrong"
-        )
-
-
-def _show_ledger(
-    content: LedgerContent, datasets: list[dict[str, Any]], shown: tuple[Booking, ...], verify: bool
-) -> None:
-    console = results()
-    say(console, f"privacy ledger of {content.opening.site}, opened {content.opening.time}")
-    if datasets:
-        console.print(_dataset_table(datasets))
-        console.print(_release_table(shown, len(content.bookings)))
-    else:
-        say(console, "nothing was released")
-    if content.chain.interrupted:
-        say(console, "the last booking is incomplete, because the process died; its release did not leave")
-    say(console, f"head: {content.chain.head} ({len(content.chain.lines)} lines, chain intact)")
-    if verify:
-        say(console, "verified: every epsilon follows from the releases and is within its Rényi bound")
-
-
-def _dataset_table(datasets: list[dict[str, Any]]) -> Table:
-    table = Table("data set", "protects", title="spent", title_justify="left")
-    columns = [name for name in (*SPENT_COLUMNS, "epsilon_bound") if name in datasets[0]]
-    for column in columns:
-        table.add_column(column.replace("epsilon_bound", "Rényi bound").replace("_", " "), justify="right")
-    for entry in datasets:
-        table.add_row(entry["dataset"], entry["unit"], *(_text(entry[column]) for column in columns))
-    return table
-
-
-def _release_table(shown: tuple[Booking, ...], count: int) -> Table:
-    table = Table(title=f"releases ({len(shown)} of {count})", title_justify="left")
-    for column in LEDGER_COLUMNS:
-        table.add_column(column, justify="right" if column in NUMERIC else "left")
-    for values in (booking.to_json() for booking in shown):
-        table.add_row(*(_text(values[column]) for column in LEDGER_COLUMNS))
-    return table
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "infinite"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""``grandrounds report`` and ``grandrounds export``: runs as a page and numbers, and a model with its card."""
+"""``grandrounds report``, ``figures`` and ``export``: runs as a page and numbers, as figures, and a model with its card."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.console.steps import steps_on
+from grandrounds.errors import ConfigurationError
 
 REPORT_HELP = """Report on one run, or compare several.
 
@@ -30,6 +31,26 @@ no count from 1 to 9 is shown.
   grandrounds report FedPerl=runs/fedperl Local=runs/local --out runs/comparison --reference Local
   grandrounds report runs/ham --out runs/ham/report --sites-dir runs/ham/sites --groups runs/ham/sites
 """
+FIGURES_HELP = """Draw figures from the record of a run.
+
+Learning curves, communication, and the figures of the run's method: peer frequency, similarity of the models, relation
+matrices, pseudo-labels, or entropy of the soft labels. With --groups the sites of a community are side by side, and
+similarity within communities is compared with that between them.
+
+With --sites-dir, where the images are on this machine, single cases are also shown: for each site a sheet of right, wrong
+and uncertain predictions, with and without Grad-CAM, and for two classes the embeddings of all test images in a plane. With
+--against other runs of the same partition, a sheet shows where each model looks in an image that all models have right, that
+all have wrong, and that only one has right; for mammograms it gives the share of the map inside the breast. These figures
+show patients' images and must stay where the images are; a report has none of them.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds figures runs/fedperl --out runs/fedperl/figures
+  grandrounds figures runs/ham --out runs/ham/figures --groups runs/ham/sites
+  grandrounds figures runs/ham --out runs/ham/private --sites-dir runs/ham/sites
+  grandrounds figures runs/fed-align-cl --out DIR --sites-dir SITES --against runs/fed-align --against runs/fed
+"""
 EXPORT_HELP = """Export the selected model of a run.
 
 Writes model.safetensors, model_card.json and a MONAI bundle. The card describes the training data and the test
@@ -41,6 +62,10 @@ results; with --sites-dir its intervals take the patient or lesion as a case. No
   grandrounds export runs/fedperl --out runs/fedperl/model
   grandrounds export runs/ham --out runs/ham/model --sites-dir runs/ham/sites --licence CC-BY-NC-4.0
 """
+Communities = Annotated[
+    Path | None,
+    typer.Option(help="Communities: a partition (each site's commonest source), or a JSON file {SITE: NAME}."),
+]
 
 
 class Model(Enum):
@@ -56,10 +81,7 @@ def report(
     sites_dir: Annotated[
         Path | None, typer.Option(help="Folder of the partition that the runs had, if their images are here.")
     ] = None,
-    groups: Annotated[
-        Path | None,
-        typer.Option(help="Communities: a partition (each site's commonest source), or a JSON file {SITE: NAME}."),
-    ] = None,
+    groups: Communities = None,
     reference: Annotated[
         str | None, typer.Option(help="The method to compare with; default: local training, else the first.")
     ] = None,
@@ -123,3 +145,47 @@ def export(
     )
     for path in paths:
         say(results(), str(path))
+
+
+def figures(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A simulation's workspace, or the folder of events.jsonl.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the figures; it is made when missing.")],
+    groups: Communities = None,
+    sites_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the run's partition, to show single images; keep what is written.")
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]RUN",
+            help="With --sites-dir: a run to compare what the models look at with; repeatable, the first is the one "
+            "that RUN extends.",
+        ),
+    ] = None,
+) -> None:
+    """Draw the figures and print their paths."""
+    from grandrounds.api.reports import history_of, training_figures
+
+    if against and sites_dir is None:
+        raise typer.BadParameter("--against shows single images: also give --sites-dir")
+    with steps_on(notes()) as step:
+        step("reading the run")
+        drawn = training_figures(history_of(run, groups))
+        if sites_dir is not None:
+            from grandrounds.reporting.figures.cases import image_figures, scenario_figures
+
+            drawn |= image_figures(run, sites_dir, step)
+            step("comparing the models")
+            drawn |= scenario_figures(run, against, sites_dir) if against else {}
+        if not drawn:
+            raise ConfigurationError(
+                f"{run}: there is nothing to draw yet: no site has sent a score or trained with others"
+            )
+        out.mkdir(parents=True, exist_ok=True)
+        for name, figure in drawn.items():
+            step(f"writing {name}.png")
+            path = out / f"{name}.png"
+            figure.savefig(path)
+            say(results(), str(path))

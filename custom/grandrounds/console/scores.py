@@ -10,9 +10,10 @@ from rich.table import Table
 from grandrounds.console.output import duration
 from grandrounds.evaluation.score import MIN_CASES, Score
 from grandrounds.federation.server.record import traffic
-from grandrounds.reporting.format import FEW, format_bytes
-from grandrounds.reporting.run import Run
-from grandrounds.reporting.table import NAMES, table_rows
+from grandrounds.reporting.format import format_bytes
+from grandrounds.reporting.parts import FEW
+from grandrounds.reporting.run import ReadRun
+from grandrounds.reporting.scores import NAMES, table_rows
 
 COLUMNS: Mapping[str, str] = {
     "accuracy": "accuracy",
@@ -23,7 +24,7 @@ COLUMNS: Mapping[str, str] = {
 }
 
 
-def score_table(runs: Sequence[Run]) -> Table:
+def score_table(runs: Sequence[ReadRun]) -> Table:
     """Scores on each site's test images, their mean over sites, those of all images together, and reference rows.
 
     ``common`` is the model that the federation selected, ``own`` the one that scored best on the site's validation images. A

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,8 @@ from grandrounds.deployment.kit.machine import port_fault
 from grandrounds.deployment.kit.overlay import Settings, apply_overlay
 from grandrounds.deployment.kit.provision import PROJECT, local_project, provision, read_project, write_project
 from grandrounds.deployment.kit.read import Kit, processes_of, read_kit
-from grandrounds.deployment.kit.service import OUTCOME_SECONDS, OUTCOME_WAIT, signal_processes
-from grandrounds.deployment.retrying import await_end
+from grandrounds.deployment.kit.service import OUTCOME_SECONDS, OUTCOME_WAIT
+from grandrounds.deployment.processes import await_end, signal_processes, start_program
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import write_json
 from grandrounds.json_files import read_json_object
@@ -126,16 +125,9 @@ def start_participant(federation: Federation, name: str) -> int:
     """
     log = federation.folder / "logs" / f"{name}.txt"
     with log.open("ab") as stream:
-        script = subprocess.Popen(
-            ["bash", str(federation.kits / name / "startup" / "sub_start.sh")],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=_environment(federation.folder),
-            cwd=federation.kits / name,
-            start_new_session=True,
-        )
-    return script.pid
+        kit = federation.kits / name
+        command = ["bash", str(kit / "startup" / "sub_start.sh")]
+        return start_program(command, stream, kit, _environment(federation.folder)).pid
 
 
 def await_clients(federation: Federation, sites: Sequence[str], seconds: float = START_SECONDS) -> None:

@@ -1,4 +1,4 @@
-"""Waiting: for a server that is away, for the end of processes, and longer and longer between attempts."""
+"""Waiting: for a server that is away, and longer and longer between attempts."""
 
 from __future__ import annotations
 
@@ -55,10 +55,3 @@ def pause_after(failures: int, pauses: Sequence[float]) -> float:
         [5.0, 15.0, 15.0]
     """
     return pauses[min(failures, len(pauses)) - 1]
-
-
-def await_end(running: Callable[[], bool], seconds: float, poll_seconds: float) -> None:
-    """Wait until nothing runs any more, at most so many seconds."""
-    deadline = time.monotonic() + seconds
-    while running() and time.monotonic() < deadline:
-        time.sleep(poll_seconds)

@@ -18,7 +18,8 @@ import torch
 from grandrounds.data.partition.files import DESCRIPTION_FILE, sites_and_problem
 from grandrounds.data.population import PROVENANCE, describe_population
 from grandrounds.deployment.jobs import PACKAGE, Job, write_job
-from grandrounds.deployment.run_log import logging_to, run_logged
+from grandrounds.deployment.processes import run_logged
+from grandrounds.deployment.run_log import logging_to
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.machine import available_memory, usable_cores

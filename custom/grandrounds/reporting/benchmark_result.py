@@ -21,7 +21,7 @@ from grandrounds.evaluation.history import Event
 from grandrounds.evaluation.record import EvalRecord
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.tasks import task_of
-from grandrounds.reporting.run import FINISHED, MODELS, Origin, Run, RunLog, Spent, Tests
+from grandrounds.reporting.run import FINISHED, MODELS, Origin, ReadRun, RunLog, Spent, Tests
 
 if TYPE_CHECKING:
     from grandrounds.protocol.task import Task
@@ -41,7 +41,7 @@ def is_benchmark_result(content: Mapping[str, Any]) -> bool:
     return all(key in content for key in NEEDED) and any(key in content for key in CONTENTS)
 
 
-def read_benchmark_result(path: Path, name: str, model: str | None = None) -> Run:
+def read_benchmark_result(path: Path, name: str, model: str | None = None) -> ReadRun:
     """Read a benchmark's JSON file; ``name`` and ``model`` as in :func:`~grandrounds.reporting.runs.read_run`.
 
     Raises:
@@ -62,7 +62,7 @@ def read_benchmark_result(path: Path, name: str, model: str | None = None) -> Ru
         raise DataError(f"{path} is damaged or of another format ({error!r})") from error
 
 
-def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> Run:
+def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> ReadRun:
     options = content.get("options", {})
     configuration = _configuration(content, options)
     classes = tuple(content.get("classes") or configuration["problem"]["classes"])
@@ -99,7 +99,7 @@ def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> Run:
     together = (
         None if records else _reported(task, classes, _renamed(content["scores"].get("selected", content["scores"])))
     )
-    return Run(name, classes, log, Tests(model, records, together), origin)
+    return ReadRun(name, classes, log, Tests(model, records, together), origin)
 
 
 def _reported(task: Task, classes: tuple[str, ...], scores: Mapping[str, float]) -> EvalRecord:

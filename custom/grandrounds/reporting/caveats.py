@@ -18,7 +18,7 @@ from grandrounds.evaluation.score import CHANCE, MIN_CASES, Score, ScoreSheet
 from grandrounds.protocol.problem import SITE_NORM
 from grandrounds.reporting.comparison import METRIC, Comparison
 from grandrounds.reporting.format import SCORE_NAMES, format_list, format_number, format_share
-from grandrounds.reporting.run import MODELS, Run, RunLog, Tests
+from grandrounds.reporting.run import MODELS, ReadRun, RunLog, Tests
 from grandrounds.reporting.scores import RunScores
 
 WIDE_GAP = 0.15
@@ -27,7 +27,7 @@ MISSED = 0.5
 """A class of whose images a larger share is missed is named."""
 
 
-def caveats_of(run: Run, scores: RunScores) -> list[str]:
+def caveats_of(run: ReadRun, scores: RunScores) -> list[str]:
     """Sentences about one run, the most serious first."""
     log, tests, pooled = run.log, run.tests, scores.pooled
     called = {run.classes[n] for cases in tests.predictions.values() for n in np.unique(cases.predicted).tolist()}
@@ -48,7 +48,7 @@ def caveats_of(run: Run, scores: RunScores) -> list[str]:
     ]
 
 
-def caveats_of_comparison(methods: Mapping[str, Sequence[Run]], comparison: Comparison | None) -> list[str]:
+def caveats_of_comparison(methods: Mapping[str, Sequence[ReadRun]], comparison: Comparison | None) -> list[str]:
     """Sentences about several runs together."""
     few = {method: len(runs) for method, runs in methods.items() if len(runs) < MIN_SEEDS}
     found = []

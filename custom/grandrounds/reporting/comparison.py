@@ -19,7 +19,7 @@ from grandrounds.evaluation.comparisons import MIN_SEEDS, Difference, difference
 from grandrounds.evaluation.confusion import confusion_scores
 from grandrounds.evaluation.score import Score
 from grandrounds.ordering import natural_sorted
-from grandrounds.reporting.run import Run
+from grandrounds.reporting.run import ReadRun
 from grandrounds.seeding import numpy_generator
 
 METRIC, AUROC = "balanced_accuracy", "auroc"
@@ -66,7 +66,10 @@ class Comparison:
 
 
 def compare(
-    methods: Mapping[str, Sequence[Run]], headlines: Mapping[str, Score | None], reference: str, metric: str = METRIC
+    methods: Mapping[str, Sequence[ReadRun]],
+    headlines: Mapping[str, Score | None],
+    reference: str,
+    metric: str = METRIC,
 ) -> Comparison | None:
     """Compare methods with a reference.
 
@@ -104,16 +107,16 @@ def compare(
     )
 
 
-def methods_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def methods_of(runs: Sequence[ReadRun]) -> dict[str, list[ReadRun]]:
     """Runs that differ in their seed alone, under one name.
 
     Returns:
         Runs by method; a method of one run has the run's name, one of several their names without the seed at the end.
     """
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[ReadRun]] = {}
     for run in runs:
         groups.setdefault(_key(run), []).append(run)
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[ReadRun]] = {}
     for members in groups.values():
         seeds = {run.log.seed for run in members}
         if len(members) == 1 or len(seeds) < len(members):
@@ -124,7 +127,7 @@ def methods_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return found
 
 
-def require_one_vocabulary(runs: Sequence[Run]) -> None:
+def require_one_vocabulary(runs: Sequence[ReadRun]) -> None:
     """Check that all runs have the same classes.
 
     Raises:
@@ -166,14 +169,16 @@ def chance_of(metric: str | None, classes: int) -> float | None:
     return 0.5 if metric in ("auc_macro", "auroc_macro", "auroc") else None
 
 
-def _pairs(runs: Sequence[Run], reference: Sequence[Run]) -> list[tuple[Run, Run]]:
+def _pairs(runs: Sequence[ReadRun], reference: Sequence[ReadRun]) -> list[tuple[ReadRun, ReadRun]]:
     """Runs of the same seed; of two methods with one run each these two."""
     by_seed = {run.log.seed: run for run in reference}
     found = [(run, by_seed[run.log.seed]) for run in runs if run.log.seed is not None and run.log.seed in by_seed]
     return found or ([(runs[0], reference[0])] if len(runs) == len(reference) == 1 else [])
 
 
-def _values(pair: tuple[Run, Run], headlines: Mapping[str, Score | None], metric: str) -> tuple[float, float] | None:
+def _values(
+    pair: tuple[ReadRun, ReadRun], headlines: Mapping[str, Score | None], metric: str
+) -> tuple[float, float] | None:
     """The score of both runs over all test images of the sites that both have; None without any.
 
     Without predictions it is that of the runs' own reports; None where the two are over different parts of the classes.
@@ -188,7 +193,7 @@ def _values(pair: tuple[Run, Run], headlines: Mapping[str, Score | None], metric
 
 
 def _of_cases(
-    pairs: Sequence[tuple[Run, Run]], values: Sequence[tuple[float, float]], metric: str, comparisons: int
+    pairs: Sequence[tuple[ReadRun, ReadRun]], values: Sequence[tuple[float, float]], metric: str, comparisons: int
 ) -> tuple[Difference, float] | None:
     """The difference on the same test cases, mean over the pairs, and the reference's score; None without any."""
     found = [_draws(first.tests.predictions, second.tests.predictions, metric) for first, second in pairs]
@@ -232,7 +237,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _key(run: Run) -> str:
+def _key(run: ReadRun) -> str:
     shared = {name: value for name, value in run.log.configuration.items() if name not in NOT_COMPARED}
     return json.dumps(
         [run.log.method, shared, dict(run.origin.options), list(run.log.sites)], sort_keys=True, default=str

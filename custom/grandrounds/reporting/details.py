@@ -8,18 +8,10 @@ from typing import NamedTuple
 from grandrounds.evaluation.clinical.suppression import count_text, shown_counts
 from grandrounds.evaluation.score import Score, ScoreSheet
 from grandrounds.federation.server.record import traffic
-from grandrounds.reporting.format import (
-    MISSING,
-    SCORE_NAMES,
-    Cell,
-    PageFigure,
-    Table,
-    format_bytes,
-    format_items,
-    format_number,
-)
+from grandrounds.reporting.format import MISSING, SCORE_NAMES, format_bytes, format_items, format_number
 from grandrounds.reporting.model import MAX_DETAILED_RUNS, Operation, Report, ReportedRun
 from grandrounds.reporting.overview import MAX_CAVEATS
+from grandrounds.reporting.parts import Cell, PageFigure, PageTable
 from grandrounds.reporting.population import population_tables
 from grandrounds.reporting.run import MODELS, RunLog, Spent
 from grandrounds.reporting.scores import RunScores
@@ -52,10 +44,10 @@ class RunSection(NamedTuple):
     name: str
     note: str
     caveats: Sequence[str]
-    scores: Sequence[Table]
-    population: Sequence[Table]
+    scores: Sequence[PageTable]
+    population: Sequence[PageTable]
     figures: Sequence[PageFigure]
-    records: Sequence[Table]
+    records: Sequence[PageTable]
 
 
 def comparison_section(report: Report, figures: Sequence[PageFigure]) -> ComparisonSection:
@@ -91,7 +83,7 @@ def _course(log: RunLog) -> str:
     return f"Method {log.method}{seed}; {log.rounds_done} of {log.rounds} rounds, {log.status}{reason}."
 
 
-def _score_tables(noun: str, scores: RunScores, minimum: int, has_curves: bool) -> Iterator[Table]:
+def _score_tables(noun: str, scores: RunScores, minimum: int, has_curves: bool) -> Iterator[PageTable]:
     """Scores by site and by class; where only means are known, these."""
     pooled, sites = scores.pooled, scores.sites
     if pooled and sites and pooled.counted:
@@ -102,10 +94,10 @@ def _score_tables(noun: str, scores: RunScores, minimum: int, has_curves: bool) 
     elif pooled:
         known = {SCORE_NAMES[name]: one for name, one in pooled.scores.items() if name in SCORE_NAMES}
         rows = [[name, format_number(one.value, 3)] for name, one in known.items()]
-        yield Table(["score", "value"], rows, "All test images together, as the result gives them")
+        yield PageTable(["score", "value"], rows, "All test images together, as the result gives them")
 
 
-def _site_table(scores: RunScores, pooled: ScoreSheet) -> Table:
+def _site_table(scores: RunScores, pooled: ScoreSheet) -> PageTable:
     groups = {
         **scores.sites,
         **{f"community {name}": sheet for name, sheet in scores.communities.items()},
@@ -119,7 +111,7 @@ def _site_table(scores: RunScores, pooled: ScoreSheet) -> Table:
     return groups_table("site", groups, others, OF_SITES)
 
 
-def _reported_table(sites: Mapping[str, ScoreSheet], minimum: int, has_curves: bool) -> Table:
+def _reported_table(sites: Mapping[str, ScoreSheet], minimum: int, has_curves: bool) -> PageTable:
     names = [name for name in SCORE_NAMES if any(sheet.score(name).known for sheet in sites.values())]
     counts = shown_counts({site: sheet.images or 0 for site, sheet in sites.items()}, minimum)
     rows = [
@@ -128,16 +120,16 @@ def _reported_table(sites: Mapping[str, ScoreSheet], minimum: int, has_curves: b
     ]
     without = "intervals" if has_curves else "intervals and no curves"
     caption = f"Means that the sites have reported; their predictions stayed there, so there are no {without}"
-    return Table(["site", "images", *(SCORE_NAMES[name] for name in names)], rows, caption)
+    return PageTable(["site", "images", *(SCORE_NAMES[name] for name in names)], rows, caption)
 
 
-def _operating_tables(noun: str, points: Mapping[str, Operation]) -> Iterator[Table]:
+def _operating_tables(noun: str, points: Mapping[str, Operation]) -> Iterator[PageTable]:
     rows = [OperatingRow(name, *point[:3], test) for name, (point, test) in points.items()]
     if rows:
         yield operating_table(noun, rows, OF_POINTS.format(noun=noun))
 
 
-def _traffic_table(log: RunLog, communities: Mapping[str, str]) -> Table:
+def _traffic_table(log: RunLog, communities: Mapping[str, str]) -> PageTable:
     dropped, unknown = log.dropped(), "none" if log.contributions else MISSING
     rows: list[list[Cell | str]] = []
     for site in log.sites:
@@ -150,14 +142,14 @@ def _traffic_table(log: RunLog, communities: Mapping[str, str]) -> Table:
         rows.append([site, communities.get(site, MISSING), sent, rounds, missed, *sizes])
     header = ["site", "community", "sent", "rounds", "dropped in", "received", "sent bytes"]
     caption = "Communication: parts that each site sent beside scores, rounds it contributed to, bytes of tensors"
-    return Table(header, rows, caption, text_columns=3)
+    return PageTable(header, rows, caption, text_columns=3)
 
 
-def _privacy_tables(spent: Sequence[Spent]) -> Iterator[Table]:
+def _privacy_tables(spent: Sequence[Spent]) -> Iterator[PageTable]:
     rows = [
         [one.site, one.unit, "infinite" if one.epsilon is None else format_number(one.epsilon), f"{one.delta:g}"]
         for one in spent
     ]
     if rows:
         header = ["site", "protects", "epsilon", "delta"]
-        yield Table(header, rows, "Privacy ledgers: all releases together", text_columns=2)
+        yield PageTable(header, rows, "Privacy ledgers: all releases together", text_columns=2)

@@ -30,11 +30,12 @@ from grandrounds.models.weights import chosen_intensities
 from grandrounds.plain import to_plain
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
 from grandrounds.reporting.external.result import ExternalResult
-from grandrounds.reporting.format import SCORE_NAMES, format_estimate, format_number, pluralize
+from grandrounds.reporting.format import SCORE_NAMES, format_number, pluralize
 from grandrounds.reporting.model import Report
+from grandrounds.reporting.parts import format_estimate
 from grandrounds.reporting.population import population_json, settings_of
 from grandrounds.reporting.predictions import site_data_of
-from grandrounds.reporting.run import Run
+from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.scores import RunScores
 
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "model_card.json", "bundle"
@@ -199,7 +200,7 @@ def preprocessing(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def _safetensors(state: Mapping[str, Tensor], run: Run) -> bytes:
+def _safetensors(state: Mapping[str, Tensor], run: ReadRun) -> bytes:
     from safetensors.torch import save
 
     # Keys of the header are text; what a reader needs to use the output is enough here, the rest is in the card.

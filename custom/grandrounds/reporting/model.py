@@ -20,7 +20,7 @@ from grandrounds.reporting.caveats import caveats_of, caveats_of_comparison
 from grandrounds.reporting.comparison import AUROC, Comparison, chance_of, compare, methods_of, require_one_vocabulary
 from grandrounds.reporting.external.result import ExternalResult, result_json
 from grandrounds.reporting.population import population_json, settings_of
-from grandrounds.reporting.run import Run, Tests
+from grandrounds.reporting.run import ReadRun, Tests
 from grandrounds.reporting.scores import RunScores, scores_of
 
 MAX_DETAILED_RUNS = 4
@@ -40,7 +40,7 @@ class ReportedRun:
             predictions of validation images.
     """
 
-    run: Run
+    run: ReadRun
     scores: RunScores
     caveats: Sequence[str]
     points: Mapping[str, Operation]
@@ -157,7 +157,7 @@ class Report:
 
 
 def report_on(
-    runs: Sequence[Run],
+    runs: Sequence[ReadRun],
     title: str | None = None,
     reference: str | None = None,
     places: Sequence[ExternalResult] = (),
@@ -188,7 +188,7 @@ def report_on(
     return Report(title, task, runs[0].classes, metric, reported, methods, comparison, shared, places)
 
 
-def reported_run(run: Run) -> ReportedRun:
+def reported_run(run: ReadRun) -> ReportedRun:
     """A run with its scores and what to distrust in them."""
     scores = scores_of(run)
     return ReportedRun(run, scores, caveats_of(run, scores), operating_points(run.tests, run.classes))

@@ -11,20 +11,10 @@ from grandrounds.evaluation.comparisons import MIN_SEEDS, Difference
 from grandrounds.evaluation.score import Score, ScoreSheet
 from grandrounds.protocol.task import Task
 from grandrounds.reporting.comparison import Comparison
-from grandrounds.reporting.format import (
-    SCORE_NAMES,
-    Cell,
-    Table,
-    estimate_cell,
-    format_bytes,
-    format_estimate,
-    format_list,
-    format_number,
-    format_p,
-    pluralize,
-)
+from grandrounds.reporting.format import SCORE_NAMES, format_bytes, format_list, format_number, format_p, pluralize
 from grandrounds.reporting.model import Report, ReportedRun, seeds_score
-from grandrounds.reporting.run import MODELS, Run, RunLog, Spent
+from grandrounds.reporting.parts import Cell, PageTable, estimate_cell, format_estimate
+from grandrounds.reporting.run import MODELS, ReadRun, RunLog, Spent
 from grandrounds.reporting.scores import ALWAYS_AT_SITES, RunScores
 
 MAX_CAVEATS = 5
@@ -56,7 +46,7 @@ class Overview(NamedTuple):
     lead: str
     facts: Sequence[Fact]
     caveats: Sequence[str]
-    methods: Table | None
+    methods: PageTable | None
 
 
 def overview(report: Report) -> Overview:
@@ -92,7 +82,7 @@ def _lead(task: Task, classes: Sequence[str], problems: Sequence[Mapping[str, An
     )
 
 
-def _trained_methods(runs: Sequence[Run], methods: Sequence[str]) -> tuple[str, list[str]]:
+def _trained_methods(runs: Sequence[ReadRun], methods: Sequence[str]) -> tuple[str, list[str]]:
     unfinished = sum(not run.log.complete for run in runs)
     lines = [f"{pluralize(len(methods), 'method')}: {', '.join(methods)}"]
     return pluralize(len(runs), "run"), [*lines, *([f"{unfinished} not finished"] if unfinished else [])]
@@ -210,7 +200,7 @@ def _interval(difference: Difference) -> str:
     return f"[{format_number(difference.low, 3)}, {format_number(difference.high, 3)}]"
 
 
-def _sends(run: Run) -> bool:
+def _sends(run: ReadRun) -> bool:
     return run.log.traffic.up > 0
 
 
@@ -230,7 +220,7 @@ def _privacy(spent_in: Mapping[str, Sequence[Spent]], sending: Sequence[str]) ->
     return f"epsilon {worst.epsilon:.2f}", [*lines, *([f"no guarantee in {', '.join(unbounded)}"] if unbounded else [])]
 
 
-def _traffic_range(runs: Sequence[Run]) -> tuple[str, list[str]]:
+def _traffic_range(runs: Sequence[ReadRun]) -> tuple[str, list[str]]:
     sums = {run.name: sum(run.log.traffic) for run in runs}
     if not any(sums.values()):
         return "none", ["no model was sent"]
@@ -268,7 +258,7 @@ def _shared_caveats(runs: Mapping[str, ReportedRun], shared: Sequence[str]) -> l
     return [*of_runs[:MAX_OF_RUNS], *shared, *of_runs[MAX_OF_RUNS:]][:MAX_CAVEATS]
 
 
-def _methods_table(report: Report) -> Table:
+def _methods_table(report: Report) -> PageTable:
     comparison, second = report.comparison, report.task.second_metric
     repeated = any(len(method.runs) > 1 for method in report.methods.values())
     header = ["method", "runs", SCORE_NAMES[report.metric], *(["lowest to highest"] if repeated else [])]
@@ -298,7 +288,9 @@ def _methods_table(report: Report) -> Table:
             format_number(scores.get(second)),
         ]
         rows.append([name, "", *values, *[""] * (len(header) - 2 - len(values))])
-    return Table(header, rows, f"Methods on test images, {_whole(report)}. {OF_METHODS}{PAIRED if comparison else ''}")
+    return PageTable(
+        header, rows, f"Methods on test images, {_whole(report)}. {OF_METHODS}{PAIRED if comparison else ''}"
+    )
 
 
 def _range(seeds: Sequence[Score]) -> str:

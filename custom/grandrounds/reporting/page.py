@@ -20,9 +20,9 @@ from grandrounds.reporting.details import comparison_section, run_section
 from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.external.section import ExternalSection, drawings_of, external_section
 from grandrounds.reporting.figures.catalogue import comparison_drawings, file_name, run_drawings
-from grandrounds.reporting.format import PageFigure
 from grandrounds.reporting.model import Report, ReportedRun
 from grandrounds.reporting.overview import overview
+from grandrounds.reporting.parts import PageFigure
 from grandrounds.reporting.scores import RunScores
 
 PAGE, NUMBERS = "report.html", "report.json"

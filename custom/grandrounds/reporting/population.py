@@ -21,8 +21,9 @@ from grandrounds.evaluation.clinical.validation import subset
 from grandrounds.evaluation.estimates import score_estimates
 from grandrounds.evaluation.score import MIN_CASES
 from grandrounds.evaluation.tallies import counts_of
-from grandrounds.reporting.format import MISSING, Cell, Table, estimate_cell, format_number
-from grandrounds.reporting.run import Run
+from grandrounds.reporting.format import MISSING, format_number
+from grandrounds.reporting.parts import Cell, PageTable, estimate_cell
+from grandrounds.reporting.run import ReadRun
 
 Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
 """By site, part and class."""
@@ -73,7 +74,7 @@ class Population:
         return count_text(None if hides and count >= self.minimum else count, self.minimum)
 
 
-def population_of(run: Run) -> Population:
+def population_of(run: ReadRun) -> Population:
     """The population of a run."""
     data, fixed = run.origin.provenance.get("data"), (run.classes, run.origin.minimum, run.origin.communities)
     if data:
@@ -86,7 +87,7 @@ def population_of(run: Run) -> Population:
     return Population(found, *fixed)
 
 
-def population_tables(run: Run) -> list[Table]:
+def population_tables(run: ReadRun) -> list[PageTable]:
     """Tables of images by site and by class, as far as they are known, and of what the run was made with."""
     known = population_of(run)
     minimum, communities = run.origin.minimum, run.origin.communities
@@ -97,10 +98,10 @@ def population_tables(run: Run) -> list[Table]:
     tables += subgroup_tables(list(run.tests.predictions.values()), run.tests.columns, minimum)
     rows = [[name, value] for name, value in settings_of(run)]
     caption = "Data, options and software of this run"
-    return [*tables, Table(["", "how the model was made"], rows, caption, text_columns=2)]
+    return [*tables, PageTable(["", "how the model was made"], rows, caption, text_columns=2)]
 
 
-def population_json(run: Run) -> dict[str, Any]:
+def population_json(run: ReadRun) -> dict[str, Any]:
     """The counts by part, site and class as plain values, None where a count is not shown."""
     known = population_of(run)
     images = {}
@@ -116,7 +117,7 @@ def population_json(run: Run) -> dict[str, Any]:
 
 def subgroup_tables(
     predictions: Sequence[Cases], columns: Mapping[str, Sequence[str]], minimum: int
-) -> Iterator[Table]:
+) -> Iterator[PageTable]:
     """Scores of subgroups of the test images by further columns of the manifests; no table without such columns."""
     groups = subgroups_of(columns)
     if not groups or not predictions:
@@ -133,7 +134,7 @@ def subgroup_tables(
         "frequent class for every image"
     )
     scores = ["always: accuracy", "always: balanced", "accuracy", "balanced accuracy"]
-    yield Table(["column", "subgroup", "images", "cases", *scores], rows, caption, text_columns=2)
+    yield PageTable(["column", "subgroup", "images", "cases", *scores], rows, caption, text_columns=2)
 
 
 def _subgroup_cells(part: Cases, images: int | None, minimum: int) -> list[Cell | str]:
@@ -147,7 +148,7 @@ def _subgroup_cells(part: Cases, images: int | None, minimum: int) -> list[Cell 
     return [*shown, estimate_cell(scores["accuracy"]), estimate_cell(balanced)]
 
 
-def settings_of(run: Run) -> Iterator[tuple[str, str]]:
+def settings_of(run: ReadRun) -> Iterator[tuple[str, str]]:
     """Name and value of each setting that is recorded."""
     data, log, origin = run.origin.provenance.get("data") or {}, run.log, run.origin
     if data:
@@ -169,7 +170,7 @@ def settings_of(run: Run) -> Iterator[tuple[str, str]]:
         yield "command", str(origin.provenance["command"])
 
 
-def _by_site(known: Population) -> Table:
+def _by_site(known: Population) -> PageTable:
     parts, minimum = known.parts, known.minimum
     table = np.array([[known.total(site, part) for part in parts] for site in known.counts], np.int64)
     hidden = suppressed(table, minimum)
@@ -185,10 +186,10 @@ def _by_site(known: Population) -> Table:
     people = [str(sum(known.patients.values()))] if known.patients else []
     rows.append(["all sites", "", *total, *people])
     header = ["site", "community", *parts, *(["cases (patient or lesion)"] if known.patients else [])]
-    return Table(header, rows, "Images of each site by part", text_columns=2)
+    return PageTable(header, rows, "Images of each site by part", text_columns=2)
 
 
-def _by_class(known: Population) -> Table:
+def _by_class(known: Population) -> PageTable:
     parts, minimum = known.parts, known.minimum
     sums = {part: dict(zip(known.classes, known.matrix(part).sum(axis=0).tolist(), strict=True)) for part in parts}
     shown = {part: shown_counts(counts, minimum) for part, counts in sums.items()}
@@ -200,10 +201,10 @@ def _by_class(known: Population) -> Table:
         rows.append([name, *(count_text(shown[part][name], minimum) for part in parts), share])
     unknown = sum(found.get("training", {}).get("", 0) for found in known.counts.values())
     note = f"; {count_text(unknown, minimum)} training images have no known label" if unknown else ""
-    return Table(["class", *parts, "prevalence in test"], rows, f"Images of all sites by class{note}")
+    return PageTable(["class", *parts, "prevalence in test"], rows, f"Images of all sites by class{note}")
 
 
-def _by_site_and_class(known: Population) -> Table:
+def _by_site_and_class(known: Population) -> PageTable:
     counts = {part: known.matrix(part) for part in known.parts}
     hidden = {part: suppressed(matrix, known.minimum) for part, matrix in counts.items()}
     rows: Rows = [
@@ -216,17 +217,17 @@ def _by_site_and_class(known: Population) -> Table:
         ]
         for row, site in enumerate(known.counts)
     ]
-    return Table(["site", *known.classes], rows, f"Images of each site by class: {' / '.join(counts)}")
+    return PageTable(["site", *known.classes], rows, f"Images of each site by class: {' / '.join(counts)}")
 
 
-def _reported(images: Mapping[str, int | None], minimum: int, communities: Mapping[str, str]) -> list[Table]:
+def _reported(images: Mapping[str, int | None], minimum: int, communities: Mapping[str, str]) -> list[PageTable]:
     """Numbers of test images that the sites have reported, where nothing else is known."""
     rows = [[site, communities.get(site, MISSING), count_text(count, minimum)] for site, count in images.items()]
     caption = (
         "Test images of each site. Numbers of training and validation images and of single classes stay at the sites; the "
         "job statistics asks for them"
     )
-    return [Table(["site", "community", "test"], rows, caption, text_columns=2)]
+    return [PageTable(["site", "community", "test"], rows, caption, text_columns=2)]
 
 
 def _listed(values: Mapping[str, Any]) -> str:

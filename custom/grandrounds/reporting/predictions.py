@@ -21,7 +21,7 @@ from grandrounds.evaluation.curves.binned import SiteCurves
 from grandrounds.evaluation.curves.files import read_curves
 from grandrounds.protocol.names import CASE
 from grandrounds.protocol.problem import Problem
-from grandrounds.reporting.run import Run
+from grandrounds.reporting.run import ReadRun
 
 if TYPE_CHECKING:
     from torch import nn
@@ -130,7 +130,7 @@ def read_columns(
     return {column: tuple(row.get(column, "") for row in rows) for column in columns}
 
 
-def site_predictions(run: Run, sites_dir: Path, split: Part) -> Iterator[SitePredictions]:
+def site_predictions(run: ReadRun, sites_dir: Path, split: Part) -> Iterator[SitePredictions]:
     """Predict a split of each tested site with the selected model.
 
     ``sites_dir`` has one folder per site, as the run had it. Without weights, or where each site has its own model, there is

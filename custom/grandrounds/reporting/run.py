@@ -196,7 +196,7 @@ class Origin:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class ReadRun:
     """One run: how the report calls it, its vocabulary in the order of the model's outputs, and the three parts above."""
 
     name: str

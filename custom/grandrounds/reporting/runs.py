@@ -27,7 +27,7 @@ from grandrounds.protocol.names import SERVER, VALIDATION
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
 from grandrounds.reporting.predictions import read_site_curves, read_tests
-from grandrounds.reporting.run import Origin, Run, RunLog, Spent, Tests, tested_models
+from grandrounds.reporting.run import Origin, ReadRun, RunLog, Spent, Tests, tested_models
 
 RESULTS, SELECTED = "results", "selected.pt"
 EXPECTED: Mapping[str, Any] = {
@@ -43,7 +43,7 @@ EXPECTED: Mapping[str, Any] = {
 }
 
 
-def read_run(path: Path, name: str, model: str | None = None) -> Run:
+def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
     """Read a run.
 
     Args:
@@ -93,10 +93,10 @@ def read_run(path: Path, name: str, model: str | None = None) -> Run:
     tests = _read_tests(answers, summary, sites, classes, model)
     if reason := summary.get("pooled", {}).get(tests.model, {}).get("reason"):
         origin = replace(origin, notes=(*notes, f"the encrypted sum of all sites' counts is missing: {reason}"))
-    return Run(name, classes, log, tests, origin)
+    return ReadRun(name, classes, log, tests, origin)
 
 
-def read_models(path: Path) -> list[Run]:
+def read_models(path: Path) -> list[ReadRun]:
     """The run once for each model that it has tested; arguments and errors as :func:`read_run`."""
     tested = tested_models(_read_summary(record_folder(path) / SUMMARY))
     return [read_run(path, path.name, model) for model in tested]

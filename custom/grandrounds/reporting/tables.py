@@ -6,16 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from grandrounds.evaluation.score import Score, ScoreSheet
-from grandrounds.reporting.format import (
-    CLASS_NAMES,
-    CONFIDENCE_NAMES,
-    MISSING,
-    SCORE_NAMES,
-    Cell,
-    Table,
-    estimate_cell,
-    format_number,
-)
+from grandrounds.reporting.format import CLASS_NAMES, CONFIDENCE_NAMES, MISSING, SCORE_NAMES, format_number
+from grandrounds.reporting.parts import Cell, PageTable, estimate_cell
 
 TABLE_SCORES = ("auc_macro", "balanced_accuracy", "accuracy", "f1_weighted", "f1_macro", "precision_weighted")
 """Scores over all classes; a table has those that the task defines."""
@@ -35,7 +27,7 @@ class OperatingRow(NamedTuple):
 
 def groups_table(
     what: str, groups: Mapping[str, ScoreSheet], others: Mapping[str, Mapping[str, Score | float]], caption: str
-) -> Table:
+) -> PageTable:
     """Scores of groups of images, a row each, with the constant answer that each group's model must exceed.
 
     Args:
@@ -63,10 +55,10 @@ def groups_table(
         cells = [score_cell(found.get(score)) for score in names]
         rows.append([name, "", "", *("" for _ in constant), *cells, *(MISSING for _ in known)])
     titles = [*(SCORE_NAMES[name] for name in names), *(CONFIDENCE_NAMES[key] for key in known)]
-    return Table([what, "images", "cases", *constant, *titles], rows, caption)
+    return PageTable([what, "images", "cases", *constant, *titles], rows, caption)
 
 
-def class_table(noun: str, sheet: ScoreSheet, sites: Iterable[ScoreSheet], caption: str) -> Table:
+def class_table(noun: str, sheet: ScoreSheet, sites: Iterable[ScoreSheet], caption: str) -> PageTable:
     """Scores of each class, all images together; ``sites`` are those that the images are of."""
     known = [key for key in CLASS_NAMES if any(key in found for found in sheet.classes.values())]
     of_sites = list(sites)
@@ -75,10 +67,10 @@ def class_table(noun: str, sheet: ScoreSheet, sites: Iterable[ScoreSheet], capti
         at = sum(site.classes[name]["sensitivity"].known for site in of_sites)
         leading = [name, count_cell(found["sensitivity"].cases), str(at), format_number(sheet.shares.get(name))]
         rows.append([*leading, *(estimate_cell(found[key]) if key in found else MISSING for key in known)])
-    return Table([noun, "cases", "sites", "share", *(CLASS_NAMES[key] for key in known)], rows, caption)
+    return PageTable([noun, "cases", "sites", "share", *(CLASS_NAMES[key] for key in known)], rows, caption)
 
 
-def operating_table(noun: str, points: Sequence[OperatingRow], caption: str) -> Table:
+def operating_table(noun: str, points: Sequence[OperatingRow], caption: str) -> PageTable:
     """Thresholds that were fixed on other images, and what they do on test images."""
     known = [key for key in AT_THRESHOLD if any(key in point.test for point in points)]
     rows: list[Row] = [
@@ -92,7 +84,7 @@ def operating_table(noun: str, points: Sequence[OperatingRow], caption: str) -> 
         for point in points
     ]
     header = [noun, "threshold", "validation: sensitivity", "specificity", *(f"test: {key}" for key in known)]
-    return Table(header, rows, caption)
+    return PageTable(header, rows, caption)
 
 
 def count_cell(count: int | None) -> str:

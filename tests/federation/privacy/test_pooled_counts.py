@@ -15,8 +15,7 @@ from grandrounds.federation.site import scoring
 from grandrounds.files import write_json
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.reporting.runs import read_run
-from grandrounds.reporting.scores import scores_of
-from grandrounds.reporting.table import table_rows
+from grandrounds.reporting.scores import scores_of, table_rows
 
 pytest.importorskip("tenseal")
 

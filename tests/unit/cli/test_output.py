@@ -8,14 +8,14 @@ from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.counts import site_counts
 from grandrounds.evaluation.record import EvalRecord
 from grandrounds.protocol.tasks import SINGLE
-from grandrounds.reporting.run import Origin, Run, RunLog, Tests
+from grandrounds.reporting.run import Origin, ReadRun, RunLog, Tests
 
 
 def run_of(records, model="common"):
     log = RunLog(
         "fedavg", "finished", "", {"problem": {"classes": ["a", "b"]}}, tuple(records), (), {}, {}, (), 2, 1.0, {}, {}
     )
-    return Run("x", ("a", "b"), log, Tests(model, records), Origin({"simulated": True}))
+    return ReadRun("x", ("a", "b"), log, Tests(model, records), Origin({"simulated": True}))
 
 
 def reported(images, *scores):

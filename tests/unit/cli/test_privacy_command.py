@@ -24,7 +24,7 @@ def check(tmp_path):
         path = tmp_path / "privacy.json"
         path.write_text(json.dumps({"scopes": [scope], "default_scope": "strict"}))
         app = typer.Typer()
-        app.add_typer(privacy.build_policy_group(), name="privacy")
+        app.add_typer(privacy.build_group(), name="privacy")
         return CliRunner().invoke(app, ["privacy", "check", str(path), *arguments])
 
     return go

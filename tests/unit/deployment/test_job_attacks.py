@@ -211,7 +211,7 @@ def test_a_class_without_its_module_is_refused(site):
     [
         ("grandrounds.privacy.gate.filters.GaussianPrivacy", True),
         ("grandrounds.privacy.gate.filters.SitePrivacyGate", False),
-        ("grandrounds.deployment.run_log.run_logged", False),
+        ("grandrounds.deployment.processes.run_logged", False),
         ("grandrounds.methods.baselines.swarm.controller.SwarmController", False),
         ("nvflare.app_common.logging.job_log_streamer.JobLogStreamer", False),
         ("nvflare.app_common.executors.client_api_executor.ClientAPIExecutor", False),

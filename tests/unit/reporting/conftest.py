@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from grandrounds.federation.server.record import FORMAT
-from grandrounds.reporting.run import Run
+from grandrounds.reporting.run import ReadRun
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("nevus", "melanoma", "other")
@@ -122,7 +122,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def without_probabilities(run: Run) -> Run:
+def without_probabilities(run: ReadRun) -> ReadRun:
     """The run with predictions of which only the class is known."""
     sites = {
         site: replace(one, questions=tuple(replace(cases, probabilities=None) for cases in one.questions))

@@ -14,10 +14,10 @@ from grandrounds.evaluation.history import validation_curves
 from grandrounds.plotting import Drawing
 from grandrounds.reporting import page as report_page
 from grandrounds.reporting.figures.runs import learning_figure
-from grandrounds.reporting.format import PageFigure
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.overview import _last_validation
 from grandrounds.reporting.page import render_page, svg_of
+from grandrounds.reporting.parts import PageFigure
 from grandrounds.reporting.run import Spent
 from grandrounds.reporting.runs import read_run
 

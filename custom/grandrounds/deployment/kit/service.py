@@ -13,12 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from grandrounds.deployment.kit.read import Kit, processes_of, running_processes
-from grandrounds.deployment.retrying import await_end, pause_after
+from grandrounds.deployment.processes import await_end, signal_processes, start_program
+from grandrounds.deployment.retrying import pause_after
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 COMMAND = (sys.executable, "-m", "grandrounds.cli")
@@ -145,14 +146,7 @@ def start_in_background(kit: Kit) -> int:
     if console.is_file() and console.stat().st_size > MAX_CONSOLE:
         os.replace(console, console.with_suffix(".1.txt"))
     with console.open("ab") as stream:
-        process = subprocess.Popen(
-            [*COMMAND, "kit", "start", str(kit.folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            cwd=kit.folder,
-            start_new_session=True,
-        )
+        process = start_program([*COMMAND, "kit", "start", str(kit.folder)], stream, kit.folder)
     deadline = time.monotonic() + SERVICE_START_SECONDS
     while not _supervisor(kit):
         if process.poll() is not None or time.monotonic() > deadline:
@@ -232,10 +226,3 @@ def _supervisor(kit: Kit) -> list[int]:
         return []
     ours = b"kit" in arguments and b"start" in arguments
     return [number] if ours or number in processes_of(kit.folder) else []
-
-
-def signal_processes(processes: list[int], number: signal.Signals) -> None:
-    """Send a signal to processes; those that have ended are left out."""
-    for process in processes:
-        with suppress(ProcessLookupError):
-            os.kill(process, number)

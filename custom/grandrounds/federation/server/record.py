@@ -22,7 +22,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grandrounds import __version__
 from grandrounds.errors import CheckpointError
@@ -30,11 +30,13 @@ from grandrounds.evaluation.counts import SiteCounts
 from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
 from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.evaluation.record import EvalRecord, received
-from grandrounds.federation.count_sums import PooledRecord
 from grandrounds.files import append_line, replacing
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import OWN_ROUND, PACE_ROUNDS, SPENT
 from grandrounds.protocol.problem import Problem
+
+if TYPE_CHECKING:
+    from grandrounds.federation.count_sums import PooledRecord
 
 FORMAT = 2
 """Of ``summary.json``: a number that changes when readers must."""

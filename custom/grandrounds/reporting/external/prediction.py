@@ -25,7 +25,7 @@ from grandrounds.reporting.external.preparation import Overlap, overlap_with
 from grandrounds.reporting.external.trained import TrainedModel
 from grandrounds.reporting.figures.images import failure_figure
 from grandrounds.reporting.predictions import decoded_images
-from grandrounds.reporting.run import Run
+from grandrounds.reporting.run import ReadRun
 
 Step = Callable[[str], None]
 
@@ -72,7 +72,7 @@ class Place:
 
 def read_images(
     trained: TrainedModel,
-    run: Run,
+    run: ReadRun,
     locations: Mapping[str, DatasetLocation],
     vocabulary: Sequence[str],
     allowed: bool,

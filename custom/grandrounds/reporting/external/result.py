@@ -25,8 +25,9 @@ from grandrounds.evaluation.record import NUMBER, EvalRecord, pooled
 from grandrounds.files import write_json
 from grandrounds.plain import from_plain, to_plain
 from grandrounds.reporting.caveats import MISSED, caveats_of
-from grandrounds.reporting.format import format_estimate, format_share
-from grandrounds.reporting.run import FINISHED, Run, RunLog, Tests
+from grandrounds.reporting.format import format_share
+from grandrounds.reporting.parts import format_estimate
+from grandrounds.reporting.run import FINISHED, ReadRun, RunLog, Tests
 from grandrounds.reporting.scores import RunScores, scores_of
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class ExternalResult:
     subgroups: tuple[SubgroupResult, ...] = ()
 
 
-def run_at(run: Run, place: Place, labels: Labels) -> Run:
+def run_at(run: ReadRun, place: Place, labels: Labels) -> ReadRun:
     """The place as the only test of the run's model, so that it is scored like the run's own sites."""
     records = {}
     for site, found in place.sites.items():
@@ -106,11 +107,11 @@ def run_at(run: Run, place: Place, labels: Labels) -> Run:
         records[site] = EvalRecord.of(run.task, labels.vocabulary, questions, exact=exact, unit=unit)
     log = RunLog(run.log.method, FINISHED, "", run.log.configuration, tuple(records), (), {}, {}, (), 0, 0.0, {}, {})
     origin = replace(run.origin, communities={}, spent=(), notes=())
-    return Run(place.name, labels.vocabulary, log, Tests("common", records), origin)
+    return ReadRun(place.name, labels.vocabulary, log, Tests("common", records), origin)
 
 
 def external_result(
-    run: Run, tested: Run, place: Place, labels: Labels, request: Request, command: str
+    run: ReadRun, tested: ReadRun, place: Place, labels: Labels, request: Request, command: str
 ) -> ExternalResult:
     """Score a place.
 

@@ -14,7 +14,8 @@ from grandrounds.plotting import Drawing
 from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.figures.external import calibration_figure, decision_figure, external_roc_figure
 from grandrounds.reporting.figures.runs import drawing_of
-from grandrounds.reporting.format import MISSING, Cell, PageFigure, Table, estimate_cell, format_estimate, format_list
+from grandrounds.reporting.format import MISSING, format_list
+from grandrounds.reporting.parts import Cell, PageFigure, PageTable, estimate_cell, format_estimate
 from grandrounds.reporting.tables import OperatingRow, class_table, groups_table, operating_table
 
 CALIBRATION_NAMES = {
@@ -31,7 +32,7 @@ class ExternalSection(NamedTuple):
     name: str
     note: str
     caveats: Sequence[str]
-    tables: Sequence[Table]
+    tables: Sequence[PageTable]
     figures: Sequence[PageFigure]
 
 
@@ -45,7 +46,7 @@ def external_section(result: ExternalResult, figures: Sequence[PageFigure]) -> E
     return ExternalSection(result.place, note, result.caveats, tables_of(result), figures)
 
 
-def tables_of(result: ExternalResult) -> list[Table]:
+def tables_of(result: ExternalResult) -> list[PageTable]:
     """All tables of one place."""
     pooled, group = result.scores.pooled, result.group
     found = [_images_table(result)]
@@ -114,7 +115,7 @@ def _roc_drawing(group: GroupResult) -> list[Drawing]:
     )
 
 
-def _images_table(result: ExternalResult) -> Table:
+def _images_table(result: ExternalResult) -> PageTable:
     minimum, total = result.minimum, result.images
     shown = [
         [name, count_text(count, minimum), f"{count / total:.1%}" if count is not None and total else MISSING]
@@ -124,10 +125,10 @@ def _images_table(result: ExternalResult) -> Table:
     of_cases = "" if result.case == "image" else f" of {cases} cases ({result.case})"
     unreadable = f"; {result.unreadable} cannot be read and are left out" if result.unreadable else ""
     caption = f"{result.place}: {counted} test images{of_cases} by class{unreadable}"
-    return Table([result.noun, "images", "prevalence"], shown, caption)
+    return PageTable([result.noun, "images", "prevalence"], shown, caption)
 
 
-def _group_table(group: GroupResult) -> Table:
+def _group_table(group: GroupResult) -> PageTable:
     counts = f"{count_text(group.images.positive)} and {count_text(group.images.other)}"
     rows: list[list[Cell | str]] = [["images, positive and other", counts], ["AUROC", estimate_cell(group.auroc)]]
     for number, found in enumerate(group.operating.at_prevalence if group.operating else ()):
@@ -137,7 +138,7 @@ def _group_table(group: GroupResult) -> Table:
     if group.calibration:
         rows += _calibration_rows(group.calibration)
     members = f" ({', '.join(group.classes)})" if group.classes != (group.positive,) else ""
-    return Table(["", "value"], rows, f"Positive group {group.positive}{members} against all others")
+    return PageTable(["", "value"], rows, f"Positive group {group.positive}{members} against all others")
 
 
 def _calibration_rows(*found: Calibration) -> list[list[Cell | str]]:
@@ -148,16 +149,16 @@ def _calibration_rows(*found: Calibration) -> list[list[Cell | str]]:
     ]
 
 
-def _recalibration_table(positive: str, found: Recalibrated) -> Table:
+def _recalibration_table(positive: str, found: Recalibrated) -> PageTable:
     caption = (
         f"Recalibration fitted on {found.share:.0%} of the cases drawn at random ({found.fitted_images} images): "
         f"intercept {found.intercept:.2f}, temperature {found.temperature:.2f}; the columns are of the other "
         f"{found.tested_images} images. AUROC does not change"
     )
-    return Table([positive, "before", "after"], _calibration_rows(found.before, found.after), caption)
+    return PageTable([positive, "before", "after"], _calibration_rows(found.before, found.after), caption)
 
 
-def _subgroup_table(result: ExternalResult) -> Table:
+def _subgroup_table(result: ExternalResult) -> PageTable:
     rows: list[list[Cell | str]] = [
         [
             one.column,
@@ -172,7 +173,7 @@ def _subgroup_table(result: ExternalResult) -> Table:
         f"Subgroups, {result.group.positive if result.group else ''} against all others. There are {len(rows)} of them and "
         "intervals are not adjusted: a difference between two is a question, not a finding"
     )
-    return Table(header, rows, caption, text_columns=2)
+    return PageTable(header, rows, caption, text_columns=2)
 
 
 def _against_chance(auroc: Score | None) -> str:

@@ -11,7 +11,7 @@ from grandrounds.evaluation.bootstrap import joined
 from grandrounds.evaluation.grouping import Grouping, grouped_cases
 from grandrounds.evaluation.record import EvalRecord
 from grandrounds.evaluation.score import Score, ScoreSheet
-from grandrounds.reporting.run import Run
+from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.scores import mean_over_sites, scores_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from grandrounds.reporting.external.preparation import Labels
 
 
-def plain_scores(tested: Run, place: Place, labels: Labels) -> dict[str, Any]:
+def plain_scores(tested: ReadRun, place: Place, labels: Labels) -> dict[str, Any]:
     """The scores of a place.
 
     Args:
@@ -51,7 +51,7 @@ def plain_scores(tested: Run, place: Place, labels: Labels) -> dict[str, Any]:
     }
 
 
-def _of_groups(tested: Run, place: Place, labels: Labels, grouping: Grouping) -> dict[str, Any]:
+def _of_groups(tested: ReadRun, place: Place, labels: Labels, grouping: Grouping) -> dict[str, Any]:
     """Scores of each group by reading."""
     at_sites = [
         grouped_cases(

@@ -8,7 +8,8 @@ import numpy as np
 
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.score import ALWAYS, ScoreSheet
-from grandrounds.reporting.format import format_estimate, format_number
+from grandrounds.reporting.format import format_number
+from grandrounds.reporting.parts import format_estimate
 from grandrounds.reporting.scores import RunScores
 
 

@@ -24,7 +24,7 @@ from grandrounds.reporting.figures.images import (
     scenario_figure,
 )
 from grandrounds.reporting.predictions import SitePredictions, site_predictions
-from grandrounds.reporting.run import Run
+from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.runs import names_of, read_run, split_argument
 
 Step = Callable[[str], None]
@@ -89,7 +89,7 @@ def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[
     return {"scenarios": scenario_figure(images, maps, chosen, ours.name, reference.name, breast, answers)}
 
 
-def _with_model(path: Path, name: str) -> Run:
+def _with_model(path: Path, name: str) -> ReadRun:
     found = read_run(path, name)
     if found.origin.weights is None or found.tests.model != "common":
         raise ConfigurationError(
@@ -99,7 +99,7 @@ def _with_model(path: Path, name: str) -> Run:
     return found
 
 
-def _all_mammograms(run: Run, sites_dir: Path) -> bool:
+def _all_mammograms(run: ReadRun, sites_dir: Path) -> bool:
     """Whether all images are prepared mammograms, whose background is black."""
     dataset = str(run.log.problem["dataset"])
     return all(locate_dataset(site, dataset, [sites_dir]).preprocess == "mammogram" for site in run.tests.predictions)

@@ -24,30 +24,27 @@ from grandrounds.reporting.figures.captions import (
     of_confidence,
 )
 from grandrounds.reporting.figures.curves import (
-    binned_reliability_figure,
     confusion_figure,
     precision_recall_curves,
     precision_recall_figure,
-    reliability_figure,
     risk_curve,
     risk_figure,
     roc_curves,
     roc_figure,
 )
-from grandrounds.reporting.figures.runs import (
+from grandrounds.reporting.figures.methods import (
     Utility,
-    budget_figure,
-    drawing_of,
-    learning_figure,
     mean_curves,
     method_figure,
     site_figure,
     traffic_figure,
-    training_drawings,
     utility_figure,
 )
-from grandrounds.reporting.format import SCORE_NAMES, format_bytes, format_estimate, format_items, format_number
+from grandrounds.reporting.figures.reliability import binned_reliability_figure, reliability_figure
+from grandrounds.reporting.figures.runs import budget_figure, drawing_of, learning_figure, training_drawings
+from grandrounds.reporting.format import SCORE_NAMES, format_bytes, format_items, format_number
 from grandrounds.reporting.model import MAX_DETAILED_RUNS, Method, Report, ReportedRun
+from grandrounds.reporting.parts import format_estimate
 from grandrounds.reporting.run import Spent
 
 

@@ -7,8 +7,8 @@ from nvflare.apis.workspace import Workspace
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 
 from grandrounds.deployment.kit.admission import CheckedDeployer, privacy_fault
-from grandrounds.deployment.kit.doctor import privacy
 from grandrounds.deployment.kit.overlay import apply_overlay
+from grandrounds.deployment.kit.safeguards import privacy
 
 JOB = "0d8fba9f-0e7e-4b0a-9b62-3c7f9b1f3a11"
 

@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
-from grandrounds.deployment.kit.doctor import overlay, privacy_ledger
+from grandrounds.deployment.kit.doctor import overlay
 from grandrounds.deployment.kit.overlay import apply_overlay
 from grandrounds.deployment.kit.read import read_kit
+from grandrounds.deployment.kit.safeguards import privacy_ledger
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import Ledger, read_ledger
 from grandrounds.protocol.spending import Mechanism, Spending

@@ -8,6 +8,7 @@ import pytest
 
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.kit import overlay
+from grandrounds.deployment.kit.classes import classes_fault
 from grandrounds.deployment.kit.overlay import (
     LOCK,
     OVERLAYS,
@@ -17,7 +18,6 @@ from grandrounds.deployment.kit.overlay import (
     installed_digest,
     wheel_digest,
 )
-from grandrounds.deployment.kit.policy import classes_fault
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.privacy.ledger.ledger import Ledger
 

@@ -15,12 +15,10 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.security.security import FLAuthorizer
 
+from grandrounds.deployment.kit.classes import added_classes, classes_fault, component_classes
 from grandrounds.deployment.kit.overlay import OVERLAYS
 from grandrounds.deployment.kit.policy import (
-    added_classes,
-    classes_fault,
     component,
-    component_classes,
     forbidden_rights,
     is_guarded,
     restricted,
@@ -111,7 +109,7 @@ def test_a_list_that_only_warns_is_no_list():
         ("grandrounds.methods.fedperl.executor.FedPerlExecutor", True),
         ("grandrounds.methods.mutual.encrypted.controller.EncryptedController", True),
         ("grandrounds.privacy.gate.filters.GaussianPrivacy", True),
-        ("grandrounds.deployment.run_log.run_logged", False),
+        ("grandrounds.deployment.processes.run_logged", False),
         ("grandrounds.deployment.jobs.import_module", False),
         ("grandrounds.methods.fedperl.executor.torch", False),
         ("nvflare.app_common.executors.model_learner_executor.ModelLearnerExecutor", False),

@@ -1,0 +1,86 @@
+"""Tables and figures of the page, and scores as their cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from grandrounds.evaluation.score import Score
+from grandrounds.reporting.format import MISSING
+
+FEW = "*"
+"""After a value that rests on fewer than ``MIN_CASES`` cases."""
+
+
+COLUMN_PIXELS = 560
+
+
+class Cell(NamedTuple):
+    """A cell of a table: a value, its interval in smaller print, or (``missing``) why there is no value."""
+
+    text: str
+    interval: str = ""
+    missing: bool = False
+
+
+class PageTable(NamedTuple):
+    """A table of the page; its first columns are text, the others numbers."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell | str]]
+    caption: str
+    text_columns: int = 1
+
+
+class PageFigure(NamedTuple):
+    """A figure of the page: the picture as a ``data:`` address, its width in pixels, alternative text and caption.
+
+    One that is wider than a column, with many small parts, has the whole width of the page.
+    """
+
+    source: str
+    width: int
+    alt: str
+    caption: str
+
+    @property
+    def wide(self) -> bool:
+        """Whether it has the whole width of the page."""
+        return self.width > COLUMN_PIXELS
+
+
+def format_estimate(estimate: Score | None) -> str:
+    """A score with its interval.
+
+    Example:
+        >>> format_estimate(Score(0.5, 0.4, 0.6, 50)), format_estimate(Score(1.0, 0.4, 1.0, 3))
+        ('0.50 [0.40, 0.60]', '1.00* [0.40, 1.00]')
+        >>> format_estimate(Score(0.5, 0.4, 0.6, 50, of="3 of 5 classes"))
+        '0.50 (3 of 5 classes) [0.40, 0.60]'
+        >>> from grandrounds.evaluation.score import no_score
+        >>> format_estimate(no_score("no image of a class"))
+        'no image of a class'
+        >>> format_estimate(Score(1.0, 0.9982, 1.0, 2600))
+        '1.000 [0.998, 1.000]'
+    """
+    cell = estimate_cell(estimate)
+    return f"{cell.text} {cell.interval}" if cell.interval else cell.text
+
+
+def estimate_cell(estimate: Score | None) -> Cell:
+    """A score and its interval as a cell of a table."""
+    if estimate is None:
+        return Cell(MISSING, missing=True)
+    if not estimate.known:
+        return Cell(estimate.reason or MISSING, missing=True)
+    mark = f"{FEW if estimate.few else ''}{f' ({estimate.of})' if estimate.of else ''}"
+    if math.isnan(estimate.low):
+        return Cell(f"{estimate.value:.2f}{mark}")
+    # An interval must not look like a point.
+    same = f"{estimate.low:.2f}" == f"{estimate.high:.2f}" and estimate.low < estimate.high
+    digits = 3 if same else 2
+    low, high = f"{estimate.low:.{digits}f}", f"{estimate.high:.{digits}f}"
+    if same and low == high:
+        low, high = f"{math.floor(estimate.low * 1000) / 1000:.3f}", f"{math.ceil(estimate.high * 1000) / 1000:.3f}"
+    return Cell(f"{estimate.value:.{digits}f}{mark}", f"[{low}, {high}]")
