@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grandrounds.evaluation.curves.auc import auc
+from grandrounds.evaluation.auc import auc
 
 THRESHOLDS = tuple(round(0.01 * step, 2) for step in range(1, 100))
 

@@ -17,7 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
-from grandrounds.evaluation.selective import coverage_at_risk, falling_confidence, risk_coverage, top_confidence
+from grandrounds.evaluation.clinical.selective import (
+    coverage_at_risk,
+    falling_confidence,
+    risk_coverage,
+    top_confidence,
+)
 
 Z_90 = 1.645
 MIN_LEFT = 40

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.evaluation.auc import average_precision, weighted_auroc
 from grandrounds.evaluation.bootstrap import RESAMPLES, Cases, resampled_confusions, resampled_weights
 from grandrounds.evaluation.confusion import (
     MEANS,
@@ -19,7 +20,6 @@ from grandrounds.evaluation.confusion import (
     confusion_scores,
     majority_confusion,
 )
-from grandrounds.evaluation.curves.auc import average_precision, weighted_auroc
 from grandrounds.evaluation.intervals import (
     Array,
     Interval,

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.evaluation.auc import macro_auc
 from grandrounds.evaluation.confusion import confusion_matrix, confusion_scores
-from grandrounds.evaluation.curves.auc import macro_auc
 from grandrounds.evaluation.own_metrics import OWN_METRICS, own_scores
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
@@ -45,7 +45,7 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
         with probabilities below the resolution of their dtype raised to it, so that no single sample makes it infinite, and
         ``log_likelihood``, its negative, which selects a model by its loss. The task's other metrics are means over its
         questions, of which each has at least ``task.min_images`` images of each of its classes: those of
-        :func:`confusion_scores`, and ``auc_macro``, see :func:`~grandrounds.evaluation.curves.auc.macro_auc`. Where classes
+        :func:`confusion_scores`, and ``auc_macro``, see :func:`~grandrounds.evaluation.auc.macro_auc`. Where classes
         are exclusive, also the metrics of plug-ins. The area of images of one class alone is not defined and left out.
         Without known images only ``n``.
 

@@ -10,8 +10,8 @@ from typing import Any
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation import comparisons
 from grandrounds.evaluation.bootstrap import joined_questions
+from grandrounds.evaluation.clinical.selective import OperatingPoint, at_threshold, choose_operating_point
 from grandrounds.evaluation.score import MIN_CASES, Score, no_score
-from grandrounds.evaluation.selective import OperatingPoint, at_threshold, choose_operating_point
 from grandrounds.federation.server.record import Traffic
 from grandrounds.ordering import natural_sorted
 from grandrounds.plain import to_plain

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from grandrounds.evaluation.auc import auc, average_precision, macro_auc, weighted_auroc
 from grandrounds.evaluation.bootstrap import cases_from_confusion, cases_of
-from grandrounds.evaluation.curves.auc import auc, average_precision, macro_auc, weighted_auroc
 from grandrounds.evaluation.estimates import auc_estimates
 from grandrounds.seeding import numpy_generator
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.binary import POSITIVE
+from grandrounds.evaluation.clinical.selective import SENSITIVITY, choose_operating_point
 from grandrounds.evaluation.curves.binned import CurveCounts
 from grandrounds.evaluation.curves.points import roc_points
 from grandrounds.evaluation.score import MIN_CASES
-from grandrounds.evaluation.selective import SENSITIVITY, choose_operating_point
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import numpy as np
 
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.calibration import reliability_points
+from grandrounds.evaluation.clinical.selective import top_confidence
 from grandrounds.evaluation.curves.binned import CurveCounts
 from grandrounds.evaluation.score import MIN_CASES
-from grandrounds.evaluation.selective import top_confidence
 from grandrounds.plotting import (
     COLOURS,
     GREY,
