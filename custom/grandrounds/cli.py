@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from keyword import iskeyword
 from typing import Annotated, Any
 
 import typer
@@ -32,12 +33,13 @@ COMMANDS = {
     "submit": (FEDERATIONS, "submit", "SUBMIT_HELP"),
     "status": (FEDERATIONS, "status", "STATUS_HELP"),
     "monitor": (FEDERATIONS, "status", "MONITOR_HELP"),
+    "import": (SITES, "data.importing", "IMPORT_HELP"),
     "doctor": (SITES, "doctor", "DOCTOR_HELP"),
     "overlay": (SITES, "kit", "OVERLAY_HELP"),
 }
 """By name, its panel in the help, the module of its function, and the name of its help there."""
 GROUPS = {
-    "partition": (EXPERIMENTS, "partition", "build_group"),
+    "partition": (EXPERIMENTS, "data.partition", "build_group"),
     "weights": (EXPERIMENTS, "weights", "build_group"),
     "poc": (FEDERATIONS, "poc", "build_group"),
     "kit": (SITES, "kit", "build_group"),
@@ -86,7 +88,8 @@ def build_app(only: str = "") -> typer.Typer:
     for name, (panel, module, text) in COMMANDS.items():
         if only in ("", name):
             found = _module(module)
-            app.command(name, help=getattr(found, text), rich_help_panel=panel)(getattr(found, name))
+            function = getattr(found, f"{name}_" if iskeyword(name) else name)
+            app.command(name, help=getattr(found, text), rich_help_panel=panel)(function)
     for name, (panel, module, make) in GROUPS.items():
         if only in ("", name):
             app.add_typer(getattr(_module(module), make)(), name=name, rich_help_panel=panel)

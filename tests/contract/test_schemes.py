@@ -8,6 +8,7 @@ from grandrounds.data.partition.groups import divide_groups
 from grandrounds.data.partition.scheme import SiteScheme
 from grandrounds.data.partition.schemes import SCHEMES
 from grandrounds.errors import ConfigurationError, DataError
+from tests.federations import write_pictures
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def test_a_scheme_that_breaks_the_contract_is_named_with_its_fault(scheme, fault
 
 @pytest.fixture
 def table(tmp_path):
-    (tmp_path / "images").mkdir()
+    write_pictures(tmp_path / "images", [f"{i}.png" for i in range(120)])
     path = tmp_path / "all.csv"
     rows = [f"{i}.png,{'ab'[i % 2]},train,p{i // 2},clinic-{i % 3 // 2}" for i in range(120)]
     path.write_text("image,label,split,patient,source\n" + "\n".join(rows) + "\n")
@@ -85,7 +86,7 @@ def table(tmp_path):
 
 
 def divide(table, out, **options):
-    return gr.partition("manifest", table.parent / "images", out, manifest=table, **options).counts()
+    return gr.partition("manifest", table.parent / "images", out, manifest=table, splits="draw", **options).counts()
 
 
 def test_a_registered_scheme_divides_a_data_set_and_splits_are_drawn_for_it(table, tmp_path):

@@ -6,14 +6,18 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.console.output import notes
 from grandrounds.console.steps import reading_on
+from grandrounds.csv_files import write_csv
 from grandrounds.data.datasets.own_images import UNKNOWN_PATIENTS
 from grandrounds.data.datasets.settled import key_remarks
 from grandrounds.data.partition.files import read_partition
+from grandrounds.data.tables import TABLE_SUFFIXES, frame_cells
 from grandrounds.deployment.simulate import choose_sites
+from grandrounds.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +29,8 @@ SPLIT_COLUMNS: Mapping[str, str] = {"train": "training", "val": "validation", "t
 class Sites:
     """The sites that a run trains at.
 
-    Make one with :meth:`from_folders`, :meth:`from_manifest`, :meth:`read`, :meth:`synthetic` or :func:`partition`.
+    Make one with :meth:`from_source` or, of one kind of source, :meth:`from_folder`, :meth:`from_archive`,
+    :meth:`from_table` or :meth:`from_dataframe`; or with :meth:`read`, :meth:`synthetic` or :func:`partition`.
 
     Attributes:
         names: of the sites, in natural order.
@@ -82,12 +87,15 @@ class Sites:
 
         Raises:
             ConfigurationError: if an option does not fit, or it is not clear what the folders are.
-            DataError: if an image is in the wrong place or has several frames, or there are too few.
+            DataError: if an image is in the wrong place, or there are too few.
         """
         chosen = {"sites": sites, "patient_pattern": patient_pattern, **options}
         place = out or _own_place(images)
         partition("folder", images, place, warn=warn, **chosen)
         return cls.read(place, sites)
+
+    from_folder = from_folders
+    from_archive = from_folders
 
     @classmethod
     def from_manifest(
@@ -100,10 +108,11 @@ class Sites:
         warn: bool = True,
         **options: Any,
     ) -> Sites:
-        """Sites from a table of images, CSV or Parquet.
+        """Sites from a table of images: CSV with any separator, .xlsx or Parquet.
 
         The columns are ``image`` and ``label`` and, optionally, ``split``, ``patient``, ``site``, ``lesion``, ``source`` and
-        ``labelled``; others are kept as subgroups of reports.
+        ``labelled``; others are kept as subgroups of reports. Splits and sites of the table are kept; otherwise they are
+        drawn as for a folder.
 
         Args:
             manifest: the table.
@@ -111,18 +120,69 @@ class Sites:
             out: folder of the partition; ``runs/TABLE/sites`` by default.
             sites: number of sites, 4 by default; where the column ``site`` names them, the first ones.
             warn: warn if the patients are unknown.
-            options: those of ``grandrounds partition manifest``; splits and sites of the table are kept by default.
+            options: those of ``grandrounds partition manifest``: ``columns``, ``sheet``, ``skip_unusable``, ...
 
         Raises:
             ConfigurationError: if an option does not fit.
-            DataError: if the table is damaged; file, line and column are named.
+            DataError: if the table is damaged or an image cannot be used; file, line and column are named.
         """
-        shares = {"labelled": 1.0, "validation": 0.1, "test": 0.2}
-        chosen = {"scheme": "auto", "splits": "keep", "sites": sites or 4, **shares, **options}
-        root = Path(manifest).parent if images is None else images
         place = out or _own_place(manifest)
-        partition("manifest", root, place, manifest=Path(manifest), warn=warn, **chosen)
+        partition("manifest", images, place, manifest=Path(manifest), sites=sites, warn=warn, **options)
         return cls.read(place, sites)
+
+    from_table = from_manifest
+
+    @classmethod
+    def from_dataframe(
+        cls, frame: pd.DataFrame, images: Path | str, out: Path | str, *, sites: int | None = None, **options: Any
+    ) -> Sites:
+        """Sites from a pandas DataFrame, as :meth:`from_table` from a file with the same columns.
+
+        Args:
+            frame: a row for each image; an index with a name is a column.
+            images: folder or archive of the images.
+            out: folder of the partition.
+            sites: as of :meth:`from_table`.
+            options: as of :meth:`from_table`.
+
+        Raises:
+            ConfigurationError: as :meth:`from_table`.
+            DataError: as :meth:`from_table`.
+        """
+        heading, *rows = frame_cells(frame)
+        with TemporaryDirectory() as folder:
+            table = Path(folder) / "DataFrame.csv"
+            write_csv(table, heading, rows)
+            try:
+                return cls.from_table(table, images, out, sites=sites, **options)
+            except DataError as error:
+                raise DataError(str(error).replace(str(table), "the DataFrame")) from None
+
+    @classmethod
+    def from_source(
+        cls, source: Path | str, images: Path | str | None = None, out: Path | str | None = None, **options: Any
+    ) -> Sites:
+        """Sites from a folder, a zip archive or a table of images, whichever it is.
+
+        Args:
+            source: the folder, archive or table.
+            images: of a table, as of :meth:`from_table`.
+            out: folder of the partition.
+            options: those of the kind of source; None is the default.
+
+        Raises:
+            ConfigurationError: if there is nothing, or an option does not fit the kind of source.
+            DataError: as :meth:`from_folder` and :meth:`from_table`.
+        """
+        path = Path(source)
+        if not path.exists():
+            raise ConfigurationError(f"{path} does not exist; name a folder, a .zip or a table of images")
+        given = {name: value for name, value in options.items() if value is not None}
+        if path.is_file() and path.suffix.casefold() in TABLE_SUFFIXES:
+            return cls.from_table(path, images, out, **given)
+        if images is not None:
+            raise ConfigurationError(f"{path} is no table, so it needs no root; leave --root out")
+        return cls.from_folder(path, out, **given)
 
     @property
     def remarks(self) -> list[str]:
@@ -130,6 +190,8 @@ class Sites:
         content = self.description
         found = [UNKNOWN_PATIENTS] if content.get("patients") == "unknown" else []
         found += key_remarks(content)
+        if "fewer_sites" in content:
+            found.append(f"there are images enough for {len(self.names)} sites instead of {content['fewer_sites']}")
         for split, word in (("val", "validation"), ("test", "test")):
             without = [site for site in self.names if content and not content["sites"][site]["images"][split]]
             if without:
@@ -174,7 +236,7 @@ class Sites:
 
 def partition(
     dataset: str,
-    root: Path | str,
+    root: Path | str | None,
     out: Path | str,
     *,
     overwrite: bool = False,
@@ -186,7 +248,7 @@ def partition(
 
     Args:
         dataset: a name of ``grandrounds partition --help``, for example ``ham10000``, or ``manifest``.
-        root: folder or archive of the images.
+        root: folder or archive of the images; None for the folder of a table (``manifest``).
         out: folder of the partition; it must contain nothing else.
         overwrite: replace another partition in ``out``.
         progress: show the progress of long reading on the standard error.
@@ -199,8 +261,11 @@ def partition(
     """
     from grandrounds.data.partition.make import make_partition
 
+    place = Path(options["manifest"]).parent if root is None and options.get("manifest") else root
+    if place is None:
+        raise ConfigurationError(f"data set {dataset} needs root, the folder of its images")
     with reading_on(notes(), progress) as step:
-        make_partition(dataset, root, out, overwrite=overwrite, progress=step, **options)
+        make_partition(dataset, place, out, overwrite=overwrite, progress=step, **options)
     sites = Sites.read(out)
     if warn and sites.description.get("patients") == "unknown":
         warnings.warn(UNKNOWN_PATIENTS, UserWarning, stacklevel=3)

@@ -13,6 +13,7 @@ import typer
 
 from grandrounds.commands import completion
 from grandrounds.commands.run_config import options_in, use_config
+from grandrounds.console.account import account_lines
 from grandrounds.console.output import notes, results, say
 
 if TYPE_CHECKING:
@@ -24,7 +25,12 @@ Group = TypeVar("Group")
 JOB_PANEL, DATA_PANEL = "Options of the job", "Sites and images"
 LIST = "list"
 """In place of a preset: show the presets of the job."""
-TABLES = (".csv", ".parquet")
+OF_IMAGES = (
+    "patient_pattern", "label_map", "merge", "distinct", "root", "columns", "sheet", "layout", "skip_unusable",
+)  # fmt: skip
+"""The arguments that go with images of one's own."""
+LISTS = ("label_map", "merge", "distinct", "columns")
+"""Those of them that are lists."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on the standard output.")]
 
 
@@ -134,8 +140,8 @@ class SimulatedJobArguments(JobArguments):
     images: Annotated[
         Path | None,
         typer.Option(
-            help="Images of your own: FOLDER/CLASS/* or FOLDER/SITE/CLASS/*, or a CSV or Parquet table with the columns "
-            "image and label; a partition is made of them (more options: grandrounds partition folder --help).",
+            help="Images of your own: FOLDER/CLASS/* or FOLDER/SITE/CLASS/*, a .zip of it, or a table with columns image "
+            "and label (CSV, .xlsx, Parquet); a partition is made of them (more options: grandrounds import --help).",
             rich_help_panel=DATA_PANEL,
         ),
     ] = None
@@ -172,6 +178,42 @@ class SimulatedJobArguments(JobArguments):
         ),
     ] = None
 
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            help="With a table as --images: folder or .zip of the images; default: the table's.",
+            rich_help_panel=DATA_PANEL,
+        ),
+    ] = None
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN=HEADING,...",
+            help="With a table as --images: its headings, label=Diagnose,patient=Fall.",
+            rich_help_panel=DATA_PANEL,
+        ),
+    ] = None
+    sheet: Annotated[
+        str | None,
+        typer.Option(help="With an .xlsx file as --images: one of several sheets.", rich_help_panel=DATA_PANEL),
+    ] = None
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            help="With a folder as --images: class, site/class or class/patient; default: seen from the folders.",
+            rich_help_panel=DATA_PANEL,
+        ),
+    ] = None
+    skip_unusable: Annotated[
+        bool | None,
+        typer.Option(
+            "--skip-unusable",
+            help="With a table as --images: leave out rows whose image is missing or cannot be used.",
+            show_default=False,
+            rich_help_panel=DATA_PANEL,
+        ),
+    ] = None
+
     def values(self) -> Values:
         """Those of the file, then those of the command line."""
         return {**(options_in(self.config) if self.config else {}), **super().values()}
@@ -196,8 +238,9 @@ class SimulatedJobArguments(JobArguments):
         from grandrounds.api.sites import Sites
         from grandrounds.errors import UsageError
 
-        if self.images is None and (self.patient_pattern or self.label_map or self.merge or self.distinct):
-            raise UsageError("--patient-pattern, --label-map, --merge and --distinct need --images")
+        alone = [name for name in OF_IMAGES if getattr(self, name)]
+        if self.images is None and alone:
+            raise UsageError(f"--{alone[0].replace('_', '-')} needs --images")
         if self.images is not None:
             if self.sites_dir is not None:
                 raise UsageError("give either --images, or --sites-dir with a partition")
@@ -209,18 +252,18 @@ class SimulatedJobArguments(JobArguments):
     def _own_sites(self, images: Path, workspace: Path | None) -> Sites:
         from grandrounds.api.sites import Sites
 
-        make = Sites.from_manifest if images.suffix.casefold() in TABLES else Sites.from_folders
-        sites = make(
+        given = {name: getattr(self, name) for name in OF_IMAGES if name != "root"}
+        sites = Sites.from_source(
             images,
-            out=workspace / "sites" if workspace else None,
+            self.root,
+            workspace / "sites" if workspace else None,
             sites=self.sites,
-            patient_pattern=self.patient_pattern or "",
-            label_map=comma_separated(self.label_map),
-            merge=comma_separated(self.merge),
-            distinct=comma_separated(self.distinct),
             task=self.configured({}).value("problem", "task"),
             warn=False,
+            **{name: comma_separated(value) if name in LISTS else value for name, value in given.items()},
         )
+        for line in account_lines(sites.description):
+            say(notes(), line)
         for remark in sites.remarks:
             say(notes(), f"warning: {remark}")
         return sites

@@ -16,7 +16,8 @@ from grandrounds.files import replacing
 
 ARGUMENTS = (
     "job", "preset", "rounds", "image_size", "backbone", "seed", "sites_dir", "sites", "images", "patient_pattern",
-    "label_map", "merge", "distinct", "workspace", "engine", "threads", "workers", "wire",
+    "label_map", "merge", "distinct", "root", "columns", "sheet", "layout", "skip_unusable",
+    "workspace", "engine", "threads", "workers", "wire",
 )  # fmt: skip
 """The arguments that a file may have, beside ``options``."""
 OPTIONS = "options"
@@ -71,11 +72,15 @@ def write_config(path: Path, arguments: Mapping[str, Any], job: Job) -> None:
     Args:
         path: of the file.
         arguments: some of :data:`ARGUMENTS`; those that are None or False are left out.
-        job: with its final options, which are all written.
+        job: with its final options, which are all written, but those that images of one's own will decide.
     """
     import yaml
 
     given = {name: str(value) if isinstance(value, Path) else value for name, value in arguments.items() if value}
-    options = {part: {key: value for key, value in job.options(part).items() if key != "problem"} for part in JOB_PARTS}
+    of_data = ("dataset", "classes", "task") if arguments.get("images") else ()
+    options = {
+        part: {key: value for key, value in job.options(part).items() if key not in ("problem", *of_data)}
+        for part in JOB_PARTS
+    }
     with replacing(path) as stream:
         stream.write(yaml.safe_dump({**given, OPTIONS: options}, sort_keys=False, allow_unicode=True).encode())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.commands.options import Json, SimulatedJobArguments, takes
+from grandrounds.commands.options import OF_IMAGES, Json, SimulatedJobArguments, takes
 from grandrounds.commands.run_config import write_config
 from grandrounds.console.output import INTERRUPTED, notes, results, say, say_json
 
@@ -105,7 +105,7 @@ def simulate(
 
 def _save(arguments: SimulatedJobArguments, more: dict[str, Any], path: Path) -> None:
     job = arguments.configured({} if arguments.images else arguments.chosen().problem).checked()
-    names = ("sites_dir", "sites", "images", "patient_pattern", "label_map", "merge", "distinct")
+    names = ("sites_dir", "sites", "images", *OF_IMAGES)
     data = {name: getattr(arguments, name) for name in names}
     write_config(path, {"job": arguments.job, **data, **more}, job)
     say(results(), f"{path} is written; to run it: grandrounds simulate --config {shlex.quote(str(path))}")

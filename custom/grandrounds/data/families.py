@@ -37,7 +37,10 @@ Splits = Literal["keep", "draw"]
 Layout = Literal["auto", "class", "site/class", "class/patient"]
 Windows = tuple[tuple[float, float], ...]
 
-OWN_DIVISION = f"sites named by folders or the column site (given), these or iid (auto), {MUTUAL_DIVISION}"
+OWN_DIVISION = (
+    f"sites named by folders or the column site (given), these or iid (auto), {MUTUAL_DIVISION}, or FedPerl's ten clients "
+    "(fedperl)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +167,10 @@ class MammogramsOptions(InbreastOptions, CbisDdsmOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnImageOptions(MutualOptions):
-    """Options of images of one's own."""
+    """Options of images of one's own, whichever way they come: all labels are used, and splits are drawn class by class."""
 
+    defaults: ClassVar[Mapping[str, Any]] = MalignancyOptions.defaults
+    scheme: Annotated[str, OWN_DIVISION] = "auto"
     schemes: ClassVar[tuple[str, ...]] = SCHEME_NAMES
     dataset_name: Annotated[str, "name of the data set in jobs"] = "images"
     classes: Annotated[tuple[str, ...], "vocabulary; by default the labels that occur"] = ()
@@ -179,6 +184,7 @@ class OwnImageOptions(MutualOptions):
     ] = ()
     distinct: Annotated[tuple[str, ...], "near names that are different: patient, or label:none for one name"] = ()
     splits: Annotated[Splits, "keep the images' own splits where there are some, or draw them"] = "keep"
+    skip_unusable: Annotated[bool, "leave out rows of a table whose image is missing or cannot be used"] = False
     windows: Annotated[Windows, "CT slices: CENTRE:WIDTH,... of the channels in Hounsfield units"] = ()
     preprocess: Annotated[Preprocess, "crop, turn and pad mammograms, or retake images with a synthetic device"] = (
         "none"
@@ -210,19 +216,15 @@ class OwnImageOptions(MutualOptions):
 class ManifestOptions(OwnImageOptions):
     """Options of images that a table lists."""
 
-    scheme: Annotated[str, f"{OWN_DIVISION}, or FedPerl's ten clients (fedperl)"] = "sites"
     manifest: Annotated[Path, "table that lists the images: CSV with any separator, .xlsx or Parquet"]
     columns: Annotated[tuple[str, ...], "headings of the table's columns, label=Diagnose,patient=Fall,..."] = ()
     sheet: Annotated[str, "sheet of an .xlsx file that has several"] = ""
-    splits: Annotated[Splits, "keep the splits of the column split where there are some, or draw them"] = "draw"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderOptions(OwnImageOptions):
     """Options of a folder whose sub-folders are classes, or sites with classes."""
 
-    defaults: ClassVar[Mapping[str, Any]] = MalignancyOptions.defaults
-    scheme: Annotated[str, OWN_DIVISION] = "auto"
     layout: Annotated[Layout, "what the sub-folders are; auto: class or site/class"] = "auto"
     patient_tag: Annotated[str, "DICOM keyword of the patient; PatientID where all images are DICOM"] = ""
 

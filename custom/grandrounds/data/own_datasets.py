@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-from grandrounds.data.families import DATASETS, OWN_DIVISION, FolderOptions, OwnImageOptions
+from grandrounds.data.families import DATASETS, OwnImageOptions
 from grandrounds.data.options import PartitionOptions
 from grandrounds.errors import ConfigurationError
 from grandrounds.plugins import Registry
@@ -19,9 +19,6 @@ Reader = Callable[[Path, Any], Iterable[Mapping[str, Any]]]
 @dataclass(frozen=True, kw_only=True)
 class ReaderOptions(OwnImageOptions):
     """Options of a plug-in's data set; a plug-in may derive its own from these."""
-
-    defaults: ClassVar[Mapping[str, Any]] = FolderOptions.defaults
-    scheme: Annotated[str, OWN_DIVISION] = "auto"
 
 
 class OwnDataset(NamedTuple):

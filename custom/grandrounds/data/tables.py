@@ -28,6 +28,8 @@ Row = tuple[int, dict[str, str]]
 """The line of a row in its file, and its values by column."""
 
 SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".xlsx", ".xlsm", ".xls", ".ods", ".parquet", ".pq")
+"""How files that are taken for tables are called; what they are is seen from their bytes."""
 MAX_EXPANDED = 2**30
 """Bytes of the parts of an .xlsx file, which is an archive."""
 
@@ -128,17 +130,11 @@ def open_table(path: Path, columns: Columns) -> Table:
     return _table(str(path), raw, columns)
 
 
-def table_of_frame(frame: pd.DataFrame, columns: Columns) -> Table:
-    """A pandas DataFrame as rows of text; an index with a name is a column, and missing values are empty.
-
-    Raises:
-        DataError: as :func:`open_table`.
-    """
+def frame_cells(frame: pd.DataFrame) -> list[list[str]]:
+    """Heading and rows of a pandas DataFrame as text; an index with a name is a column, and missing values are empty."""
     whole = frame.reset_index() if any(frame.index.names) else frame
     lines = [[_cell(value) for value in row] for row in whole.itertuples(index=False, name=None)]
-    return _table(
-        "the DataFrame", _Raw(_numbered([[str(name) for name in whole.columns], *lines], 0), (), False), columns
-    )
+    return [[str(name) for name in whole.columns], *lines]
 
 
 def _numbered(lines: Iterable[list[str]], first: int) -> list[tuple[int, list[str]]]:

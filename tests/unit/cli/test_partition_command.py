@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from grandrounds.commands.partition import what_next
+from grandrounds.commands.data.partition import what_next
 from grandrounds.console.steps import reading_on
 from grandrounds.data.families import DATASETS
 from grandrounds.data.options import MutualOptions
@@ -21,14 +21,25 @@ def pictures(tmp_path, images):
     rows = [f"{name},{('nevus', 'melanoma')[i % 2]},train,p{i},clinic-{i % 2}" for i, name in enumerate(names)]
     table = tmp_path / "all.csv"
     table.write_text(HEADER + "\n".join(rows) + "\n")
-    return ["manifest", "--root", tmp_path / "images", "--manifest", table, "--dataset-name", "skin"]
+    return [
+        "manifest",
+        "--root",
+        tmp_path / "images",
+        "--manifest",
+        table,
+        "--dataset-name",
+        "skin",
+        "--splits",
+        "draw",
+    ]
 
 
 def test_partition_shows_every_site_and_where_it_is(run, pictures, tmp_path):
-    result = run("partition", *pictures, "--sites", 2, "--out", tmp_path / "sites")
+    shares = ("--labelled", 0.25, "--validation", 0.125, "--test", 0.375)
+    result = run("partition", *pictures, "--scheme", "sites", "--sites", 2, *shares, "--out", tmp_path / "sites")
     assert result.exit_code == 0, result.output
     digest = json.loads((tmp_path / "sites" / "partition.json").read_text())["sites"]["site-2"]["sha256"]
-    row = next(line for line in result.stdout.splitlines() if "site-2" in line)
+    row = next(line for line in result.stdout.splitlines() if "│ site-2" in line)
     # 32 images of clinic-1: a half for training, a quarter of that labelled, an eighth for validation, the rest for tests.
     cells = [cell.strip() for cell in row.strip("│").split("│")]
     assert cells[:6] == ["site-2", "clinic-1", "16", "4", "4", "12"]
@@ -94,7 +105,8 @@ def test_the_command_line_and_make_partition_draw_the_same_random_numbers(run, p
 
     drawn = run("partition", *pictures, "--scheme", "iid", "--sites", 2, "--out", tmp_path / "a", "--json")
     root, table = pictures[2], pictures[4]
-    same = make_partition("manifest", root, tmp_path / "b", scheme="iid", sites=2, manifest=table, dataset_name="skin")
+    options = {"scheme": "iid", "sites": 2, "manifest": table, "dataset_name": "skin", "splits": "draw"}
+    same = make_partition("manifest", root, tmp_path / "b", **options)
     assert json.loads(drawn.stdout)["sites"] == same["sites"]
 
 
@@ -167,7 +179,7 @@ def test_values_that_do_not_fit_and_options_of_other_data_sets_are_wrong_use(run
 
 
 def test_a_data_set_without_a_name_is_refused_in_a_line(run, pictures, tmp_path):
-    result = run("partition", *pictures[:-1], "", "--out", tmp_path / "sites")
+    result = run("partition", *pictures, "--dataset-name", "", "--out", tmp_path / "sites")
     assert result.exit_code == 1
     assert "dataset_name must not be empty" in result.stderr
 

@@ -10,6 +10,7 @@ from grandrounds.data.population import describe_population
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.tasks import FINDINGS
+from tests.federations import write_pictures
 
 CHEST = ("effusion", "mass", "nodule")
 
@@ -47,6 +48,7 @@ def test_an_image_is_labelled_where_a_finding_is_known_and_counts_are_of_positiv
 def test_a_table_of_findings_becomes_a_partition_that_states_its_task(tmp_path):
     labels = ["none", "mass", "mass|effusion", "effusion", ""] * 12
     lines = [f"{number}.png,{label}" for number, label in enumerate(labels)]
+    write_pictures(tmp_path, [f"{number}.png" for number in range(len(labels))])
     (tmp_path / "table.csv").write_text("\n".join(["image,label", *lines]) + "\n")
     options = {"manifest": tmp_path / "table.csv", "scheme": "iid", "sites": 2, "task": "multi"}
     content = make_partition("manifest", tmp_path, tmp_path / "sites", **options)

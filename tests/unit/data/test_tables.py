@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from grandrounds.data.tables import Columns, open_table, table_of_frame
+from grandrounds.data.tables import Columns, frame_cells, open_table
 from grandrounds.errors import ConfigurationError, DataError
 
 OWN = Columns(("image", "label"), ("patient", "site"))
@@ -127,7 +127,8 @@ def test_frames_and_parquet_have_no_value_where_it_is_missing(tmp_path):
     ]
     frame.to_parquet(tmp_path / "t.parquet")
     assert [row for _, row in open_table(tmp_path / "t.parquet", OWN).rows] == wanted
-    assert [row for _, row in table_of_frame(frame.set_index("image"), OWN).rows] == wanted
+    heading, *rows = frame_cells(frame.set_index("image"))
+    assert [dict(zip(heading, row, strict=True)) for row in rows] == wanted
 
 
 def test_headings_are_mapped_and_the_refusal_says_what_to_type(tmp_path):

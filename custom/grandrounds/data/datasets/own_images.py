@@ -1,21 +1,21 @@
 """Images of one's own: a folder whose sub-folders are classes (and sites, patients or splits), or a table of images.
 
-A table is a CSV or Parquet file with the columns ``image`` and ``label`` and, optionally, ``split``, ``patient``, ``site``,
-``lesion``, ``source``, ``labelled`` and any further ones. The images stay where they are.
+A table has the columns ``image`` and ``label`` and, optionally, ``split``, ``patient``, ``site``, ``lesion``, ``source``,
+``labelled`` and any further ones. The images stay where they are.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from grandrounds.data.families import FolderOptions, Layout, ManifestOptions, OwnImageOptions
-from grandrounds.data.images.dicom import DICOM_SUFFIXES, read_header
-from grandrounds.data.images.readers import open_images
+from grandrounds.data.found import ImageFiles, Seen, look_at, place_at
+from grandrounds.data.importing import UNWANTED, Import, look_up, shared_root
 from grandrounds.data.manifest import (
     LABELLED_FLAGS,
     MANIFEST_COLUMNS,
@@ -24,7 +24,7 @@ from grandrounds.data.manifest import (
     further_columns,
     require_grouped,
 )
-from grandrounds.data.tables import Columns, open_table
+from grandrounds.data.tables import Columns, Table, open_table
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.task import Task
@@ -35,7 +35,6 @@ SPLIT_FOLDERS: Mapping[str, str] = MappingProxyType(
 )
 UNLABELLED = frozenset({"unlabelled", "unlabeled"})
 """Folders of images whose class is not known."""
-TIFF_SUFFIXES = (".tif", ".tiff")
 UNKNOWN_PATIENTS = (
     "the patients are unknown, so each image counts as a patient of its own: images of one patient may be in training and "
     "test, and scores would be too high; find the patient in an image's name by --patient-pattern (patient_pattern), or "
@@ -51,11 +50,15 @@ class OwnImages:
         records: of all images; ``split`` is ``train`` where none is given.
         sites: the site of each image; empty where there are none.
         splits: whether the images have splits.
+        root: folder or archive of the images.
+        account: of the files or rows that were found.
     """
 
     records: tuple[Record, ...]
     sites: tuple[str, ...]
     splits: bool
+    root: Path
+    account: Import
 
 
 def read_folder(root: Path, options: FolderOptions) -> OwnImages:
@@ -69,65 +72,86 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
         DataError: if an image is in another place or its patient is not found; it is named.
         ConfigurationError: if the layout cannot be told from the folders.
     """
-    with open_images(root) as reader:
-        names = reader.names()
-    if not names:
-        raise DataError(f"{root} has no image; expected {root.name}/CLASS/image or {root.name}/SITE/CLASS/image")
+    place = place_at(root)
+    if place is None:
+        raise DataError(f"{root} is neither a folder nor a .zip of images; for pixels in arrays write a table")
+    found, left_out = look_at(place)
+    account = Import("files", found, left_out)
+    if not found:
+        raise DataError(
+            f"{root} has no image that can be used ({len(left_out)} files of other kinds); expected {root.name}/CLASS/image "
+            f"or {root.name}/SITE/CLASS/image"
+        )
+    names = list(found)
     places = [_without_split(PurePosixPath(name).parts[:-1]) for name in names]
     layout = _layout(root, names, [folders for folders, _ in places], options.layout)
-    patients = _patients(root, names, options)
+    patients = _patients(place, found, options)
     labels = _label_map(options.label_map)
     records, sites = [], []
-    for name, (folders, split), found in zip(names, places, patients, strict=True):
+    for name, (folders, split), patient in zip(names, places, patients, strict=True):
         own = dict(zip(layout.split("/"), folders, strict=True))
         label = "" if own["class"].casefold() in UNLABELLED else own["class"]
         if label in labels and not labels[label]:
             continue
-        site, patient = own.get("site", ""), found or own.get("patient", "")
-        local = f"{site}/{patient}" if site and patient else patient
+        site, known = own.get("site", ""), patient or own.get("patient", "")
+        local = f"{site}/{known}" if site and known else known
         records.append(Record(name, labels.get(label, label), split or "train", local))
         sites.append(site)
-    return OwnImages(tuple(records), tuple(sites) if any(sites) else (), any(split for _, split in places))
+    account = account.without(set(names) - {record.image for record in records}, UNWANTED)
+    splits = any(split for _, split in places)
+    return OwnImages(tuple(records), tuple(sites) if any(sites) else (), splits, root, account)
 
 
-def read_image_table(options: ManifestOptions) -> OwnImages:
-    """Read a table of images.
+def read_image_table(root: Path, options: ManifestOptions) -> OwnImages:
+    """Read a table of images, which are below ``root``.
 
     Raises:
-        DataError: if it is no table, has no column ``image`` or ``label``, or a row is damaged; file, line and column are
-            named.
+        DataError: if it is no table, has no column ``image`` or ``label``, or a row or an image is damaged; file, line and
+            column are named.
     """
     columns = Columns(("image", "label"), ("site", *MANIFEST_COLUMNS[2:]), options.columns, options.sheet)
     table = open_table(options.manifest, columns)
-    return images_of_rows(table.source, table.rows, options)
+    if root == options.manifest.parent:
+        root = shared_root([row["image"] for _, row in table.rows], root)
+    return images_of_rows(table, root, options)
 
 
-def images_of_rows(source: str, rows: Iterable[tuple[int, Mapping[str, str]]], options: OwnImageOptions) -> OwnImages:
+def images_of_rows(table: Table, root: Path, options: OwnImageOptions) -> OwnImages:
     """Images from the rows of a table.
 
     Args:
-        source: the table's file or reader, for errors.
-        rows: line and values by column; ``image`` and ``label`` are there.
+        table: with the columns ``image`` and ``label``.
+        root: folder or archive of the images.
         options: of the data set.
 
     Raises:
-        DataError: if a row is damaged; source, line and column are named.
+        DataError: if a row is damaged or its image cannot be used; source, line and column are named.
     """
     labels, pattern = _label_map(options.label_map), _pattern(options.patient_pattern)
-    kept = [(line, row) for line, row in rows if labels.get(row["label"], "kept")]
-    records = [_record(row, f"{source} line {line}", labels, pattern, options) for line, row in kept]
+    wanted = [(line, row) for line, row in table.rows if labels.get(row["label"], "kept")]
+    for line, row in wanted:
+        if not row["image"]:
+            raise DataError(f"{table.source} line {line}, column image: the image's name is missing")
+    listed = look_up(
+        table.source, root, [(line, row["image"]) for line, row in wanted], options.skip_unusable, table.taken
+    )
+    kept = [(line, {**row, "image": listed.files[line]}) for line, row in wanted if line in listed.files]
+    records = [_record(row, f"{table.source} line {line}", labels, pattern, options) for line, row in kept]
     seen: dict[str, int] = {}
     for line, row in kept:
         if seen.setdefault(row["image"], line) != line:
             raise DataError(
-                f"{source} line {line}, column image: {row['image']!r} is already on line {seen[row['image']]}"
+                f"{table.source} line {line}, column image: {row['image']!r} is already on line {seen[row['image']]}"
             )
     sites, splits = (
-        _all_or_none(source, column, [row.get(column, "") for _, row in kept]) for column in ("site", "split")
+        _all_or_none(table.source, column, [row.get(column, "") for _, row in kept]) for column in ("site", "split")
     )
     if splits and options.splits == "keep":
-        require_grouped(records, source, [line for line, _ in kept])
-    return OwnImages(tuple(records), sites, bool(splits))
+        require_grouped(records, table.source, [line for line, _ in kept])
+    used = {line for line, _ in wanted}
+    unwanted = {f"line {line}": UNWANTED for line, _ in table.rows if line not in used}
+    account = replace(listed.account, left_out={**listed.account.left_out, **unwanted})
+    return OwnImages(tuple(records), sites, bool(splits), root, account)
 
 
 def _record(
@@ -137,8 +161,6 @@ def _record(
     pattern: re.Pattern[str] | None,
     options: OwnImageOptions,
 ) -> Record:
-    if not row["image"]:
-        raise DataError(f"{where}, column image: the image's name is missing")
     split = SPLIT_FOLDERS.get(row.get("split", "").casefold(), "")
     if row.get("split") and not split:
         raise DataError(f"{where}, column split: expected one of {', '.join(SPLITS)} or nothing, got {row['split']!r}")
@@ -194,33 +216,37 @@ def _layout(root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], 
         above[second].add(first)
     if len({first for first, _ in folders}) > 1 and all(len(sites) == 1 for sites in above.values()):
         raise ConfigurationError(
-            f"{root}: no folder of the second level occurs twice, so it is not clear what the levels are; set layout to "
-            "site/class or class/patient"
+            f"{root}: no folder of the second level occurs twice, so it is not clear what the levels are; add "
+            "--layout site/class or --layout class/patient"
         )
     return "site/class"
 
 
-def _patients(root: Path, names: Sequence[str], options: FolderOptions) -> list[str]:
+def _patients(place: ImageFiles, found: Mapping[str, Seen], options: FolderOptions) -> list[str]:
     pattern = _pattern(options.patient_pattern)
     if pattern is not None:
-        return [_match(pattern, name) for name in names]
-    dicom = {name for name in names if name.lower().endswith(DICOM_SUFFIXES)} if root.is_dir() else set()
+        return [_match(pattern, name) for name in found]
     if not options.patient_tag:
-        return [_header_patient(root / name, "PatientID") if name in dicom else "" for name in names]
-    if not root.is_dir():
-        raise ConfigurationError(
-            f"{root}: patient_tag reads the headers of DICOM files in a folder; unpack the archive"
-        )
-    keyword = options.patient_tag
-    found = [_header_patient(root / name, keyword) for name in names]
-    missing = next((name for name, patient in zip(names, found, strict=True) if not patient), None)
+        return [_header(place, name, "PatientID") if one.format == "DICOM" else "" for name, one in found.items()]
+    patients = {name: _header(place, name, options.patient_tag) for name in found}
+    missing = next((name for name, patient in patients.items() if not patient), None)
     if missing:
-        raise DataError(f"{root / missing}: its DICOM header has no {keyword}; give another tag or a patient_pattern")
-    return found
+        raise DataError(
+            f"{place.root / missing}: its DICOM header has no {options.patient_tag}; give another --patient-tag, or "
+            "--patient-pattern"
+        )
+    return list(patients.values())
 
 
-def _header_patient(path: Path, keyword: str) -> str:
-    return read_header(path, (keyword,))[keyword]
+def _header(place: ImageFiles, name: str, keyword: str) -> str:
+    from pydicom import dcmread
+
+    try:
+        with place.open(name) as stream:
+            header = dcmread(stream, stop_before_pixels=True, specific_tags=[keyword], force=True)
+        return str(header.get(keyword) or "").strip()
+    except Exception as error:  # a damaged header fails in many ways
+        raise DataError(f"{place.root / name}: its DICOM header cannot be read ({error})") from error
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:

@@ -52,10 +52,10 @@ from grandrounds.data.families import (
     SkinOptions,
 )
 from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, Window, windows_from
-from grandrounds.data.images.frames import require_single_frames
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import PartitionOptions
 from grandrounds.data.own_datasets import own_datasets
+from grandrounds.data.tables import Table
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import FINDINGS, SINGLE
@@ -184,21 +184,20 @@ def _mammograms(dataset: str, root: Path, options: MammographyOptions, progress:
 
 def _own_images(dataset: str, root: Path, options: OwnImageOptions) -> ReadDataset:
     if isinstance(options, ManifestOptions):
-        found = read_image_table(options)
+        found = read_image_table(root, options)
     elif isinstance(options, FolderOptions):
         found = read_folder(root, options)
     else:
         found = _of_plugin(dataset, root, options)
-    require_single_frames(root, [record.image for record in found.records])
     if options.splits == "draw":
         found = with_drawn_splits(found)
     found, facts = settled_images(found, options, str(getattr(options, "manifest", root)))
     windows = windows_from(options.windows, "windows") if options.windows else ()
     return ReadDataset(
         found.records,
-        root,
+        found.root,
         vocabulary_of(found.records, options.classes, options.kind),
-        facts,
+        {**facts, **found.account.facts()},
         windows,
         options.preprocess,
         options.dataset_name,
@@ -220,4 +219,4 @@ def _of_plugin(dataset: str, root: Path, options: OwnImageOptions) -> OwnImages:
     for column in ("image", "label"):
         if not rows or any(column not in row for row in rows):
             raise DataError(f"the reader of data set {dataset} gives no row, or one without {column!r}")
-    return images_of_rows(f"data set {dataset}", enumerate(rows, start=1), options)
+    return images_of_rows(Table(f"data set {dataset}", tuple(enumerate(rows, start=1))), root, options)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from grandrounds.checks import require_at_least
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.groups import (
+    TooFewImages,
     divide_groups,
     divide_into_counts,
     majority,
@@ -208,7 +209,7 @@ def _by_majority(records: Sequence[Record], values: Sequence[str]) -> Sites:
 def _require_no_empty_site(sites: Mapping[str, tuple[Record, ...]]) -> Sites:
     for name, records in sites.items():
         if not records:
-            raise DataError(f"{name} would get no image: there are fewer groups than sites; ask for fewer sites")
+            raise TooFewImages(f"{name} would get no image: there are fewer groups than sites; ask for fewer sites")
     return dict(sites)
 
 

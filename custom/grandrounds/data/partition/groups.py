@@ -17,8 +17,13 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
 from grandrounds.data.manifest import Record
+from grandrounds.errors import DataError
 
 Counts = NDArray[np.int64]
+
+
+class TooFewImages(DataError):
+    """A site, or a part of one, would be empty."""
 
 
 def whole_groups(records: Sequence[Record]) -> list[tuple[int, ...]]:

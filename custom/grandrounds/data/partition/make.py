@@ -6,23 +6,25 @@ The command line and the benchmarks make their partitions here, so that the same
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any, get_args
 
-from grandrounds.data.datasets.registry import read_dataset
+from grandrounds.data.datasets.registry import ReadDataset, read_dataset
 from grandrounds.data.datasets.rsna_ich import Progress
-from grandrounds.data.families import Preprocess, partition_options
+from grandrounds.data.families import OwnImageOptions, Preprocess, partition_options
 from grandrounds.data.options import PartitionOptions, SyntheticDevice
 from grandrounds.data.own_datasets import dataset_options
 from grandrounds.data.partition.divide import site_names
 from grandrounds.data.partition.fedperl import relabel
 from grandrounds.data.partition.files import write_partition
-from grandrounds.data.partition.scheme import Scheme
+from grandrounds.data.partition.groups import TooFewImages
+from grandrounds.data.partition.scheme import Division, Scheme
 from grandrounds.data.partition.schemes import scheme_of
 from grandrounds.data.partition.splits import stratified_train_val
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.names import SERVER
 from grandrounds.seeding import numpy_generator
 
@@ -68,13 +70,14 @@ def make_partition(
     if chosen.scheme == "auto":
         chosen = replace(chosen, scheme="given" if read.sites else "iid")
     scheme = scheme_of(chosen)
-    division = scheme.divide(read, chosen)
+    division, fewer = _filled(scheme, read, chosen)
     divided = division.sites
     if chosen.server_share:
         own = numpy_generator(chosen.seed, "partition", "splits", SERVER)
         divided = {**divided, SERVER: stratified_train_val(divided[SERVER], chosen.server_share, own)}
     labelled = chosen.labelled_sites or (scheme.labelled_sites if chosen.scenario == "few_labels" else ())
     description = {"dataset": dataset, **_description(chosen, scheme, labelled), **read.facts, **division.description}
+    description |= fewer
     return write_partition(
         relabel(divided, chosen.scenario, labelled, chosen.few_labels_use),
         out,
@@ -91,6 +94,30 @@ def make_partition(
         drawn=division.drawn,
         task=read.task,
     )
+
+
+def _filled(scheme: Scheme, read: ReadDataset, options: PartitionOptions) -> tuple[Division, dict[str, int]]:
+    """Divide a data set; images of one's own between as many sites as they fill, where no number is asked for.
+
+    Returns:
+        The division, and ``fewer_sites``, the usual number, if there are fewer.
+    """
+    try:
+        return scheme.divide(read, options), {}
+    except TooFewImages as error:
+        if not isinstance(options, OwnImageOptions) or not options.has_shares:
+            raise
+        reason = error
+    if options.scheme == "given":
+        first, second, *_ = (*sorted(set(read.facts.get("site_names", {}).values()) or set(read.sites)), "OTHER")
+        raise TooFewImages(f"{reason}, or join it with another site: --merge 'site:{first}={second}'") from None
+    for sites in range(options.site_count - 1, 0, -1):
+        with suppress(TooFewImages):
+            division = scheme.divide(read, replace(options, sites=sites))
+            if options.sites is None:
+                return division, {"fewer_sites": options.site_count}
+            raise DataError(f"{reason}, or ask for fewer sites: --sites {sites}")
+    raise reason
 
 
 def _description(options: PartitionOptions, scheme: Scheme, labelled_sites: Sequence[str]) -> dict[str, Any]:

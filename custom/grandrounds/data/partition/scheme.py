@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grandrounds.data.datasets.registry import ReadDataset
-from grandrounds.data.families import FolderOptions, MalignancyOptions
+from grandrounds.data.families import MalignancyOptions, OwnImageOptions
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import PartitionOptions
-from grandrounds.data.own_datasets import ReaderOptions
 from grandrounds.data.own_schemes import SiteRule
 from grandrounds.data.partition.divide import Sites, draw_server
 from grandrounds.data.partition.files import Replicated
@@ -133,6 +132,6 @@ def _assignment(read: ReadDataset, options: PartitionOptions) -> Callable[..., t
     """How a site's images get their splits."""
     if read.splits:
         return keep_splits
-    if isinstance(options, FolderOptions | ReaderOptions):
+    if isinstance(options, OwnImageOptions):
         return assign_own
     return assign_stratified if isinstance(options, MalignancyOptions) else assign_splits

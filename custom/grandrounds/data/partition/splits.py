@@ -10,7 +10,7 @@ import numpy as np
 
 from grandrounds.checks import require_fraction
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition.groups import divide_into_counts, majority, shares_to_counts, whole_groups
+from grandrounds.data.partition.groups import TooFewImages, divide_into_counts, majority, shares_to_counts, whole_groups
 from grandrounds.errors import DataError
 from grandrounds.protocol.tasks import FINDINGS
 
@@ -167,20 +167,30 @@ def assign_stratified(
     """
     shares = part_shares(validation, test, labelled)
     part_of: dict[int, str] = {}
-    for members in _strata(records).values():
+    strata = _strata(records)
+    counts = _counts({label: len(members) for label, members in strata.items()}, list(shares.values()))
+    for label, members in strata.items():
         own = [records[index] for index in members]
-        counts = shares_to_counts(list(shares.values()), len(own))
-        parts = divide_into_counts(own, dict(zip(shares, counts, strict=True)), generator)
+        parts = divide_into_counts(own, dict(zip(shares, counts[label], strict=True)), generator)
         place = {record: index for record, index in zip(own, members, strict=True)}
         part_of |= {place[record]: part for part, taken in parts.items() for record in taken}
     found = set(part_of.values())
     for part, share in shares.items():
         if share > 0 and part not in found:
-            raise DataError(
-                f"{site} has too few patients or lesions for a part {part} of {share:.0%}; give it more images or set the "
-                "share to 0"
+            raise TooFewImages(
+                f"{site} has too few patients or lesions for a part {part} of {share:.0%}; give it more images"
             )
     return tuple(with_part(record, part_of.get(index, "test")) for index, record in enumerate(records))
+
+
+def _counts(sizes: Mapping[str, int], shares: Sequence[float]) -> dict[str, list[int]]:
+    """The number of images of each part by class; a part without any gets one of the largest class, if that has enough."""
+    counts = {label: shares_to_counts(shares, size) for label, size in sizes.items()}
+    empty = any(share > 0 and not sum(own[part] for own in counts.values()) for part, share in enumerate(shares))
+    largest = max(sizes, key=lambda label: sizes[label], default="")
+    if empty and sizes.get(largest, 0) >= sum(share > 0 for share in shares):
+        counts[largest] = shares_to_counts(shares, sizes[largest], minimum=1)
+    return counts
 
 
 def keep_labels(

@@ -16,6 +16,7 @@ from grandrounds.data.families import FolderOptions, ManifestOptions
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.make import make_partition
 from grandrounds.errors import ConfigurationError, DataError
+from tests.federations import write_pictures
 
 PIXELS = io.BytesIO()
 Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(PIXELS, "png")
@@ -68,7 +69,7 @@ def test_folders_of_splits_are_kept_wherever_they_are(folder):
 
 def test_folders_of_patients_need_their_layout(folder):
     root = folder("nevus/p1/a.png", "nevus/p1/b.png", "melanoma/p2/a.png")
-    with pytest.raises(ConfigurationError, match="set layout to site/class or class/patient"):
+    with pytest.raises(ConfigurationError, match="--layout site/class or --layout class/patient"):
         read(root)
     rows, found = read(root, layout="class/patient")
     assert [(label, patient) for _, label, _, patient in rows] == [("melanoma", "p2"), ("nevus", "p1"), ("nevus", "p1")]
@@ -96,32 +97,48 @@ def test_what_is_in_the_wrong_place_is_named(folder, names, options, message):
         read(folder(*names), **options)
 
 
-def write_dicom(path, patient):
+def write_dicom(path, patient, frames=1):
     meta = FileMetaDataset()
     meta.TransferSyntaxUID = ExplicitVRLittleEndian
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = CTImageStorage, generate_uid()
     dataset = FileDataset(path, {}, file_meta=meta, preamble=b"\0" * 128)
-    dataset.PatientID, dataset.Rows, dataset.Columns = patient, 4, 4
+    dataset.PatientID, dataset.NumberOfFrames, dataset.Rows, dataset.Columns = patient, frames, 4, 4
     path.parent.mkdir(parents=True, exist_ok=True)
     dataset.save_as(path, enforce_file_format=True)
 
 
-def test_patients_of_dicom_files_are_in_their_headers(tmp_path):
+def test_patients_of_dicom_files_are_in_their_headers_and_several_frames_are_left_out(tmp_path):
     root = tmp_path / "ct"
     write_dicom(root / "bleeding" / "1.dcm", "A")
     write_dicom(root / "normal" / "2.dcm", "B")
     assert [patient for *_, patient in read(root)[0]] == ["A", "B"]
+    write_dicom(root / "normal" / "3.dcm", "C", 7)
+    assert read(root)[1].account.left_out == {"normal/3.dcm": "of several frames"}
     with pytest.raises(DataError, match="has no StudyID"):
         read(root, patient_tag="StudyID")
 
 
+def test_a_tiff_of_several_pages_is_named(folder):
+    root = folder("nevus/a.png")
+    pages = [Image.new("L", (4, 4), level) for level in (1, 2, 3)]
+    pages[0].save(root / "nevus" / "stack.tif", save_all=True, append_images=pages[1:])
+    assert read(root)[1].account.left_out == {"nevus/stack.tif": "of several frames"}
+    (root.parent / "t.csv").write_text("image,label\nnevus/a.png,x\nnevus/stack.tif,y\n")
+    with pytest.raises(DataError, match=r"stack\.tif.*3 frames"):
+        read_image_table(root, ManifestOptions(manifest=root.parent / "t.csv"))
+
+
 def test_a_table_needs_image_and_label_only_as_csv_and_as_parquet(tmp_path):
     rows = {"image": ["a_1.png", "a_2.png", "b_1.png"], "label": ["x", "y", None], "age": [40, 50, 60]}
+    write_pictures(tmp_path, rows["image"])
     pd.DataFrame(rows).to_csv(tmp_path / "all.csv", index=False)
     pd.DataFrame(rows).to_parquet(tmp_path / "all.parquet")
     options = ManifestOptions(manifest=tmp_path / "all.csv", patient_pattern="^([a-z]+)_")
-    found = [read_image_table(replace(options, manifest=tmp_path / f"all.{suffix}")) for suffix in ("csv", "parquet")]
-    assert found[0] == found[1]
+    found = [
+        read_image_table(tmp_path, replace(options, manifest=tmp_path / f"all.{suffix}"))
+        for suffix in ("csv", "parquet")
+    ]
+    assert found[0].records == found[1].records
     assert [(one.label, one.patient, one.more) for one in found[0].records] == [
         ("x", "a", (("age", "40"),)), ("y", "a", (("age", "50"),)), ("", "b", (("age", "60"),)),
     ]  # fmt: skip
@@ -140,8 +157,9 @@ def test_a_table_needs_image_and_label_only_as_csv_and_as_parquet(tmp_path):
 def test_a_damaged_table_is_named_by_line_and_column(tmp_path, text, message):
     path = tmp_path / "all.csv"
     path.write_text(text)
+    write_pictures(tmp_path, "ab")
     with pytest.raises(DataError, match=message):
-        read_image_table(ManifestOptions(manifest=path))
+        read_image_table(tmp_path, ManifestOptions(manifest=path))
 
 
 def test_a_partition_of_folders_keeps_sites_splits_and_patients(folder, tmp_path):

@@ -8,13 +8,14 @@ import pytest
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import read_site_config
 from grandrounds.errors import ConfigurationError, DataError
+from tests.federations import write_pictures
 
 DATA = Path(os.environ.get("GRANDROUNDS_DATA", Path(__file__).parents[5] / "shared" / "data"))
 
 
 @pytest.fixture
 def table(tmp_path):
-    (tmp_path / "images").mkdir()
+    write_pictures(tmp_path / "images", [f"{i}.png" for i in range(120)])
     path = tmp_path / "all.csv"
     rows = [f"{i}.png,{'ab'[i % 2]},train,p{i // 2},clinic-{i % 3 // 2}" for i in range(120)]
     path.write_text("image,label,split,patient,source\n" + "\n".join(rows) + "\n")
@@ -22,7 +23,7 @@ def table(tmp_path):
 
 
 def partition(table, out, scheme="iid", sites=3, **options):
-    options = {"manifest": table, "dataset_name": "skin", **options}
+    options = {"manifest": table, "dataset_name": "skin", "splits": "draw", **options}
     return make_partition("manifest", table.parent / "images", out, scheme=scheme, sites=sites, **options)
 
 
@@ -50,7 +51,7 @@ def test_the_description_records_the_options_of_the_partition(table, tmp_path):
         "scheme": "dirichlet",
         "seed": 7,
         "alpha": 5.0,
-        "labelled": 0.25,
+        "labelled": 1.0,
         "classes": ["a", "b"],
     }
 
@@ -167,6 +168,7 @@ def test_choices_without_effect_are_not_in_the_description(table, tmp_path):
         "classes",
         "sites",
         "key_rule",
+        "import",
     }
     assert set(partition(table, tmp_path / "out")) == keys
 
@@ -176,11 +178,12 @@ def test_an_external_site_can_be_made_of_any_data(table, tmp_path):
     assert description["sites"]["external"]["images"] == {"train": 0, "val": 0, "test": 120}
 
 
-def test_ten_sites_by_source_are_the_default(table, tmp_path):
-    options = {"manifest": table, "dataset_name": "skin", "labelled": 1.0}
-    description = make_partition("manifest", table.parent / "images", tmp_path / "out", **options)
-    assert description["scheme"] == "sites"
-    assert len(description["sites"]) == 10
+def test_a_table_has_the_defaults_of_a_folder_and_no_label_is_hidden(table, tmp_path):
+    description = make_partition("manifest", table.parent / "images", tmp_path / "out", manifest=table, splits="draw")
+    assert (description["scheme"], len(description["sites"])) == ("iid", 4)
+    shares = {name: description[name] for name in ("labelled", "validation", "test")}
+    assert shares == {"labelled": 1.0, "validation": 0.1, "test": 0.2}
+    assert all(one["labelled"] == one["images"]["train"] for one in description["sites"].values())
 
 
 def test_an_unknown_data_set_and_a_missing_root_are_refused(tmp_path):

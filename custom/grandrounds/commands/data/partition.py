@@ -11,17 +11,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
 from grandrounds.commands.options import Json, comma_separated
+from grandrounds.console.account import account_lines
 from grandrounds.console.output import notes, results, say, say_json
-from grandrounds.data.families import DATASETS, MalignancyOptions
+from grandrounds.data.families import DATASETS, MalignancyOptions, ManifestOptions
 from grandrounds.data.options import SCHEME_DEFAULTS, MutualOptions, PartitionOptions
 from grandrounds.option_annotations import Annotation, annotations_of
+
+if TYPE_CHECKING:
+    from grandrounds.api.sites import Sites
 
 SHOWN_DIGITS = 12
 READING = "Reading the images"
@@ -65,7 +69,7 @@ LAYOUTS: Mapping[str, str] = MappingProxyType(
         "mini_mias": "mini-MIAS: Info.txt and the PGM files.",
         "mammograms": "Mammograms: some of the folders inbreast, cbis_ddsm, cmmd and mini_mias.",
         "folder": "Images of your own: ROOT/CLASS/*, ROOT/SITE/CLASS/* or ROOT/CLASS/PATIENT/*.",
-        "manifest": "Images of your own that a CSV or Parquet file lists.",
+        "manifest": "Images of your own that a table lists: CSV, .xlsx or Parquet.",
     }
 )
 """The published layout of each data set below ``--root``."""
@@ -178,25 +182,18 @@ def _plugin_commands() -> Mapping[str, Any]:
 def _command(dataset: str, group: type[PartitionOptions]) -> Callable[..., None]:
     """The function behind a sub-command, with the group's options as its parameters."""
 
-    def partition(root: Path, out: Path, overwrite: bool, json: bool, **options: Any) -> None:
+    def partition(root: Path | None, out: Path, overwrite: bool, json: bool, **options: Any) -> None:
         from grandrounds.api.sites import partition as divide
 
-        sites = divide(dataset, root, out, overwrite=overwrite, warn=False, **options)
-        description = sites.description
-        for remark in sites.remarks:
-            say(notes(), f"warning: {remark}")
-        if json:
-            say_json(description)
-            return
-        console = results()
-        console.print(partition_table(description))
-        for line in what_next(description, out):
-            say(console, line)
+        show_partition(divide(dataset, root, out, overwrite=overwrite, warn=False, **options), out, json)
 
     folder, images = "Folder of the partition; it must contain nothing else.", "Folder (or archive) of the images."
+    root: tuple[Any, ...] = (Annotated[Path, typer.Option(help=images)],)
+    if issubclass(group, ManifestOptions):
+        root = (Annotated[Path | None, typer.Option(help=f"{images[:-1]}; default: the table's folder.")], None)
     vars(partition)["__signature__"] = inspect.Signature(
         [
-            _parameter("root", Annotated[Path, typer.Option(help=images)]),
+            _parameter("root", *root),
             _parameter("out", Annotated[Path, typer.Option(help=folder)]),
             *option_parameters(group),
             _parameter(
@@ -206,6 +203,22 @@ def _command(dataset: str, group: type[PartitionOptions]) -> Callable[..., None]
         ]
     )
     return partition
+
+
+def show_partition(sites: Sites, out: Path, json: bool) -> None:
+    """Print a new partition: what became of the files, its sites, and what to do with it."""
+    description = sites.description
+    for remark in sites.remarks:
+        say(notes(), f"warning: {remark}")
+    if json:
+        say_json(description)
+        return
+    console = results()
+    for line in account_lines(description):
+        say(console, line)
+    console.print(partition_table(description))
+    for line in what_next(description, out):
+        say(console, line)
 
 
 def option_parameters(group: type[PartitionOptions]) -> list[inspect.Parameter]:

@@ -1,0 +1,35 @@
+"""What an import found, used and left out, in lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from grandrounds.data.importing import account
+
+
+def account_lines(description: Mapping[str, Any]) -> list[str]:
+    """The account of a partition of images of one's own; nothing for other partitions.
+
+    Example:
+        >>> imported = {"things": "files", "found": 9, "used": 9, "left_out": {}, "sizes": [[200, 150], [4000, 3000]]}
+        >>> sites = {"A": {"images": {"train": 9}}}
+        >>> for line in account_lines({"import": imported, "classes": ["x", "y"], "sites": sites}):
+        ...     print(line)
+        9 files found = 9 used + 0 left out
+        2 classes (x, y) at 1 site (A); images of 200 x 150 to 4000 x 3000 pixels
+    """
+    content = description.get("import")
+    if content is None:
+        return []
+    names = description.get("site_names", {})
+    sites = [names.get(site, site) for site in description["sites"]]
+    classes = description["classes"]
+    first, last = ("x".join(map(str, size)).replace("x", " x ") for size in content.get("sizes", [[], []]))
+    sizes = f"; images of {first} to {last} pixels" if first else ""
+    return [
+        account(content),
+        *(f"{note[0].upper()}{note[1:]}" for note in content.get("notes", ())),
+        f"{len(classes)} classes ({', '.join(classes)}) at {len(sites)} site{'s' * (len(sites) != 1)} "
+        f"({', '.join(sites)}){sizes}",
+    ]

@@ -1,0 +1,275 @@
+"""The import of images of one's own: every file or row is used, or left out for a reason, and the account adds up."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from grandrounds.data.found import DAMAGED, FRAMES, ImageFiles, Seen, place_at, printable, require_text_names
+from grandrounds.data.images.readers import open_images
+from grandrounds.errors import DataError
+
+NOT_THERE, UNWANTED = "missing", "left out by label_map"
+_DRIVE = re.compile(r"[A-Za-z]:|//[^/]+/[^/]+")
+_SEARCHED = 20_000
+"""Files that are looked at to propose a folder for the images of a table."""
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Import:
+    """What was found at a source of images, and what became of it.
+
+    Attributes:
+        things: what was counted: ``files`` of a folder, or ``rows`` of a table.
+        used: the images by name; what is known of arrays of pixels is their name alone.
+        left_out: other files or rows by name, with the reason.
+        notes: what was assumed in reading, one phrase each.
+    """
+
+    things: str
+    used: Mapping[str, Seen]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def found(self) -> int:
+        """The number of files or rows."""
+        return len(self.used) + len(self.left_out)
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """The number of files or rows left out, by reason, the commonest first."""
+        return dict(Counter(self.left_out.values()).most_common())
+
+    def without(self, names: Iterable[str], reason: str) -> Import:
+        """The same import with some of its images left out."""
+        out = dict.fromkeys(names, reason)
+        used = {name: picture for name, picture in self.used.items() if name not in out}
+        return replace(self, used=used, left_out={**self.left_out, **out})
+
+    def facts(self) -> dict[str, Any]:
+        """The account for ``partition.json``: numbers alone, because names of files may be those of patients."""
+        seen = [picture for picture in self.used.values() if picture.width]
+        formats = Counter(picture.format for picture in seen)
+        sizes = sorted(((picture.width, picture.height) for picture in seen), key=lambda size: size[0] * size[1])
+        content: dict[str, Any] = {"things": self.things, "found": self.found, "used": len(self.used)}
+        content["left_out"] = self.reasons
+        if sizes:
+            content |= {"formats": dict(formats.most_common()), "sizes": [list(sizes[0]), list(sizes[-1])]}
+        return {"import": content | ({"notes": list(self.notes)} if self.notes else {})}
+
+    def named(self) -> list[str]:
+        """The first names that were left out for each reason that a person should look at."""
+        lines = []
+        for reason in self.reasons:
+            if reason not in (NOT_THERE, DAMAGED, FRAMES) and not reason.startswith("over"):
+                continue
+            names = [printable(name) for name, own in self.left_out.items() if own == reason]
+            lines.append(f"{reason}: {', '.join(names[:_NAMED])}{' ...' * (len(names) > _NAMED)}")
+        return lines
+
+
+def account(content: Mapping[str, Any]) -> str:
+    """The account of ``partition.json`` as a sentence.
+
+    Example:
+        >>> account({"things": "files", "found": 12, "used": 9, "left_out": {"masks": 2, "unreadable": 1}})
+        '12 files found = 9 used + 3 left out (2 masks, 1 unreadable)'
+    """
+    reasons = ", ".join(f"{count} {reason}" for reason, count in content["left_out"].items())
+    left = content["found"] - content["used"]
+    return f"{content['found']} {content['things']} found = {content['used']} used + {left} left out" + (
+        f" ({reasons})" if reasons else ""
+    )
+
+
+def shared_root(names: Sequence[str], root: Path) -> Path:
+    """The folder above all images of a table if their names are absolute paths of this machine, else ``root``."""
+    if names and all(name.startswith("/") and os.path.isfile(name) for name in names):
+        return Path(os.path.commonpath([os.path.dirname(name) for name in names]))
+    return root
+
+
+class Names:
+    """Finds the images that a table names, as it may write them, below a folder or in an archive.
+
+    Backslashes, drives and absolute paths of another machine, letter case, composed and decomposed accents and a missing
+    suffix do not matter where one file alone fits.
+    """
+
+    def __init__(self, place: ImageFiles) -> None:
+        self._place = place
+        self._by_name: dict[str, list[str]] | None = None
+
+    def find(self, text: str) -> list[str]:
+        """The files that a name may mean; the first alone where it is written as the file is."""
+        plain = _DRIVE.sub("", text.replace("\\", "/"), count=1) if "\\" in text or _DRIVE.match(text) else text
+        parts = PurePosixPath(os.path.normpath(plain)).parts
+        if ".." in parts:
+            raise DataError(f"{printable(text)} leads out of {self._place.root}; names must be paths inside it")
+        inside = self._inside(plain, parts)
+        if inside and self._is_there(inside):
+            return [inside]
+        return self._similar(parts, absolute=plain != text or plain.startswith("/"))
+
+    def _inside(self, plain: str, parts: tuple[str, ...]) -> str:
+        if not plain.startswith("/"):
+            return "/".join(parts)
+        root = os.path.abspath(self._place.root)
+        return os.path.relpath(plain, root) if plain.startswith(f"{root}/") else ""
+
+    def _is_there(self, name: str) -> bool:
+        return (
+            name in self._whole()
+            if self._by_name is not None or not self._place.root.is_dir()
+            else os.path.lexists(self._place.root / name)
+        )
+
+    def _whole(self) -> set[str]:
+        return {name for names in self._index().values() for name in names}
+
+    def _index(self) -> dict[str, list[str]]:
+        """All files by their own name, and by it without suffix, folded."""
+        if self._by_name is None:
+            self._by_name = {}
+            for name, _ in sorted(self._place.entries()):
+                path = PurePosixPath(name)
+                for key in {_folded(path.name), _folded(path.stem)}:
+                    self._by_name.setdefault(key, []).append(name)
+        return self._by_name
+
+    def _similar(self, parts: tuple[str, ...], absolute: bool) -> list[str]:
+        """The files whose path ends like this one, of an absolute one with as few of its folders as need be."""
+        wanted = [_folded(part) for part in parts if part != "/"]
+        if not wanted:
+            return []
+        near = [
+            (name, [_folded(part) for part in PurePosixPath(name).parts]) for name in self._index().get(wanted[-1], ())
+        ]
+        for first in range(len(wanted) if absolute else 1):
+            fitting = [(name, own) for name, own in near if _ends(own, wanted[first:])]
+            whole = [name for name, own in fitting if len(own) == len(wanted[first:])]
+            if fitting:
+                return whole if len(whole) == 1 else [name for name, _ in fitting]
+        return []
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+def _ends(own: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether a path ends with these parts; the last may lack its suffix."""
+    if len(own) < len(wanted) or list(own[len(own) - len(wanted) : -1]) != list(wanted[:-1]):
+        return False
+    return own[-1] == wanted[-1] or PurePosixPath(own[-1]).stem == wanted[-1]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The images of a table, found and looked at.
+
+    Attributes:
+        files: the file of each usable row, by the row's line.
+        account: what became of the rows.
+    """
+
+    files: Mapping[int, str]
+    account: Import
+
+
+def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool, notes: Sequence[str] = ()) -> Listed:
+    """Find and look at every image that a table lists, before anything is written.
+
+    Args:
+        source: the table, for errors.
+        root: folder or archive of the images.
+        rows: line and name of each image.
+        skip: leave out rows whose image cannot be used, instead of refusing them.
+        notes: what was assumed in reading the table.
+
+    Raises:
+        DataError: if an image is missing, is several files, cannot be read or has several frames, without ``skip``; or if
+            none is left. Line, name and what to type are named.
+    """
+    place = place_at(root)
+    if place is None:
+        return _in_arrays(source, root, rows, notes)
+    names = Names(place)
+    files: dict[int, str] = {}
+    bad: list[tuple[int, str, str]] = []
+    used: dict[str, Seen] = {}
+    for line, text in rows:
+        found = names.find(text)
+        if len(found) > 1:
+            raise DataError(
+                f"{source} line {line}: {printable(text)} may be {printable(found[0])} or {printable(found[1])}; write one"
+            )
+        picture = place.look(found[0]) if found else Seen("", reason=NOT_THERE)
+        reason = picture.reason or (FRAMES if picture.frames > 1 else "")
+        if reason:
+            bad.append((line, text, f"{reason} ({picture.frames} frames)" if reason == FRAMES else reason))
+        else:
+            files[line] = found[0]
+            used[found[0]] = picture
+    if bad and (not skip or not files):
+        raise DataError(_refusal(source, root, bad, len(rows)))
+    require_text_names(root, files.values())
+    left = {f"line {line}: {text}": reason.partition(" (")[0] for line, text, reason in bad}
+    renamed = sum(files[line] != text for line, text in rows if line in files)
+    more = (*notes, *([f"{renamed} names are written otherwise than the files'"] if renamed else []))
+    return Listed(files, Import("rows", used, left, tuple(more)))
+
+
+def _in_arrays(source: str, root: Path, rows: Sequence[tuple[int, str]], notes: Sequence[str]) -> Listed:
+    """The images of a table that are pixels in a file of arrays."""
+    with open_images(root) as reader:
+        there = set(reader.names())
+    bad = [(line, text, NOT_THERE) for line, text in rows if text not in there]
+    if bad:
+        raise DataError(_refusal(source, root, bad, len(rows)))
+    return Listed(dict(rows), Import("rows", {name: Seen("array") for _, name in rows}, notes=tuple(notes)))
+
+
+def _refusal(source: str, root: Path, bad: Sequence[tuple[int, str, str]], count: int) -> str:
+    line, text, reason = bad[0]
+    reasons = Counter(reason.partition(" (")[0] for *_, reason in bad)
+    listed = ", ".join(f"{number} {word}" for word, number in reasons.most_common())
+    start = f"{source}: of {count} images {listed}; first line {line}: {printable(text)}, {reason}"
+    remedy = "add --skip-unusable to leave these rows out" if len(bad) < count else "correct the table"
+    if reason == NOT_THERE:
+        elsewhere = _proposed_root(root, text)
+        if elsewhere:
+            return f"{start}, not below {root}; add --root '{elsewhere}'"
+        return f"{start}, not below {root}; name the folder of the images by --root, or {remedy}"
+    if reason.startswith(FRAMES):
+        return f"{start}; export each frame as a file of its own, or {remedy}"
+    return f"{start}; {remedy}"
+
+
+def _proposed_root(root: Path, text: str) -> str:
+    """A folder near the root below which the image is."""
+    name = PurePosixPath(text.replace("\\", "/"))
+    for path in _nearby(root.absolute().parent):
+        if path.name.casefold() == name.name.casefold():
+            depth = next((n for n in range(len(name.parts), 0, -1) if path.parts[-n:] == name.parts[-n:]), 1)
+            return str(Path(*path.parts[:-depth]))
+    return ""
+
+
+def _nearby(folder: Path) -> Iterator[Path]:
+    count = 0
+    for above, folders, files in os.walk(folder):
+        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        for name in files:
+            count += 1
+            if count > _SEARCHED:
+                return
+            yield Path(above) / name

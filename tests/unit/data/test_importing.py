@@ -1,0 +1,220 @@
+"""Every file of a folder or archive, and every row of a table, is used or left out for a reason."""
+
+import io
+import os
+import stat
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from grandrounds.data import found as found_files
+from grandrounds.data.found import look_at, place_at
+from grandrounds.data.importing import Import, account, look_up
+from grandrounds.errors import DataError
+from tests.federations import write_pictures
+
+
+def encoded(kind, frames=1, size=(6, 4), **options):
+    pictures = [Image.new("RGB", size, (level, 9, 200)) for level in range(0, 60 * frames, 60)]
+    out = io.BytesIO()
+    more = {"save_all": True, "append_images": pictures[1:]} if frames > 1 else {}
+    pictures[0].save(out, kind, **more, **options)
+    return out.getvalue()
+
+
+def put(root, files):
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return root
+
+
+def packed(folder, root):
+    with zipfile.ZipFile(root, "w") as archive:
+        for path in sorted(folder.rglob("*")):
+            archive.write(path, path.relative_to(folder))
+    return root
+
+
+FILES = {
+    "x/a.JPG": encoded("JPEG"), "x/b": encoded("PNG"), "x/c.webp": encoded("WEBP"), "y/d.gif": encoded("GIF"),
+    "y/e.jfif": encoded("JPEG"), "y/f.jp2": encoded("JPEG2000"), "y/g.png": encoded("BMP"),
+}  # fmt: skip
+ODD = {
+    "x/film.tif": (encoded("TIFF", 3), "of several frames"), "x/film.gif": (encoded("GIF", 2), "of several frames"),
+    "x/cut.jpg": (encoded("JPEG", size=(90, 90), quality=100)[:-900], "unreadable"), "x/empty.png": (b"", "unreadable"),
+    "x/text.jpg": (b"no image", "unreadable"), "notes.txt": (b"x", "no images"), "all.csv": (b"image\n", "no images"),
+    "x/a_mask.png": (encoded("PNG"), "masks"), "masks/e.png": (encoded("PNG"), "masks"),
+    "x/.hidden.jpg": (FILES["x/a.JPG"], "hidden or system files"), "__MACOSX/x/._a.jpg": (b"x", "hidden or system files"),
+    "Thumbs.db": (b"x", "hidden or system files"), "y/DICOMDIR": (b"x", "hidden or system files"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_images_are_known_by_their_bytes_and_all_others_have_a_reason(tmp_path, archive):
+    root = put(tmp_path / "in", FILES | {name: content for name, (content, _) in ODD.items()})
+    place = place_at(packed(root, tmp_path / "in.zip") if archive else root)
+    used, left = look_at(place)
+    assert {name: (one.width, one.height) for name, one in used.items()} == dict.fromkeys(FILES, (6, 4))
+    assert left == {name: reason for name, (_, reason) in ODD.items()}
+
+
+def test_a_picture_of_two_levels_beside_another_of_its_name_is_its_mask(tmp_path):
+    levels = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    for name, pixels in (
+        ("a.png", levels * 3),
+        ("a.bmp", np.where(levels > 9, 255, 0).astype(np.uint8)),
+        ("b.png", levels),
+    ):
+        Image.fromarray(pixels).save(tmp_path / name)
+    assert look_at(place_at(tmp_path))[1] == {"a.bmp": "masks"}
+
+
+def test_a_class_may_be_called_mask_and_words_for_masks_need_an_image_beside_them(tmp_path):
+    names = {"mask/1.png", "no mask/1.png", "x/gt_7.png", "x/contour 3.png"}
+    used, left = look_at(place_at(put(tmp_path, dict.fromkeys(names, encoded("PNG")))))
+    assert (set(used), left) == (names, {})
+
+
+def test_links_out_of_the_folder_and_pipes_are_never_opened(tmp_path):
+    put(tmp_path / "other", {"secret.png": encoded("PNG")})
+    root = put(tmp_path / "in", {"x/a.png": encoded("PNG")})
+    (root / "x" / "b.png").symlink_to(tmp_path / "other" / "secret.png")
+    (root / "y").symlink_to(tmp_path / "other")
+    (root / "x" / "c.png").symlink_to(root / "x" / "a.png")
+    (root / "x" / "loop.png").symlink_to(root / "x" / "loop.png")
+    os.mkfifo(root / "x" / "pipe.png")
+    used, left = look_at(place_at(root))
+    assert set(used) == {"x/a.png", "x/c.png"}
+    assert left["x/b.png"] == left["y"] == "symbolic links out of the folder"
+    assert set(left) == {"x/b.png", "y", "x/loop.png", "x/pipe.png"}
+
+
+def test_names_that_are_no_text_are_refused_and_shown(tmp_path):
+    (tmp_path / os.fsdecode(b"M\xfcller.png")).write_bytes(encoded("PNG"))
+    with pytest.raises(DataError, match=r"M\\xfcller\.png.*convmv"):
+        look_at(place_at(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["../a.png", "/a.png", "C:/a.png", "x\\..\\..\\a.png"])
+def test_names_that_lead_out_of_an_archive_are_refused(tmp_path, name):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr(name, encoded("PNG"))
+    with pytest.raises(DataError, match="leads out of it"):
+        place_at(tmp_path / "a.zip")
+
+
+def test_archives_have_bounds(tmp_path, monkeypatch):
+    bomb = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(4):
+            archive.writestr(f"x/{number}.png", bytes(1_000_000))
+    monkeypatch.setattr(found_files, "MAX_MEMBER_BYTES", 2_000_000)
+    with pytest.raises(DataError, match="over the limit of 200 times"):
+        place_at(bomb)
+    monkeypatch.setattr(found_files, "MAX_EXPANSION", 5000)
+    monkeypatch.setattr(found_files, "MAX_MEMBER_BYTES", 900_000)
+    with pytest.raises(DataError, match=r"x/0\.png has"):
+        place_at(bomb)
+    monkeypatch.setattr(found_files, "MAX_MEMBERS", 3)
+    with pytest.raises(DataError, match="4 files, over the limit of 3"):
+        place_at(bomb)
+
+
+def test_a_link_in_an_archive_is_left_out(tmp_path):
+    link = zipfile.ZipInfo("x/b.png")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("x/a.png", encoded("PNG"))
+        archive.writestr(link, "/etc/passwd")
+    assert look_at(place_at(tmp_path / "a.zip"))[1] == {"x/b.png": "symbolic links out of the folder"}
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.7z"])
+def test_other_archives_are_refused_with_what_to_type(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=f"tar -xf .*{name}"):
+        place_at(tmp_path / name)
+
+
+@pytest.mark.parametrize("archive", [False, True])
+@pytest.mark.parametrize(
+    "written",
+    [
+        "sub/Bäume/I1.JPG", "./sub/Bäume/I1.JPG", "sub\\Bäume\\I1.JPG", "SUB/bäume/i1.jpg", "C:\\Daten\\sub\\Bäume\\I1.JPG",
+        "\\\\server\\share\\sub\\Bäume\\I1.JPG", "/other/machine/sub/Bäume/I1.JPG", "Bäume/I1.JPG", "I1.JPG", "I1",
+        "sub/Ba\u0308ume/I1.JPG",
+    ],
+)  # fmt: skip
+def test_a_table_may_write_a_path_as_another_machine_does(tmp_path, written, archive):
+    root = put(tmp_path / "in", {"sub/Bäume/I1.JPG": encoded("JPEG"), "sub/Bäume/I10.JPG": encoded("JPEG")})
+    root = packed(root, tmp_path / "in.zip") if archive else root
+    assert look_up("t.csv", root, [(2, written)], skip=False).files == {2: "sub/Bäume/I1.JPG"}
+
+
+def test_an_absolute_path_of_this_machine_is_below_the_root(tmp_path):
+    write_pictures(tmp_path, ["a/1.png", "b/1.png"])
+    assert look_up("t.csv", tmp_path, [(2, str(tmp_path / "b/1.png"))], skip=False).files == {2: "b/1.png"}
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("gone.png", r"1 missing; first line 3: gone\.png"),
+        ("1.png", "a/1.png or b/1.png"),
+        ("../secret.png", "leads out of"),
+        ("film.gif", "2 frames"),
+        ("text.png", "1 unreadable"),
+    ],
+)
+def test_an_image_that_cannot_be_used_is_refused_with_its_line_or_skipped(tmp_path, written, message):
+    root = tmp_path / "in"
+    put(root, {"film.gif": encoded("GIF", 2), "text.png": b"x", "z.png": encoded("PNG")})
+    write_pictures(root, ["a/1.png", "b/1.png"])
+    rows = [(2, "z.png"), (3, written)]
+    with pytest.raises(DataError, match=message):
+        look_up("t.csv", root, rows, skip=False)
+    if written in ("gone.png", "film.gif", "text.png"):
+        listed = look_up("t.csv", root, rows, skip=True)
+        assert (listed.files, listed.account.found, len(listed.account.left_out)) == ({2: "z.png"}, 2, 1)
+
+
+def test_the_folder_of_the_images_is_proposed(tmp_path):
+    write_pictures(tmp_path / "pictures", ["sub/a.png"])
+    (tmp_path / "table").mkdir()
+    with pytest.raises(DataError, match=f"--root '{tmp_path / 'pictures'}'"):
+        look_up("t.csv", tmp_path / "table", [(2, "sub/a.png")], skip=False)
+
+
+KINDS = st.sampled_from([*FILES.values(), *(content for content, _ in ODD.values())])
+STEMS = st.sampled_from(["a", "b", "a_mask", "b_seg", "mask_a", ".a", "Thumbs", "ä", "a b"])
+SUFFIXES = st.sampled_from([".png", ".JPG", "", ".tif", ".txt", ".db", ".dcm"])
+FOLDERS = st.sampled_from(["", "x/", "y/", "masks/", "__MACOSX/", "x/y/", "segmentations/x/"])
+NAMES = st.builds(lambda folder, stem, suffix: f"{folder}{stem}{suffix}", FOLDERS, STEMS, SUFFIXES)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(NAMES, KINDS, max_size=12))
+def test_the_account_adds_up_for_any_folder(files):
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        files = {
+            name: content for name, content in files.items() if not any(other.startswith(f"{name}/") for other in files)
+        }
+        put(root, files)
+        imported = Import("files", *look_at(place_at(root)))
+        facts = imported.facts()["import"]
+        assert imported.found == len(files) == facts["found"] == facts["used"] + sum(facts["left_out"].values())
+        assert {*imported.used, *imported.left_out} == set(files)
+        assert account(facts).startswith(f"{len(files)} files found = {len(imported.used)} used + ")
+        with zipfile.ZipFile(root / "all.zip", "w") as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+        assert Import("files", *look_at(place_at(root / "all.zip"))).facts() == imported.facts()
