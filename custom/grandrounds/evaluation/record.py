@@ -152,7 +152,7 @@ class EvalRecord:
         """The counts by class of each question, from the predictions where they are here; empty where neither is known."""
         if self.questions:
             return [counts_of(one) for one in self.questions]
-        if len(self.counts) < self.sites:
+        if len(self.counts) < self.sites or not self.images:
             return []
         # Of several questions not every image has an answer to each.
         images = self.images if len(self._rows) == 1 else math.nan
@@ -190,7 +190,7 @@ class EvalRecord:
             return no_score(NO_CLASS, 0)
         if name in self.exact:
             return self._exact(self.exact[name], computed)
-        if not self.images:
+        if not self.images and not self.exact:
             return no_score(NO_IMAGES)
         if computed is None:
             return no_score(NO_PREDICTIONS if self.counts else NO_COUNTS)
@@ -254,10 +254,11 @@ class EvalRecord:
         hiding = self._hiding_sites(question, row)
         if hiding == len(self.counts) > 0:
             return {name: no_score("of few cases and hidden") for name in found}
+        shown = {name: self._masked(one) for name, one in found.items()}
         if hiding:
             part = f"{len(self.counts) - hiding} of {len(self.counts)} sites"
-            return {name: one._replace(of=part) for name, one in found.items()}
-        return {name: self._masked(one) for name, one in found.items()}
+            return {name: one._replace(of=part if one.known else "") for name, one in shown.items()}
+        return shown
 
     @cached_property
     def confidence(self) -> dict[str, float]:
@@ -321,7 +322,7 @@ class EvalRecord:
     def sheet(self) -> ScoreSheet:
         """What tables show of it."""
         return ScoreSheet(
-            None if self.masked else self.images,
+            None if self.masked or (self.exact and not self.images) else self.images,
             self.cases,
             self.unit,
             self.scores,

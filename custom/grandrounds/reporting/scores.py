@@ -59,27 +59,37 @@ def scores_of(run: ReadRun, minimum: int | None = None, hidden: Sequence[bool] =
         minimum: smallest number of cases that may be shown; that of the run if None.
         hidden: classes whose counts are hidden everywhere.
     """
-    records = {site: replace(one, stream=(site,)) for site, one in run.tests.sites.items() if one.images}
+    records = {site: replace(one, stream=(site,)) for site, one in run.tests.sites.items() if one.images or one.exact}
     if not records:
         return RunScores(pooled=run.tests.together.sheet if run.tests.together else None)
     members: dict[str, list[EvalRecord]] = {}
     for site, record in records.items():
         if site in run.origin.communities and record.questions:
             members.setdefault(run.origin.communities[site], []).append(record)
-    together = run.tests.together or pooled(list(records.values()))
+    together = run.tests.together or _together(list(records.values()))
     groups = {name: pooled(parts, ("community", name)) for name, parts in members.items()}
     least = run.origin.minimum if minimum is None else minimum
     if least > 1 or any(hidden):
-        records, together = _disclosed(records, least, hidden), _disclosed({"": together}, least, hidden)[""]
+        records = _disclosed(records, least, hidden)
+        together = _disclosed({"": together}, least, hidden)[""] if together else None
         groups = {name: replace(one, minimum=least, masked=True) for name, one in groups.items()}
     sites = {site: record.sheet for site, record in records.items()}
     return RunScores(
         sites,
         {name: record.sheet for name, record in groups.items()},
-        together.sheet,
+        together.sheet if together else None,
         mean_over_sites([sheet.scores for sheet in sites.values()]),
         mean_references(list(sites.values())),
     )
+
+
+def _together(records: Sequence[EvalRecord]) -> EvalRecord | None:
+    """The record of all images; a policy may let scores out without the number of images, which a sum needs."""
+    counted = [one for one in records if one.images]
+    if not counted:
+        return None
+    part = f"{len(counted)} of {len(records)} sites" if len(counted) < len(records) else ""
+    return replace(pooled(counted), part=part)
 
 
 def mean_over_sites(sites: Sequence[Mapping[str, Score]]) -> dict[str, Score]:
@@ -142,7 +152,7 @@ def table_rows(run: ReadRun) -> list[Row]:
     """The rows for one model of a run: sites, their mean, all images together, and references."""
     scores, names = scores_of(run), run.task.scores
     rows = [_row(site, record, names) for site, record in scores.sites.items()]
-    rows += [Row(site, 0, None, {}) for site, record in run.tests.sites.items() if not record.images]
+    rows += [Row(site, 0, None, {}) for site in run.tests.sites if site not in scores.sites]
     rows.append(Row("mean", None, _mean_majority(scores), _means(scores, names)))
     if scores.pooled:
         rows.append(_row("pooled", scores.pooled, names))

@@ -84,6 +84,17 @@ def test_references_beside_hidden_numbers_do_not_depend_on_how_common_the_classe
     assert "always nv" in record().references
 
 
+def test_a_class_that_some_sites_hide_is_masked_as_the_others_are():
+    shown = SiteCounts(*np.tile([[[12, 3, 2], [30, 2, 3]]], (2, 1, 1, 1)))
+    hidden = SiteCounts(*np.full((2, 1, 2, 3), HIDDEN))
+    found = EvalRecord(SINGLE, ("a", "b"), 94, {"accuracy": 0.9}, (shown, hidden), sites=2)
+    assert (found.classes[0]["sensitivity"].value, found.classes[0]["sensitivity"].cases) == (12 / 15, 15)
+    assert found.classes[0]["sensitivity"].of == "1 of 2 sites"
+    assert replace(found, masked=True).classes[0]["sensitivity"].cases is None
+    few = replace(found, minimum=20).classes[0]["sensitivity"]
+    assert (few.known, few.reason, few.of) == (False, "fewer than 20 cases", "")
+
+
 def test_a_masked_record_has_no_calibration():
     generator = np.random.default_rng(0)
     one = cases_from_confusion(CONFUSION)

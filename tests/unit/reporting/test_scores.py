@@ -12,7 +12,7 @@ from grandrounds.evaluation.bootstrap import cases_from_confusion, joined
 from grandrounds.evaluation.counts import HIDDEN, SiteCounts, counts_to_json, site_counts
 from grandrounds.plain import to_plain
 from grandrounds.reporting.runs import read_run
-from grandrounds.reporting.scores import scores_of
+from grandrounds.reporting.scores import scores_of, table_rows
 
 from .conftest import CLASSES, without_probabilities
 
@@ -132,3 +132,21 @@ def test_a_frame_has_a_mean_over_some_classes_under_its_own_name(make_run):
     assert frame.loc["pooled", "balanced_accuracy_of_2_classes"] == pytest.approx((30 / 42 + 15 / 45) / 2)
     expected = scores_of(run).pooled.best("balanced_accuracy").value
     assert frame.loc["pooled", "balanced_accuracy_of_2_classes"] == expected
+
+
+def test_a_site_that_keeps_its_number_of_images_has_its_scores_and_is_in_no_sum(run):
+    """A policy may name single scores and not the number of images."""
+    tested = run.tests.sites.items()
+    sites = {site: replace(one, questions=(), counts=(), exact={"accuracy": RIGHT[site]}) for site, one in tested}
+    sites["site-2"] = replace(sites["site-2"], images=0)
+    found = replace(run, tests=replace(run.tests, sites=sites))
+    scores = scores_of(found)
+    assert scores.sites["site-2"].score("accuracy").value == 0.75
+    assert scores.sites["site-2"].images is None
+    assert scores.sites["site-2"].score("balanced_accuracy").reason == "the site keeps its counts"
+    assert scores.pooled.images == 80
+    assert scores.pooled.scores["accuracy_of_2_sites"].of == "2 of 3 sites"
+    assert scores.mean["accuracy"].value == pytest.approx(sum(RIGHT.values()) / 3)
+    assert [(row.name, row.images) for row in table_rows(found)][:4] == [
+        ("site-1", 40), ("site-2", None), ("site-10", 40), ("mean", None)
+    ]  # fmt: skip

@@ -35,7 +35,7 @@ from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import OWN_ROUND, PACE_ROUNDS, SPENT
 from grandrounds.protocol.problem import Problem
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # reports read this module and do without torch
     from grandrounds.federation.count_sums import PooledRecord
 
 FORMAT = 2
