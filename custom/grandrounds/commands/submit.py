@@ -18,7 +18,7 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.ordering import natural_sorted
 
 if TYPE_CHECKING:
-    from grandrounds.deployment.jobs import CheckedJob
+    from grandrounds.deployment.jobs import CheckedJob, Job
     from grandrounds.deployment.submission import Outcome
 
 
@@ -103,7 +103,7 @@ def submit(
     if json:
         say_json({**asdict(outcome), "download": str(outcome.download) if outcome.download else None})
     else:
-        _show(outcome)
+        _show(outcome, job)
     if not outcome.finished:
         raise typer.Exit(1)
 
@@ -147,7 +147,7 @@ def _run(job: CheckedJob, kit: Path, out: Path, attempts: int, dry_run: bool) ->
     )
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: Outcome, job: Job) -> None:
     from grandrounds.console.scores import facts, score_table
     from grandrounds.reporting.runs import read_models
 
@@ -155,7 +155,8 @@ def _show(outcome: Outcome) -> None:
     summary: dict[str, Any] = outcome.summary
     if sites := _statistics(summary):
         console.print(_statistics_table(sites))
-        for line in withheld_scores(sites, summary["configuration"]["problem"]["classes"]):
+        classes, minimum = summary["configuration"]["problem"]["classes"], int(job.value("executor", "min_count"))
+        for line in withheld_scores(sites, classes, minimum):
             say(console, line)
         say(console, "brightness: rounds[0].statistics in summary.json; numbers of too few patients are not released")
     elif outcome.download and summary.get("records") and (runs := read_models(outcome.download / "workspace")):
@@ -189,13 +190,15 @@ def _statistics(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
     return next(found, {})
 
 
-def withheld_scores(sites: Mapping[str, Mapping[str, float]], classes: Sequence[str]) -> list[str]:
+def withheld_scores(sites: Mapping[str, Mapping[str, float]], classes: Sequence[str], minimum: int) -> list[str]:
     """Which scores a later run will not have of which site, by the counts that the job ``statistics`` was given.
 
     Example:
-        >>> withheld_scores({"a": {"images.test.1": 31.0}}, ["nv", "mel"])
-        ['a: balanced accuracy and F1 of test images are withheld, too few patients of nv; largest class: mel (31 images)']
+        >>> withheld_scores({"a": {"images.test.1": 31.0}}, ["nv", "mel"], 10)[0]
+        'a: fewer than 10 test patients of nv; largest class: mel (31 images)'
     """
+    from grandrounds.data.doctor import SHIPPED_MINIMUM, score_remedy
+
     lines = []
     for site, numbers in sites.items():
         known = {name: numbers.get(f"images.test.{number}") for number, name in enumerate(classes)}
@@ -204,10 +207,14 @@ def withheld_scores(sites: Mapping[str, Mapping[str, float]], classes: Sequence[
         largest = max(shown, key=lambda name: shown[name], default=None)
         beside = f"; largest class: {largest} ({shown[largest]:.0f} images)" if largest else ""
         if few:
-            lines.append(
-                f"{site}: balanced accuracy and F1 of test images are withheld, too few patients of {few}{beside}"
-            )
-    return lines
+            lines.append(f"{site}: fewer than {minimum} test patients of {few}{beside}")
+    if not lines:
+        return []
+    effect = "balanced accuracy and F1 of these sites are withheld where a policy asks for so many"
+    return [
+        *lines,
+        f"{effect} ({SHIPPED_MINIMUM} in that of startup kits), unless a class has none; {score_remedy('test')}",
+    ]
 
 
 def _statistics_table(sites: dict[str, dict[str, float]]) -> Table:

@@ -92,6 +92,8 @@ def facts(summary: Mapping[str, Any]) -> list[str]:
         basis = over.get(selected.get("basis", ""), "mean over the sites' validation images")
         lines[0] += f" ({selected['metric']} {selected['score']:.3f}, {basis})"
         lines += [f"selection: {selected['note']}"] if "note" in selected else []
+    for model, found in summary.get("pooled", {}).items():
+        lines += [f"no sum of all sites' counts ({model}): {found['reason']}"] if "reason" in found else []
     lines += [str(summary["reason"])] if summary.get("reason") else []
     moved = traffic(summary["bytes"]).moved
     lines.append(f"moved: {format_bytes(moved['down'])} to the sites, {format_bytes(moved['up'])} from them")

@@ -176,6 +176,14 @@ def _class_support(data: SiteData, parts: Sequence[tuple[Part, str]]) -> Finding
             yield "ok", check, f"{word} images of every class, the fewest {counts.min()}"
 
 
+def score_remedy(part: Part) -> str:
+    """What to change so that scores of single classes of these images are known."""
+    ways = [f"give more patients the split {part}", "join classes", "agree on a smaller minimum"]
+    if part == "test":
+        ways.append("have the counts of three sites or more added up (controller.aggregation=encrypted)")
+    return f"{', '.join(ways[:-1])}, or {ways[-1]}"
+
+
 def _withheld_scores(data: SiteData, parts: Sequence[tuple[Part, str]]) -> Findings:
     """Which scores will not leave, because a class has fewer patients than may be counted."""
     check = "released scores"
@@ -187,10 +195,10 @@ def _withheld_scores(data: SiteData, parts: Sequence[tuple[Part, str]]) -> Findi
         few = [f"{name} {count}" for name, count in patients.items() if 0 < count < minimum]
         largest = max(patients, key=lambda name: patients[name])
         if few:
-            remedy = f"give more patients the split {part}, join classes, or agree on a smaller minimum"
             message = (
                 f"{word}: balanced accuracy and F1 are withheld where a policy asks for {minimum} patients behind a count "
-                f"(patients by class: {', '.join(few)}; the largest class is {largest} with {patients[largest]}); {remedy}"
+                f"(patients by class: {', '.join(few)}; the largest class is {largest} with {patients[largest]}); "
+                + score_remedy(part)
             )
             yield "warning" if data.min_support else "ok", check, message
 

@@ -43,7 +43,8 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         *([IN_A_SUM] if encrypts(job) else []),
         "  leaves each site at the end: counts of at least ten patients for curves (curves), and scalar metrics",
         "  stays: balanced accuracy and F1 of a site of whose classes one has fewer patients than its policy asks for (10 "
-        "in that of startup kits); the job statistics and grandrounds doctor name these classes before a run",
+        "in that of startup kits); the job statistics and grandrounds doctor name these classes, "
+        "and what to change, before a run",
         f"  privacy: {scope}, as the site's own privacy.json defines it",
     ]
 

@@ -89,6 +89,12 @@ def test_a_fallback_of_the_selection_is_named_with_its_reason(make_summary):
     ]
 
 
+def test_a_missing_sum_of_counts_is_named_with_its_reason(make_summary):
+    pooled = {"common": {"sites": ["a"], "reason": "2 of 3 sites"}, "own": {"sites": ["a"], "record": {}}}
+    assert facts({**make_summary(), "pooled": pooled})[1] == "no sum of all sites' counts (common): 2 of 3 sites"
+    assert len(facts({**make_summary(), "pooled": pooled})) == len(facts(make_summary())) + 1
+
+
 def test_a_job_without_a_common_model_shows_the_sites_own_ones():
     found = score_table([run_of({"site-1": reported(4, 0.75, 0.5, 0.25)}, "own")])
     assert rows(found)[0] == ["site-1", "4", "", "0.750", "0.500", "0.250"]
