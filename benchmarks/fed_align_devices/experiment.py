@@ -21,7 +21,8 @@ from benchmarks.fed_align_cl_ham10000.experiment import CURRICULUM, LOSSES, POOL
 from benchmarks.fed_align_cl_ham10000.experiment import Custom as FourDevices
 from grandrounds.data.datasets.registry import read_dataset
 from grandrounds.data.families import MalignancyOptions
-from grandrounds.data.images.cache import read_square
+from grandrounds.data.images.files.reading import Reading
+from grandrounds.data.images.preparation import Preparation
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.divide import Sites, iid
@@ -149,7 +150,8 @@ def _write_images(root: Path, names: Sequence[str], devices: Mapping[str, str | 
     unfinished.mkdir(parents=True, exist_ok=True)
     with open_images(root) as reader:
         for name in names:
-            pixels, _ = read_square(reader, name, size=size, channels=3, preprocess=devices[name] or "none")
+            preparation = Preparation(size, 3, Reading(preprocess=devices[name] or "none"))
+            pixels = preparation.square(reader.encoded(name)).pixels
             Image.fromarray(np.asarray(pixels)).save(unfinished / _file(name))
     unfinished.rename(folder)
 

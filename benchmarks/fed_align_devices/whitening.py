@@ -35,7 +35,8 @@ from benchmarks.results import EXPLAINED, Pair, difference_table
 from benchmarks.tables import mean_and_spread
 from grandrounds.data.datasets.registry import read_dataset
 from grandrounds.data.families import MalignancyOptions, Preprocess
-from grandrounds.data.images.cache import read_square
+from grandrounds.data.images.files.reading import Reading
+from grandrounds.data.images.preparation import Preparation
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.manifest import Record
@@ -130,7 +131,8 @@ class Embedded:
         with open_images(self._images) as reader:
             for start in range(0, len(missing), 64):
                 batch = missing[start : start + 64]
-                squares = [read_square(reader, name, SIDE, 3, device)[0] for name in batch]
+                preparation = Preparation(SIDE, 3, Reading(preprocess=device))
+                squares = [preparation.square(reader.encoded(name)).pixels for name in batch]
                 values = self._encoder(to_tensor(np.stack(squares), torch.device("cpu")))
                 self._known.update(zip([(name, device) for name in batch], values, strict=True))
         return torch.stack([self._known[name, device] for name in names])

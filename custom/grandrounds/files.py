@@ -17,16 +17,18 @@ from grandrounds.errors import ConfigurationError
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary file beside ``path`` that takes its place when the block ends without an error.
 
-    The bytes are on disk (``fsync``) before the name changes; after an error the old file is as it was.
+    The bytes are on disk (``fsync``) before the name changes; after an error the old file is as it was. A ``private`` file
+    is for its owner alone.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not a file of tempfile's: those are for their owner alone, and what replaces a file should be as readable as it was.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    mode = 0o600 if private else 0o666
     try:
-        with temporary.open("xb") as stream:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -36,9 +38,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def write_json(path: Path, content: Any, default: Callable[[Any], Any] | None = None) -> None:
-    """Write ``content`` as indented JSON, atomically."""
-    with replacing(path) as stream:
+def write_json(path: Path, content: Any, default: Callable[[Any], Any] | None = None, private: bool = False) -> None:
+    """Write ``content`` as indented JSON, atomically; a ``private`` file is for its owner alone."""
+    with replacing(path, private) as stream:
         stream.write((json.dumps(content, indent=2, default=default) + "\n").encode())
 
 

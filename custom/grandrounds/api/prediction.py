@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from grandrounds.data.images.cache import open_cache
-from grandrounds.data.images.decoding import to_square
+from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.readers import open_images
+from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.models.trained import load_trained
@@ -32,7 +34,7 @@ def predict_with(
     Args:
         run: its workspace.
         images: a file, a folder, several files, or arrays, see :meth:`grandrounds.Run.predict`.
-        description: of the partition that the run trained on; its ``windows`` and ``preprocess`` prepare files.
+        description: of the partition that the run trained on; its ``windows``, ``preprocess`` and ``bits`` prepare files.
 
     Returns:
         Names of the images, and probabilities of shape ``(images, classes)``, of findings each for itself.
@@ -59,7 +61,8 @@ def _arrays(images: Images, problem: Problem) -> tuple[list[str], Images]:
         )
     if not len(images):
         raise ConfigurationError("there is no image to predict")
-    squares = [to_square(image, problem.image_size, problem.channels) for image in images]
+    sizing = SIZINGS[problem.preprocessing]
+    squares = [sizing.square(Image.fromarray(image), problem.image_size, problem.channels) for image in images]
     return [str(number) for number in range(len(images))], np.stack(squares)
 
 
@@ -82,7 +85,7 @@ def _files(
         root = Path(os.path.commonpath([path.parent for path in whole]))
         names = [path.relative_to(root).as_posix() for path in whole]
         shown = [str(path) for path in given]
-    windows = [(float(centre), float(width)) for centre, width in description.get("windows", ())]
+    reading = Reading.of(description, "partition.json")
     with decoded_images() as cache:
         decoded = open_cache(
             names,
@@ -91,7 +94,7 @@ def _files(
             problem.channels,
             cache,
             0.0,
-            windows,
-            description.get("preprocess", "none"),
+            reading,
+            problem.preprocessing,
         )
         return shown, np.array(decoded.images)

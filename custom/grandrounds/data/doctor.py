@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from grandrounds.data.appearance import appearance
 from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.manifest import SPLITS
 from grandrounds.data.site import UNKNOWN_LABEL, DatasetLocation, Part, SiteData, load_site_data
@@ -90,6 +91,7 @@ def examine(
         _repeated_images(data, rows),
         _empty_images(data, rows),
         _original_shapes(data),
+        *appearance(data),
     ]
     return [Finding(level, check, f"{site}: {message}") for part in found for level, check, message in part]
 

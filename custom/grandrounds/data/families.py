@@ -21,7 +21,7 @@ from grandrounds.data.options import (
 )
 from grandrounds.data.own_schemes import SCHEME_NAMES
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import Min
+from grandrounds.option_annotations import Min, Range
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE, task_named
 
@@ -189,6 +189,9 @@ class OwnImageOptions(MutualOptions):
     preprocess: Annotated[Preprocess, "crop, turn and pad mammograms, or retake images with a synthetic device"] = (
         "none"
     )
+    bits: Annotated[
+        int, "bits of grey images of more than 8, such as 12 for values up to 4095; 0: their files say it", Range(0, 16)
+    ] = 0
 
     def check(self) -> None:
         """Refuse options that contradict each other or the scheme."""
@@ -197,6 +200,8 @@ class OwnImageOptions(MutualOptions):
             raise ConfigurationError("dataset_name must not be empty: jobs find the data set by it")
         if self.windows and self.preprocess != "none":
             raise ConfigurationError("windows are for CT and preprocess is for other images; leave one of them out")
+        if 0 < self.bits <= 8:
+            raise ConfigurationError(f"bits is for grey images of more than 8 bits, got {self.bits}; leave it out")
         if self.label_map or self.scheme == "mdhfl":
             self.kind.require_exclusive("label_map or the scheme mdhfl", "leave them out")
         _ = self.choices

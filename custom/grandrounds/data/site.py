@@ -7,7 +7,8 @@ Jobs name a data set and never a path; the site's ``grandrounds.json`` defines t
 For CT slices in DICOM files, ``"windows": [[40, 80], [80, 200], [40, 380]]`` sets centre and width of each channel in
 Hounsfield units. ``"preprocess": "mammogram"`` crops mammograms to the breast, turns them to one side and pads them
 (:mod:`~grandrounds.data.images.mammogram`); ``"device-1"`` to ``"device-4"`` retake images with a synthetic device
-(:mod:`~grandrounds.data.images.devices`). ``"distinct": ["patient"]`` says that patients with near names are different,
+(:mod:`~grandrounds.data.images.devices`). ``"bits": 12`` states the depth of grey images of more than 8 bits, such as values
+from 0 to 4095 in 16-bit files. ``"distinct": ["patient"]`` says that patients with near names are different,
 and ``"merge": ["patient"]`` that they are one (:mod:`~grandrounds.data.keys`).
 
 ``"privacy": {"min_support": 10}`` beside ``datasets`` sets the minimum
@@ -28,7 +29,8 @@ from numpy.typing import NDArray
 
 from grandrounds.data.families import Preprocess
 from grandrounds.data.images.cache import OriginalShape, Quarantined, open_cache
-from grandrounds.data.images.dicom import Window, windows_from
+from grandrounds.data.images.dicom import Window
+from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.keys import NO_CHOICES, KeyChoices
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError
@@ -66,7 +68,8 @@ class DatasetLocation:
 
     ``root`` is a folder, zip, npz or idx file; ``max_unreadable`` a fraction of the images; ``windows`` are those of CT
     slices, one for each channel; ``min_support`` is the minimum number of patients behind any value of a class that leaves
-    the site; a ``model`` of None leaves the network to the job; ``preprocess`` is done to images as they are read.
+    the site; a ``model`` of None leaves the network to the job; ``preprocess`` is done to images as they are read; ``bits``
+    are those of grey images of more than eight, 0 where their files say it.
     Of a ``public`` data set, predictions may leave the site; only the site says which is. ``keys`` is what the site says
     about near patients and lesions.
     """
@@ -80,6 +83,12 @@ class DatasetLocation:
     preprocess: Preprocess = "none"
     public: bool = False
     keys: KeyChoices = NO_CHOICES
+    bits: int = 0
+
+    @property
+    def reading(self) -> Reading:
+        """How the image files are read."""
+        return Reading(self.windows, self.preprocess, self.bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +105,7 @@ class SiteData:
         classes: the job's vocabulary, in the order of the model's outputs.
         quarantined: row, name and reason of the images that cannot be read; their rows are zero.
         shapes: height, width, channels and number of the images before resizing; empty when unknown.
+        rules: those of decoding that were applied to each image; empty when unknown.
         min_support: minimum number of patients behind any value of a class that leaves the site.
         root: folder, zip, npz or idx file that the images came from; None where they came from nowhere.
         patients: the patient of each image, empty where the manifest has none; no entries where that is not known at all.
@@ -111,6 +121,7 @@ class SiteData:
     classes: tuple[str, ...]
     quarantined: tuple[Quarantined, ...] = ()
     shapes: tuple[OriginalShape, ...] = ()
+    rules: tuple[tuple[str, ...], ...] = ()
     min_support: int = 0
     root: Path | None = None
     patients: tuple[str, ...] = ()
@@ -207,10 +218,12 @@ def load_site_data(
     cache_dir: Path,
     foreign_labels: bool = False,
     task: Task = SINGLE,
+    sizing: str = "exact",
 ) -> SiteData:
     """Read a manifest with the job's vocabulary and open the decoded images, ``image_size`` pixels high and wide.
 
-    A label outside the vocabulary is refused, or with ``foreign_labels`` taken as unknown.
+    A label outside the vocabulary is refused, or with ``foreign_labels`` taken as unknown. ``sizing`` is the problem's
+    preprocessing.
 
     Raises:
         DataError: if the manifest is invalid or too many images are unreadable.
@@ -226,8 +239,8 @@ def load_site_data(
         channels,
         cache_dir,
         location.max_unreadable,
-        location.windows,
-        location.preprocess,
+        location.reading,
+        sizing,
     )
     return SiteData(
         images=cache.images,
@@ -239,6 +252,7 @@ def load_site_data(
         classes=tuple(classes),
         quarantined=cache.quarantined,
         shapes=cache.shapes,
+        rules=cache.rules,
         min_support=location.min_support,
         root=location.root,
         patients=tuple(record.patient for record in records),
@@ -261,7 +275,7 @@ def _read_locations(path: Path) -> dict[str, DatasetLocation]:
 
 
 def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
-    optional = ["max_unreadable", "windows", "preprocess", "public", *CHOICE_KEYS]
+    optional = ["max_unreadable", "windows", "preprocess", "bits", "public", *CHOICE_KEYS]
     require_object(entry, where, ["manifest", "root"], optional)
     for field in ("manifest", "root"):
         if not isinstance(entry[field], str) or not entry[field]:
@@ -269,19 +283,16 @@ def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
     limit = entry.get("max_unreadable", DatasetLocation.max_unreadable)
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1:
         raise ConfigurationError(f"{where}.max_unreadable must be a number between 0 and 1, got {limit!r}")
-    windows = windows_from(entry["windows"], f"{where}.windows") if "windows" in entry else ()
-    preprocess = entry.get("preprocess", "none")
-    require_type(preprocess, Preprocess, f"{where}.preprocess")
-    if windows and preprocess != "none":
-        raise ConfigurationError(f"{where}: windows are for CT and preprocess is for other images; keep one of them")
+    reading = Reading.of(entry, where)
     public = entry.get("public", False)
     require_type(public, bool, f"{where}.public")
     return DatasetLocation(
         folder / entry["manifest"],
         folder / entry["root"],
         float(limit),
-        windows,
-        preprocess=preprocess,
+        reading.windows,
+        preprocess=reading.preprocess,
+        bits=reading.bits,
         public=public,
         keys=_choices(entry, where),
     )

@@ -100,11 +100,12 @@ def load_test_images(
     channels: int,
     cache_dir: Path,
     task: Task = SINGLE,
+    sizing: str = "exact",
 ) -> LabelledImages:
     """Decode the labelled test images of a site, square of ``image_size`` pixels; its other images are not read.
 
     The ``vocabulary`` of the labels is the model's classes, or groups of classes; ``cache_dir`` keeps
-    decoded images.
+    decoded images, ``sizing`` is the model's preprocessing.
 
     Raises:
         DataError: if a label is unknown, no test image has a label, or too many of them cannot be read.
@@ -116,8 +117,8 @@ def load_test_images(
             "images to predict"
         )
     names = [record.image for record in records]
-    reading = (location.max_unreadable, location.windows, location.preprocess)
-    cache = open_cache(names, location.root, image_size, channels, cache_dir, *reading)
+    limit, reading = location.max_unreadable, location.reading
+    cache = open_cache(names, location.root, image_size, channels, cache_dir, limit, reading, sizing)
     readable = np.ones(len(names), np.bool_)
     readable[[row for row, _, _ in cache.quarantined]] = False
     rows = np.flatnonzero(readable)

@@ -23,6 +23,12 @@ FixedIntensities = Literal["scaled", "standardised", "spread", "imagenet", "effi
 mean and deviation taken off; or those that EfficientNet-Lite was trained with."""
 Intensities = Literal["auto", "scaled", "standardised", "spread", "imagenet", "efficientnet_lite"]
 """``auto`` is what the weights were trained with, and ``scaled`` without weights."""
+Preprocessing = Literal["exact", "draft", "proportion"]
+"""How an image of any size becomes a square."""
+PREPROCESSING_MEANING = (
+    "from an image to the square: both sides resized (exact), the same with large JPEGs decoded at a reduced size (draft), "
+    "or the aspect kept and black added (proportion)"
+)
 Norm = Literal["batch", "group", "frozen", "site"]
 SITE_NORM: Norm = "site"
 FROZEN_NORMS: tuple[Norm, ...] = ("frozen", SITE_NORM)
@@ -151,6 +157,7 @@ class Problem(Options):
     intensities: Annotated[Intensities, INTENSITIES_MEANING] = "auto"
     trainable: Annotated[str, TRAINABLE_MEANING] = TRAIN_ALL
     task: Annotated[str, "single: each image has one class; multi: any of the classes, its findings"] = SINGLE.name
+    preprocessing: Annotated[Preprocessing, PREPROCESSING_MEANING] = "exact"
 
     def check(self) -> None:
         """Check the vocabulary, the head and which layers are trained."""

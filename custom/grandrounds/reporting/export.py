@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from grandrounds import __version__
-from grandrounds.data.images.decoding import decode_image, to_square
+from grandrounds.data.images.decoding import decode_picture
+from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing, write_json
@@ -57,13 +58,15 @@ OF_SITE = (
 class ImageDecoder:
     """Reads an image file as training did: the same decoding, resizing to ``size`` pixels and scaling."""
 
-    def __init__(self, size: int, channels: int) -> None:
+    def __init__(self, size: int, channels: int, preprocessing: str = "exact") -> None:
         self.size = size
         self.channels = channels
+        self.sizing = SIZINGS[preprocessing]
 
     def __call__(self, path: str | Path) -> Tensor:
         """The image, shape ``(channels, size, size)``, float32 in [0, 1]."""
-        pixels = to_square(decode_image(Path(path).read_bytes(), str(path)), self.size, self.channels)
+        picture = decode_picture(Path(path).read_bytes(), str(path), draft=self.sizing.draft(self.size))
+        pixels = self.sizing.square(picture.image, self.size, self.channels)
         return to_tensor(pixels[None])[0]
 
 
@@ -193,7 +196,7 @@ def preprocessing(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
     return {
         "channels": problem.channels,
         "size": [problem.image_size, problem.image_size],
-        "resize": "bilinear with antialiasing, both sides, aspect not kept",
+        "resize": SIZINGS[problem.preprocessing].meaning,
         "intensity": f"8 bit, divided by 255; normalised within the network: {spec.intensities}",
         "layout": "batch, channels, height, width; float32 in [0, 1]",
         "output": f"logits; {kind.activation} gives the probability of each {kind.noun}, in the order of the {kind.nouns}",
@@ -220,7 +223,7 @@ def _write_bundle(
 
 
 def _inference(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
-    reader = {"_target_": "grandrounds.reporting.export.ImageReader", "size": problem.image_size}
+    reader = {"_target_": "grandrounds.reporting.export.ImageDecoder", "size": problem.image_size}
     return {
         "imports": ["$import torch"],
         "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
@@ -230,7 +233,7 @@ def _inference(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
             "seed": 0,
         },
         "network": "$@network_def.to(@device)",
-        "preprocessing": {**reader, "channels": problem.channels},
+        "preprocessing": {**reader, "channels": problem.channels, "preprocessing": problem.preprocessing},
         "inferer": {"_target_": "monai.inferers.SimpleInferer"},
         "postprocessing": {"_target_": "monai.transforms.Activations", problem.kind.activation: True},
     }

@@ -44,7 +44,7 @@ def only(findings, level):
 def test_healthy_data_pass_every_check():
     findings = examine(healthy(), "site-1", needs_labels=True)
     assert {finding.level for finding in findings} == {"ok"}
-    assert len({finding.check for finding in findings}) == 10
+    assert len({finding.check for finding in findings}) == 11
     require_healthy(findings)
 
 
@@ -145,6 +145,22 @@ def test_empty_images_are_a_warning_and_not_taken_for_the_same_image():
     findings = examine(healthy(images=images), "site-1")
     assert messages(findings, "failure") == []
     assert "2 images have one colour only: 0.png, 7.png" in only(findings, "warning")
+
+
+def test_images_that_are_almost_black_are_a_warning_that_says_what_to_state():
+    images = healthy().images.copy()
+    images[[1, 4]] //= 16
+    findings = examine(healthy(images=images), "site-1")
+    message = only(findings, "warning")
+    assert "2 images use less than an eighth of their range" in message
+    assert all(word in message for word in ("1.png, 4.png", '"bits": 12', "--bits 12", "grandrounds.json"))
+
+
+def test_rules_of_decoding_are_counted():
+    rules = (("orientation",), ("orientation", "depth"), (), (), (), (), (), ("depth",))
+    (found,) = [one for one in examine(healthy(rules=rules), "site-1") if one.check == "decoding"]
+    assert found.level == "ok"
+    assert "of 8 images: 2 scaled from more or fewer bits to 8, 2 turned (EXIF)" in found.message
 
 
 def test_quarantined_rows_are_neither_empty_nor_repeated():

@@ -81,9 +81,9 @@ class ReadDataset:
     """A data set as it was read.
 
     ``images`` is their folder or archive, ``facts`` are further entries of the partition's description, ``windows`` those of
-    CT slices, and ``preprocess`` is what the sites do to an image before resizing. ``sites`` is the site of each record,
-    where the data set names them; ``splits`` is whether the splits of the records are to be kept, ``task`` what their
-    labels are.
+    CT slices, ``preprocess`` is what the sites do to an image before resizing, ``bits`` the depth of grey images where files
+    do not state it. ``sites`` is the site of each record, where the data set names them; ``splits`` is whether the splits of
+    the records are to be kept, ``task`` what their labels are.
     """
 
     records: tuple[Record, ...]
@@ -96,6 +96,7 @@ class ReadDataset:
     sites: tuple[str, ...] = ()
     splits: bool = False
     task: Task = SINGLE
+    bits: int = 0
 
 
 def read_dataset(dataset: str, root: Path, options: PartitionOptions, progress: Progress | None = None) -> ReadDataset:
@@ -204,6 +205,7 @@ def _own_images(dataset: str, root: Path, options: OwnImageOptions) -> ReadDatas
         found.sites,
         found.splits,
         options.kind,
+        options.bits,
     )
 
 

@@ -1,47 +1,54 @@
 """Decode and resize each image once, then read it from a memory map.
 
 Every run of every method at a site needs the same small images; decoding them again in each epoch costs more than the
-training of a small network. The cache is an array and its record per (images, size, channels, windows, preprocessing),
+training of a small network. The cache is an array and its record per (images, size, channels, reading, preprocessing),
 shared by all processes of a site. Every build has an array file of its own, which its record names: so the
 quarantined rows always belong to the array that is read, also after a build was killed or two processes read different
-images.
+images. A build takes the squares of images whose content an earlier one has decoded in the same way, and decodes the rest on
+all cores. Caches of earlier versions are removed, and the oldest ones when a folder has become large.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
+import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from grandrounds.checks import require_fraction
-from grandrounds.data.families import Preprocess
-from grandrounds.data.images.decoding import Pixels, to_square
-from grandrounds.data.images.devices import retaken
-from grandrounds.data.images.dicom import Window, require_channels
-from grandrounds.data.images.mammogram import mammogram_square, read_mammogram
+from grandrounds.data.images.dicom import require_channels
+from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
+from grandrounds.data.images.ordered import in_order
+from grandrounds.data.images.preparation import Preparation, Shape, Square
 from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import replacing, write_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 PREPROCESSING_VERSION = 3
 """Grows when a preprocessing gives other pixels for the same image."""
 
 SHOWN_REASONS = 3
+FOLDER_BYTES = 2**35
+"""What the arrays of a folder may take together; the least recently used ones go first."""
+KEPT_SECONDS = 24 * 3600.0
+"""How long an unused cache stays even so."""
+
+ANY_VERSION = re.compile(r"([0-9a-f]{64}|images-\d+-\d+-[0-9a-f-]+)(\.[0-9a-f]{32})?\.(json|npy)")
+"""Names of a cache's files in any version."""
 
 Quarantined = tuple[int, str, str]
-Shape = tuple[int, int, int]
 OriginalShape = tuple[int, int, int, int]
-Decode = Callable[[str], tuple[Pixels, Shape]]
-"""From an image's name to its square and its original shape."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +60,14 @@ class DecodedCache:
         quarantined: row, name and reason of each image that cannot be read; these rows are zero.
         decoded: how many images were decoded for this call; 0 when the cache was reused.
         shapes: height, width, channels and number of the images as they were before resizing.
+        rules: of each image, those of decoding that were applied.
     """
 
     images: np.memmap
     quarantined: tuple[Quarantined, ...]
     decoded: int
     shapes: tuple[OriginalShape, ...]
+    rules: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,31 @@ class _CacheFiles:
         return set(self.folder.glob(f"{self.key}*.npy"))
 
 
+@dataclass(frozen=True, eq=False)
+class _Opened:
+    """A record and its array.
+
+    ``kinds`` are the different pairs of shape and rules, ``kind`` has the one of each row, -1 if it is quarantined.
+    """
+
+    images: np.memmap
+    quarantined: tuple[Quarantined, ...]
+    contents: list[str]
+    kinds: list[tuple[Shape, tuple[str, ...]]]
+    kind: list[int]
+
+    def cache(self, decoded: int) -> DecodedCache:
+        counts = Counter(self.kinds[number][0] for number in self.kind if number >= 0)
+        shapes = tuple(sorted((*shape, count) for shape, count in counts.items()))
+        rules = tuple(self.kinds[number][1] if number >= 0 else () for number in self.kind)
+        return DecodedCache(self.images, self.quarantined, decoded, shapes, rules)
+
+    def squares(self) -> Iterator[tuple[str, Square]]:
+        for row, (content, number) in enumerate(zip(self.contents, self.kind, strict=True)):
+            if number >= 0:
+                yield content, Square(self.images[row], *self.kinds[number])
+
+
 def open_cache(
     names: Sequence[str],
     root: Path,
@@ -90,15 +124,15 @@ def open_cache(
     channels: int,
     cache_dir: Path,
     max_unreadable: float = 0.01,
-    windows: Sequence[Window] = (),
-    preprocess: Preprocess = "none",
+    reading: Reading = AS_IN_FILES,
+    sizing: str = "exact",
 ) -> DecodedCache:
-    """Open the decoded images of ``root`` under these names, decoding them if this has not been done.
+    """Open the decoded images of ``root`` under these names, decoding those that have not been decoded.
 
     Several processes may do this at once: each writes its own array and then replaces the record, which names the array;
     arrays without a record are removed, and stay readable where they are mapped. A cache is rebuilt if it is damaged, or if
-    a quarantined image can be read now (a decoder was installed, a network folder is back). There is one window for each
-    channel of CT slices; ``preprocess`` is as in :func:`read_square`.
+    a quarantined image can be read now (a decoder was installed, a network folder is back). ``reading`` is the data set's,
+    ``sizing`` the problem's preprocessing, a name of :data:`~grandrounds.data.images.sizing.SIZINGS`.
 
     Raises:
         DataError: if ``names`` is empty, ``root`` cannot be opened or more than ``max_unreadable`` of the images, a
@@ -107,66 +141,80 @@ def open_cache(
         ValueError: if ``image_size``, ``channels`` or ``max_unreadable`` is out of range.
     """
     require_fraction(max_unreadable, "max_unreadable")
-    if image_size < 1 or channels not in (1, 3):
-        raise ValueError(f"expected image_size >= 1 and channels 1 or 3, got {image_size} and {channels}")
+    preparation = Preparation(image_size, channels, reading, sizing)
     if not names:
         raise DataError(f"{root}: the list of images is empty")
-    require_channels(windows, channels, str(root))
-    with open_images(root, windows) as reader:
-        key = _key(names, reader.fingerprint(names), image_size, channels, windows, preprocess)
-        shape = (len(names), image_size, image_size, channels)
-        decode: Decode = partial(read_square, reader, size=image_size, channels=channels, preprocess=preprocess)
-        files = _CacheFiles(cache_dir, key, shape)
+    require_channels(reading.windows, channels, str(root))
+    with open_images(root, reading.windows, reading.bits) as reader:
+        images = hashlib.sha256(json.dumps([reader.fingerprint(names), list(names)]).encode()).hexdigest()[:40]
+        files = _CacheFiles(
+            cache_dir, f"{_prefix()}{preparation.key}-{images}", (len(names), image_size, image_size, channels)
+        )
         # Between reading the record and opening its array another process may have replaced both: look once more.
-        cache = _reuse(files) or _reuse(files)
-        if cache is None or any(_is_readable(decode, name) for _, name, _ in cache.quarantined):
-            cache = _build(decode, names, files, root, max_unreadable)
+        opened = _reuse(files) or _reuse(files)
+        if opened is None or any(_is_readable(reader, preparation, name) for _, name, _ in opened.quarantined):
+            cache = _build(reader, preparation, names, files, root, max_unreadable)
+        else:
+            cache = opened.cache(0)
+            with suppress(OSError):
+                os.utime(files.record)
     _require_few_unreadable(cache.quarantined, len(names), root, max_unreadable)
     return cache
 
 
-def _key(
-    names: Sequence[str],
-    fingerprint: str,
-    image_size: int,
-    channels: int,
-    windows: Sequence[Window],
-    preprocess: Preprocess,
-) -> str:
-    content = [FORMAT_VERSION, PREPROCESSING_VERSION, fingerprint, image_size, channels, list(names)]
-    if windows:
-        content.append([[float(centre), float(width)] for centre, width in windows])
-    if preprocess != "none":
-        content.append(preprocess)
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+def _prefix() -> str:
+    return f"images-{FORMAT_VERSION}-{PREPROCESSING_VERSION}-"
 
 
-def _reuse(files: _CacheFiles) -> DecodedCache | None:
-    """The cache, or None if it is missing or damaged."""
+def _reuse(files: _CacheFiles) -> _Opened | None:
+    """What a record describes, or None if record or array is missing or damaged."""
+    return _read(files.record, files.shape)
+
+
+def _read(record: Path, shape: tuple[int, ...] | None = None) -> _Opened | None:
     try:
-        record = json.loads(files.record.read_text(encoding="utf-8"))
-        quarantined = tuple((int(row), str(name), str(reason)) for row, name, reason in record["quarantined"])
-        shapes = tuple((int(h), int(w), int(c), int(count)) for h, w, c, count in record["shapes"])
-        array = files.folder / Path(record["array"]).name
-        images = np.load(array, mmap_mode="r", allow_pickle=False)
-        size = array.stat().st_size
+        return _opened(json.loads(record.read_text(encoding="utf-8")), record.parent, shape)
     except (OSError, ValueError, TypeError, KeyError, EOFError):
         return None
-    whole = images.shape == files.shape and images.dtype == np.uint8 and images.flags.c_contiguous
-    if not whole or size != images.offset + images.nbytes:
-        return None
-    return DecodedCache(images, quarantined, 0, shapes)
 
 
-def _build(decode: Decode, names: Sequence[str], files: _CacheFiles, root: Path, max_unreadable: float) -> DecodedCache:
+def _opened(record: Mapping[str, Any], folder: Path, shape: tuple[int, ...] | None) -> _Opened:
+    quarantined = tuple((int(row), str(name), str(reason)) for row, name, reason in record["quarantined"])
+    kinds = [((int(h), int(w), int(c)), tuple(map(str, rules))) for h, w, c, rules in record["kinds"]]
+    contents, kind = list(record["contents"]), list(record["kind"])
+    array = folder / Path(record["array"]).name
+    images = np.load(array, mmap_mode="r", allow_pickle=False)
+    whole = images.dtype == np.uint8 and images.flags.c_contiguous and images.shape == (shape or images.shape)
+    if not whole or array.stat().st_size != images.offset + images.nbytes:
+        raise ValueError(f"{array} is not the array that was written")
+    if not len(images) == len(contents) == len(kind) or not -1 <= min(kind) <= max(kind) < max(len(kinds), 1):
+        raise ValueError(f"the record of {array} is damaged")
+    return _Opened(images, quarantined, contents, kinds, kind)
+
+
+def _build(
+    reader: ImageReader,
+    preparation: Preparation,
+    names: Sequence[str],
+    files: _CacheFiles,
+    root: Path,
+    max_unreadable: float,
+) -> DecodedCache:
     array = files.new_array()
     try:
+        if not files.folder.exists():
+            files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Only what was there before: an array that appears meanwhile is about to be named by another process's record.
         stale = files.arrays()
-        quarantined, shapes = _decode(decode, names, array, files.shape, root, max_unreadable)
-        images = np.load(array, mmap_mode="r", allow_pickle=False)
+        known = _known(files.folder, preparation)
+        with replacing(array, private=True) as stream:
+            np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": files.shape})
+            found, decoded = _decode(reader, preparation, names, known, stream)
+            _require_few_unreadable(found["quarantined"], len(names), root, max_unreadable)
+        record = {"array": array.name, **found}
+        opened = _opened(record, files.folder, files.shape)
         stale |= _named_array(files)
-        write_json(files.record, {"array": array.name, "quarantined": quarantined, "shapes": shapes})
+        write_json(files.record, record, private=True)
     except OSError as error:
         _remove([array])
         raise ConfigurationError(
@@ -174,7 +222,52 @@ def _build(decode: Decode, names: Sequence[str], files: _CacheFiles, root: Path,
             "there or choose another folder"
         ) from error
     _remove(stale)
-    return DecodedCache(images, quarantined, len(names) - len(quarantined), shapes)
+    _sweep(files)
+    return opened.cache(decoded)
+
+
+def _known(folder: Path, preparation: Preparation) -> dict[str, Square]:
+    """What earlier builds have prepared in the same way, by content."""
+    records = (_read(record) for record in sorted(folder.glob(f"{_prefix()}{preparation.key}-*.json")))
+    return {content: square for opened in records if opened for content, square in opened.squares()}
+
+
+def _decode(
+    reader: ImageReader,
+    preparation: Preparation,
+    names: Sequence[str],
+    known: Mapping[str, Square],
+    stream: BinaryIO,
+) -> tuple[dict[str, Any], int]:
+    """Write all squares; return the record without the array's name, and how many images were decoded."""
+
+    def prepare(name: str) -> tuple[str, Square, bool] | DataError:
+        try:
+            image = reader.encoded(name)
+            content = preparation.content(image)
+            earlier = known.get(content)
+            return content, earlier or preparation.square(image), earlier is None
+        except DataError as error:
+            return error
+
+    # Written from front to back rather than through a writable map: a full disk is then an error, not a crash.
+    quarantined: list[Quarantined] = []
+    contents, kind, decoded = [], [], 0
+    kinds: dict[tuple[Shape, tuple[str, ...]], int] = {}
+    for row, (name, found) in enumerate(zip(names, in_order(prepare, names), strict=True)):
+        if isinstance(found, DataError):
+            quarantined.append((row, name, str(found)))
+            stream.write(bytes(preparation.size**2 * preparation.channels))
+            contents.append("")
+            kind.append(-1)
+            continue
+        content, square, new = found
+        stream.write(square.pixels.tobytes())
+        contents.append(content)
+        kind.append(kinds.setdefault((square.shape, square.rules), len(kinds)))
+        decoded += new
+    listed = [[*shape, list(rules)] for shape, rules in kinds]
+    return {"quarantined": quarantined, "contents": contents, "kinds": listed, "kind": kind}, decoded
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -192,37 +285,25 @@ def _named_array(files: _CacheFiles) -> set[Path]:
         return set()
 
 
-def _decode(
-    decode: Decode,
-    names: Sequence[str],
-    array: Path,
-    shape: tuple[int, int, int, int],
-    root: Path,
-    max_unreadable: float,
-) -> tuple[tuple[Quarantined, ...], tuple[OriginalShape, ...]]:
-    """Write all images to ``array``; return which could not be read, and the original shapes."""
-    # Written from front to back rather than through a writable map: a full disk is then an error, not a crash.
-    quarantined: list[Quarantined] = []
-    shapes: Counter[tuple[int, int, int]] = Counter()
-    _, size, _, channels = shape
-    with replacing(array) as stream:
-        np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        for row, name in enumerate(names):
-            try:
-                image, original = decode(name)
-            except DataError as error:
-                quarantined.append((row, name, str(error)))
-                stream.write(bytes(size * size * channels))
+def _sweep(files: _CacheFiles) -> None:
+    """Remove caches of earlier versions, and those unused for longest as far as a folder takes too much."""
+    with suppress(OSError):
+        others = (path for path in files.folder.iterdir() if not path.name.startswith(_prefix()))
+        _remove(path for path in others if ANY_VERSION.fullmatch(path.name))
+        aged = sorted((path.stat().st_mtime, path) for path in files.folder.glob(f"{_prefix()}*.json"))
+        sizes = {path: path.stat().st_size for path in files.folder.glob(f"{_prefix()}*.npy")}
+        total = sum(sizes.values())
+        for used, record in aged:
+            if total <= FOLDER_BYTES or used > time.time() - KEPT_SECONDS or record == files.record:
                 continue
-            shapes[original] += 1
-            stream.write(image.tobytes())
-        _require_few_unreadable(quarantined, len(names), root, max_unreadable)
-    return tuple(quarantined), tuple(sorted((*original, count) for original, count in shapes.items()))
+            arrays = [path for path in sizes if path.name.startswith(f"{record.stem}.")]
+            total -= sum(sizes[path] for path in arrays)
+            _remove([record, *arrays])
 
 
-def _is_readable(decode: Decode, name: str) -> bool:
+def _is_readable(reader: ImageReader, preparation: Preparation, name: str) -> bool:
     try:
-        decode(name)
+        preparation.square(reader.encoded(name))
     except DataError:
         return False
     return True
@@ -235,24 +316,3 @@ def _require_few_unreadable(quarantined: Sequence[Quarantined], total: int, root
             f"{root}: {len(quarantined)} of {total} images cannot be read, allowed are {limit:.2%} (max_unreadable); "
             f"the first: {shown}"
         )
-
-
-def read_square(
-    reader: ImageReader, name: str, size: int, channels: int, preprocess: Preprocess
-) -> tuple[Pixels, Shape]:
-    """Read and resize one image; mammograms are prepared before resizing, a synthetic device takes the resized image.
-
-    Returns:
-        The image, shape ``(size, size, channels)``, values 0 to 255; and the original's height, width and channels.
-
-    Raises:
-        DataError: naming the image and the cause, if it is missing or damaged, or shows no breast.
-    """
-    if preprocess != "mammogram":
-        image = reader.read(name)
-        square = to_square(image, size, channels)
-        shape = (image.shape[0], image.shape[1], 1 if image.ndim == 2 else 3)
-        return square if preprocess == "none" else retaken(square, preprocess), shape
-    levels, laterality = read_mammogram(reader.read_bytes(name), name)
-    square = mammogram_square(levels, size, name, laterality)
-    return to_square(square, size, channels), (levels.shape[0], levels.shape[1], 1)

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from grandrounds.data.images.dicom import is_dicom, render_dicom
 from grandrounds.data.images.files.opening import open_raster
 from grandrounds.data.images.files.picture import Picture
+from grandrounds.data.images.sizing import SIZINGS
 
 Pixels = NDArray[np.uint8]
 
 
-def decode_picture(data: bytes, name: str, bits: int = 0) -> Picture:
+def decode_picture(data: bytes, name: str, bits: int = 0, draft: int = 0) -> Picture:
     """Decode the bytes of an image file; which kind it is, is seen from the bytes.
 
     EXIF orientation is applied. Palette, alpha and CMYK images become RGB (alpha is dropped). Grey of more than eight bits
@@ -24,6 +25,7 @@ def decode_picture(data: bytes, name: str, bits: int = 0) -> Picture:
         data: of a DICOM file, or one that Pillow reads: PNG, JPEG, TIFF, WebP, BMP, PGM, ...
         name: for errors.
         bits: of grey images with more than eight, where the data set states them; else 0.
+        draft: a JPEG decoder may reduce the image while both sides stay at least so long; 0 does not let it.
 
     Raises:
         DataError: naming the image and the cause, if it cannot be decoded or holds several frames.
@@ -31,7 +33,7 @@ def decode_picture(data: bytes, name: str, bits: int = 0) -> Picture:
     if is_dicom(data, name):
         return render_dicom(data, name, bits)
     with open_raster(data, name) as raster:
-        return raster.picture(bits)
+        return raster.picture(bits, draft)
 
 
 def decode_image(data: bytes, name: str) -> Pixels:
@@ -41,14 +43,6 @@ def decode_image(data: bytes, name: str) -> Pixels:
         DataError: naming the image and the cause, if it cannot be decoded or holds several frames.
     """
     return np.array(decode_picture(data, name).image)
-
-
-def eight_bit(image: NDArray[np.generic]) -> Pixels:
-    """An image of 8 or 16 bits in 8 bits: value / 257, rounded; a single channel loses its axis."""
-    image = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
-    if image.dtype == np.uint8:
-        return np.array(image, np.uint8)
-    return np.asarray((image.astype(np.uint32) + 128) // 257, np.uint8)
 
 
 def pixel_digest(image: NDArray[np.uint8]) -> str:
@@ -86,10 +80,4 @@ def to_square(image: Pixels, size: int, channels: int) -> Pixels:
     """
     from PIL import Image
 
-    if size < 1:
-        raise ValueError(f"size must be at least 1, got {size}")
-    if channels not in (1, 3):
-        raise ValueError(f"channels must be 1 or 3, got {channels}")
-    picture = Image.fromarray(image).convert("L" if channels == 1 else "RGB")
-    resized = np.array(picture.resize((size, size), Image.Resampling.BILINEAR))
-    return resized.reshape(size, size, channels)
+    return SIZINGS["exact"].square(Image.fromarray(image), size, channels)

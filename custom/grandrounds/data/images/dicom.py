@@ -11,15 +11,16 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.dicom_values import (
+from grandrounds.data.images.files.dicom_values import (
     apply_window,
     grey_levels,
     group_of,
@@ -121,7 +122,7 @@ def read_header(path: Path, keywords: Sequence[str]) -> dict[str, str]:
     """
     from pydicom import dcmread
 
-    with _quiet():
+    with _quiet:
         try:
             header = dcmread(path, stop_before_pixels=True, specific_tags=list(keywords))
             return {keyword: str(header.get(keyword) or "").strip() for keyword in keywords}
@@ -129,15 +130,6 @@ def read_header(path: Path, keywords: Sequence[str]) -> dict[str, str]:
             raise DataError(f"{path}: {error.strerror or error}") from error
         except Exception as error:  # a damaged header fails in many ways
             raise DataError(f"{path}: its DICOM header cannot be read ({_in_one_line(error)})") from error
-
-
-def count_frames(stream: IO[bytes]) -> int:
-    """How many frames a file states in its header; may raise whatever a damaged header makes pydicom raise."""
-    from pydicom import dcmread
-
-    with _quiet():
-        header = dcmread(stream, stop_before_pixels=True, specific_tags=["NumberOfFrames"], force=True)
-        return int(header.get("NumberOfFrames") or 1)
 
 
 def read_patient(path: Path) -> str:
@@ -153,7 +145,7 @@ def read_patient(path: Path) -> str:
 
 
 def _decoded(data: bytes, name: str, decode: Callable[[Dataset], Kind]) -> Kind:
-    with _quiet():
+    with _quiet:
         dataset = _parse(data, name)
         _require_decoder(dataset, name)
         try:
@@ -164,12 +156,32 @@ def _decoded(data: bytes, name: str, decode: Callable[[Dataset], Kind]) -> Kind:
             raise DataError(f"{name}: its pixels cannot be decoded ({_in_one_line(error)}); export it again") from error
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without warnings about identifiers: research copies have invalid UIDs, which does not affect the pixels."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=UserWarning, module="pydicom")
-        yield
+class _Quiet:
+    """Without warnings about identifiers: research copies have invalid UIDs, which does not affect the pixels.
+
+    Filters of warnings belong to the process, so of several threads the first sets them and the last restores them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._before = ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._before.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", category=UserWarning, module="pydicom")
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._before.close()
+
+
+_quiet = _Quiet()
 
 
 def _parse(data: bytes, name: str) -> Dataset:

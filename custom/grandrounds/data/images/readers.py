@@ -22,8 +22,9 @@ from typing import IO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.decoding import Pixels, decode_image, eight_bit
-from grandrounds.data.images.dicom import DICOM_SUFFIXES, Window, read_windows
+from grandrounds.data.images.decoding import Pixels
+from grandrounds.data.images.dicom import DICOM_SUFFIXES, Window
+from grandrounds.data.images.files.encoded import ArrayRow, EncodedFile, EncodedImage
 from grandrounds.errors import DataError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm", *DICOM_SUFFIXES)
@@ -35,12 +36,20 @@ class ImageReader(ABC):
     """Images of one folder or file by name; a context manager."""
 
     @abstractmethod
+    def encoded(self, name: str) -> EncodedImage:
+        """One image, not yet decoded; may be called by several threads.
+
+        Raises:
+            DataError: naming the image and the cause, if it is missing.
+        """
+
     def read(self, name: str) -> Pixels:
         """Decode one image: ``(H, W)`` grey or ``(H, W, 3)`` RGB, values 0 to 255.
 
         Raises:
             DataError: naming the image and the cause, if it is missing or damaged.
         """
+        return np.array(self.encoded(name).picture().image)
 
     def read_bytes(self, name: str) -> bytes:
         """The file of one image as it is.
@@ -57,9 +66,7 @@ class ImageReader(ABC):
         Raises:
             DataError: as :meth:`read_bytes`.
         """
-        raise DataError(
-            f"{name} is not a file but pixels in an array; mammograms are read from files in a folder or .zip"
-        )
+        raise DataError(f"{name} is not a file but pixels in an array, of which there are no bytes")
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -83,40 +90,42 @@ class ImageReader(ABC):
         self.close()
 
 
-def open_images(root: Path, windows: Sequence[Window] = ()) -> ImageReader:
+def open_images(root: Path, windows: Sequence[Window] = (), bits: int = 0) -> ImageReader:
     """Open the images at ``root``: a folder, or a file ending in .zip, .npz, .gz or anything else in idx format.
 
     Names are paths relative to a folder or inside an archive (``benign/a.png``), ``<array>/<index>`` in an npz file and
     ``<index>`` in an idx file.
 
-    With ``windows``, every image must be a CT slice in a DICOM file; it gets a channel for each window.
+    With ``windows``, every image must be a CT slice in a DICOM file; it gets a channel for each window. ``bits`` are
+    those of grey images of more than eight, where the data set states them.
 
     Raises:
         DataError: if nothing is there, the file is damaged or in none of these formats, or there are windows and it
             holds pixels instead of files.
     """
     if root.is_dir():
-        return _FolderReader(root, windows)
+        return _FolderReader(root, windows, bits)
     if not root.is_file():
         raise DataError(f"{root} does not exist; expected a folder of images, a .zip, an .npz or an idx file")
     if root.suffix == ".zip":
-        return _ZipReader(root, windows)
+        return _ZipReader(root, windows, bits)
     if windows:
         raise DataError(f"{root} holds no DICOM files, which windows are for; take windows out of its description")
     if root.suffix == ".npz":
-        return _NpzReader(root)
+        return _NpzReader(root, bits)
     return _IdxReader(root)
 
 
 class _FolderReader(ImageReader):
     """A folder of image files, with or without sub-folders."""
 
-    def __init__(self, root: Path, windows: Sequence[Window]) -> None:
+    def __init__(self, root: Path, windows: Sequence[Window], bits: int) -> None:
         self._root = root
         self._windows = windows
+        self._bits = bits
 
-    def read(self, name: str) -> Pixels:
-        return _decode(self.read_bytes(name), name, self._windows)
+    def encoded(self, name: str) -> EncodedImage:
+        return EncodedFile(self.read_bytes(name), name, self._bits, self._windows)
 
     @contextmanager
     def stream(self, name: str) -> Iterator[IO[bytes]]:
@@ -179,12 +188,13 @@ class _ArchiveReader(ImageReader):
 class _ZipReader(_ArchiveReader):
     """A zip archive of image files."""
 
-    def __init__(self, root: Path, windows: Sequence[Window]) -> None:
+    def __init__(self, root: Path, windows: Sequence[Window], bits: int) -> None:
         super().__init__(root)
         self._windows = windows
+        self._bits = bits
 
-    def read(self, name: str) -> Pixels:
-        return _decode(self.read_bytes(name), name, self._windows)
+    def encoded(self, name: str) -> EncodedImage:
+        return EncodedFile(self.read_bytes(name), name, self._bits, self._windows)
 
     def stream(self, name: str) -> AbstractContextManager[IO[bytes]]:
         return self._member(name)
@@ -199,21 +209,22 @@ class _NpzReader(_ArchiveReader):
     An array that is asked for is kept in memory, because an npz file cannot be read in parts.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, bits: int) -> None:
         super().__init__(root)
+        self._bits = bits
         self._members = {item.removesuffix(".npy") for item in self._archive.namelist() if item.endswith(".npy")}
         self._arrays: dict[str, NDArray[np.generic]] = {}
 
-    def read(self, name: str) -> Pixels:
+    def encoded(self, name: str) -> EncodedImage:
         array, _, index = name.rpartition("/")
         if f"{array}_jpeg" in self._members:
             starts, ends = self._bounds(array)
             row = _row(index, len(starts), name, self._root)
-            return decode_image(self._array(f"{array}_jpeg")[starts[row] : ends[row]].tobytes(), name)
+            return EncodedFile(self._array(f"{array}_jpeg")[starts[row] : ends[row]].tobytes(), name, self._bits)
         if array not in self._members or not self._holds_images(array):
             raise DataError(f"{self._root} holds no image {name!r}; expected <array>/<index>, e.g. train_images/0")
         images = self._array(array)
-        return eight_bit(images[_row(index, len(images), name, self._root)])
+        return ArrayRow(images[_row(index, len(images), name, self._root)], name, self._bits)
 
     def names(self) -> list[str]:
         counts = {array: self._header(array)[0][0] for array in self._members if self._holds_images(array)}
@@ -254,8 +265,8 @@ class _IdxReader(ImageReader):
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def read(self, name: str) -> Pixels:
-        return np.array(self._images[_row(name, len(self._images), name, self._root)])
+    def encoded(self, name: str) -> EncodedImage:
+        return ArrayRow(self._images[_row(name, len(self._images), name, self._root)], name, 0)
 
     def names(self) -> list[str]:
         return [str(index) for index in range(len(self._images))]
@@ -277,10 +288,6 @@ class _IdxReader(ImageReader):
         if len(data) - 16 != math.prod(shape):
             raise DataError(f"{self._root} is damaged: its header states {shape}, it contains {len(data) - 16} bytes")
         return np.frombuffer(data, np.uint8, offset=16).reshape(shape)
-
-
-def _decode(data: bytes, name: str, windows: Sequence[Window]) -> Pixels:
-    return read_windows(data, name, windows) if windows else decode_image(data, name)
 
 
 def _visible_images(names: Iterable[str]) -> list[str]:

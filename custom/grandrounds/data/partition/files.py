@@ -17,6 +17,7 @@ from typing import Any
 
 from grandrounds.data.families import Preprocess
 from grandrounds.data.images.dicom import Window
+from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.keys import KEY_RULE, canonical
 from grandrounds.data.manifest import (
     SPLITS,
@@ -73,6 +74,7 @@ def write_partition(
     overwrite: bool = False,
     windows: Sequence[Window] = (),
     preprocess: Preprocess = "none",
+    bits: int = 0,
     devices: Mapping[str, Preprocess] = MappingProxyType({}),
     shared_patients: bool = False,
     replicated: Replicated | None = None,
@@ -91,6 +93,7 @@ def write_partition(
         overwrite: replace another partition in ``out_dir``.
         windows: windows of CT slices, for the site configurations and ``partition.json``.
         preprocess: what the sites do to an image before resizing; written like the windows.
+        bits: depth of grey images of more than eight bits, 0 where their files state it; written like the windows.
         devices: the synthetic device that retakes each site's images, where a site has one.
         shared_patients: whether a patient or lesion may be at several sites, in the same split at each.
         replicated: test images and a public set that every site gets.
@@ -111,7 +114,7 @@ def write_partition(
     _check_sites({**sites, "every-site": common} if common else sites, classes, shared_patients, task)
     _require_own_words(description)
     _require_own_folder(out_dir)
-    reading = _reading(windows, preprocess)
+    reading = Reading(tuple(windows), preprocess, bits).entries()
     location = {
         "manifest": MANIFEST_FILE,
         "root": str(Path(images_root).absolute()),
@@ -219,9 +222,17 @@ def _check_sites(
 
 
 def _require_own_words(description: Mapping[str, Any]) -> None:
-    reserved = {"dataset_name", "classes", "sites", "task", "windows", "preprocess", "public_set", RULE_ENTRY} & set(
-        description
-    )
+    reserved = {
+        "dataset_name",
+        "classes",
+        "sites",
+        "task",
+        "windows",
+        "preprocess",
+        "bits",
+        "public_set",
+        RULE_ENTRY,
+    } & set(description)
     if reserved:
         raise ValueError(f"description must not contain {', '.join(sorted(reserved))}")
 
@@ -279,12 +290,6 @@ def _distinct(description: Mapping[str, Any]) -> dict[str, list[str]]:
         entry for entry in description.get("keys", {}).get("distinct", ()) if entry.startswith(("patient", "lesion"))
     ]
     return {"distinct": stated} if stated else {}
-
-
-def _reading(windows: Sequence[Window], preprocess: Preprocess) -> dict[str, Any]:
-    """Windows and preprocessing, if they differ from the defaults."""
-    content: dict[str, Any] = {"windows": [list(window) for window in windows]} if windows else {}
-    return content | ({"preprocess": preprocess} if preprocess != "none" else {})
 
 
 def _retaking(config: Mapping[str, Any], dataset: str, device: Preprocess | None) -> Mapping[str, Any]:

@@ -88,6 +88,7 @@ def make_partition(
         overwrite=overwrite,
         windows=read.windows,
         preprocess=read.preprocess,
+        bits=read.bits,
         devices=_devices(chosen),
         shared_patients=chosen.shares_patients,
         replicated=division.replicated,

@@ -46,7 +46,15 @@ def load_checked_data(
     cache = cache_folder(fl_ctx)
     location = locate(problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx))
     try:
-        data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache, task=problem.kind)
+        data = load_site_data(
+            location,
+            problem.classes,
+            problem.image_size,
+            problem.channels,
+            cache,
+            task=problem.kind,
+            sizing=problem.preprocessing,
+        )
     except GrandRoundsError as error:
         raise type(error)(f"{site}: {error}") from error
     findings = examine(data, site, needs_labels, trains)
@@ -76,7 +84,13 @@ def load_dataset(name: str, problem: Problem, site: str, fl_ctx: FLContext) -> S
     location = replace(locate(name, site, data_folders(fl_ctx), cache), max_unreadable=0.0)
     try:
         return load_site_data(
-            location, problem.classes, problem.image_size, problem.channels, cache, foreign_labels=True
+            location,
+            problem.classes,
+            problem.image_size,
+            problem.channels,
+            cache,
+            foreign_labels=True,
+            sizing=problem.preprocessing,
         )
     except GrandRoundsError as error:
         raise type(error)(f"{site}: data set {name!r}: {error}") from error

@@ -96,7 +96,14 @@ def read_images(
         for name, location in locations.items():
             step(f"reading the images of {name}")
             images[name] = load_test_images(
-                name, location, vocabulary, problem.image_size, problem.channels, cache, problem.kind
+                name,
+                location,
+                vocabulary,
+                problem.image_size,
+                problem.channels,
+                cache,
+                problem.kind,
+                problem.preprocessing,
             )
     step("comparing the images with those of the run")
     digests = {name: image_digests(test.images) for name, test in images.items()}

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from PIL import Image
 
 from grandrounds.data.images import cache as cache_module
-from grandrounds.data.images import readers
 from grandrounds.data.images.cache import open_cache
+from grandrounds.data.images.files import encoded
+from grandrounds.data.images.files.reading import Reading
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.seeding import numpy_generator
 
@@ -29,10 +31,12 @@ def root(tmp_path):
 
 @pytest.fixture
 def decoded_bytes(monkeypatch):
-    """Names of the images that are decoded, in order."""
+    """Names of the images that are decoded; threads may exchange some."""
     seen = []
-    decode = readers.decode_image
-    monkeypatch.setattr(readers, "decode_image", lambda data, name: (seen.append(name), decode(data, name))[1])
+    decode = encoded.decode_picture
+    monkeypatch.setattr(
+        encoded, "decode_picture", lambda data, name, *more: (seen.append(name), decode(data, name, *more))[1]
+    )
     return seen
 
 
@@ -49,10 +53,10 @@ def test_rows_are_the_images_in_the_order_of_the_names(root, tmp_path):
 
 def test_the_second_time_nothing_is_decoded(root, tmp_path, decoded_bytes):
     open_cache(NAMES, root, 4, 1, tmp_path / "cache")
-    assert decoded_bytes == NAMES
+    assert sorted(decoded_bytes) == NAMES
     again = open_cache(NAMES, root, 4, 1, tmp_path / "cache")
     assert again.images.sum() > 0
-    assert decoded_bytes == NAMES
+    assert sorted(decoded_bytes) == NAMES
     assert (again.decoded, again.shapes) == (0, ((8, 8, 3, 6),))
 
 
@@ -67,12 +71,15 @@ def test_another_size_channel_order_or_content_is_another_cache(root, tmp_path):
     assert open_cache(NAMES, root, 4, 3, folder).images.shape == (6, 4, 4, 3)
     assert open_cache(NAMES, root, 5, 3, folder).decoded == 6
     assert open_cache(NAMES, root, 4, 1, folder).images.shape == (6, 4, 4, 1)
-    assert open_cache(NAMES[::-1], root, 4, 3, folder).decoded == 6
+    # The same images in another order need no decoding.
+    turned = open_cache(NAMES[::-1], root, 4, 3, folder)
+    assert turned.decoded == 0
+    np.testing.assert_array_equal(turned.images[::-1], open_cache(NAMES, root, 4, 3, folder).images)
     # None of them has taken the place of another.
     assert [open_cache(NAMES, root, size, count, folder).decoded for size, count in ((4, 3), (5, 3), (4, 1))] == [0] * 3
     Image.fromarray(PIXELS[1]).save(root / NAMES[0], compress_level=0)
     changed = open_cache(NAMES, root, 4, 3, folder)
-    assert changed.decoded == 6
+    assert changed.decoded == 1
     np.testing.assert_array_equal(changed.images[0], changed.images[1])
 
 
@@ -136,15 +143,15 @@ def test_a_stricter_limit_counts_on_reuse_too(root, tmp_path):
 
 
 def test_an_image_that_can_be_read_again_is_taken_out_of_quarantine(root, tmp_path, monkeypatch):
-    decode = readers.decode_image
+    decode = encoded.decode_picture
 
-    def without_decoder(data, name):
+    def without_decoder(data, name, *more):
         if name == NAMES[3]:
             raise DataError(f"{name}: no decoder")
-        return decode(data, name)
+        return decode(data, name, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(readers, "decode_image", without_decoder)
+        patch.setattr(encoded, "decode_picture", without_decoder)
         assert open_cache(NAMES, root, 8, 3, tmp_path / "cache", max_unreadable=0.2).quarantined[0][0] == 3
     cache = open_cache(NAMES, root, 8, 3, tmp_path / "cache")
     assert cache.quarantined == ()
@@ -153,12 +160,12 @@ def test_an_image_that_can_be_read_again_is_taken_out_of_quarantine(root, tmp_pa
 
 def fail_on(*names):
     """A decoder that cannot read these images for now."""
-    decode = readers.decode_image
+    decode = encoded.decode_picture
 
-    def failing(data, name):
+    def failing(data, name, *more):
         if name in names:
             raise DataError(f"{name}: busy")
-        return decode(data, name)
+        return decode(data, name, *more)
 
     return failing
 
@@ -170,16 +177,16 @@ def zero_rows(cache):
 def test_a_build_killed_before_its_record_changes_nothing_and_is_cleared_away_by_the_next(root, tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     with monkeypatch.context() as patch:
-        patch.setattr(readers, "decode_image", fail_on(NAMES[3]))
+        patch.setattr(encoded, "decode_picture", fail_on(NAMES[3]))
         open_cache(NAMES, root, 8, 3, folder, max_unreadable=0.2)
     with monkeypatch.context() as patch:
         # Image 3 can be read now, which starts a build; by then image 1 cannot; then the process dies.
-        patch.setattr(readers, "decode_image", fail_on(NAMES[1]))
-        patch.setattr(cache_module, "write_json", lambda path, content: 1 / 0)
+        patch.setattr(encoded, "decode_picture", fail_on(NAMES[1]))
+        patch.setattr(cache_module, "write_json", lambda path, content, private: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             open_cache(NAMES, root, 8, 3, folder, max_unreadable=0.2)
     with monkeypatch.context() as patch:
-        patch.setattr(readers, "decode_image", fail_on(NAMES[3]))
+        patch.setattr(encoded, "decode_picture", fail_on(NAMES[3]))
         cache = open_cache(NAMES, root, 8, 3, folder, max_unreadable=0.2)
     assert (cache.decoded, cache.quarantined[0][0], zero_rows(cache)) == (0, 3, (3,))
     assert open_cache(NAMES, root, 8, 3, folder).quarantined == ()
@@ -191,16 +198,16 @@ def test_two_concurrent_builds_leave_a_record_that_matches_its_array(root, tmp_p
     folder, caches = tmp_path / "cache", []
     write = cache_module.write_json
 
-    def write_after_another_build(path, content):
+    def write_after_another_build(path, content, private):
         if not caches:
             caches.append(None)
             with monkeypatch.context() as patch:
-                patch.setattr(readers, "decode_image", fail_on(NAMES[4]))
+                patch.setattr(encoded, "decode_picture", fail_on(NAMES[4]))
                 caches[0] = open_cache(NAMES, root, 8, 3, folder, max_unreadable=0.5)
-        write(path, content)
+        write(path, content, private=private)
 
     with monkeypatch.context() as patch:
-        patch.setattr(readers, "decode_image", fail_on(NAMES[2]))
+        patch.setattr(encoded, "decode_picture", fail_on(NAMES[2]))
         patch.setattr(cache_module, "write_json", write_after_another_build)
         caches += [open_cache(NAMES, root, 8, 3, folder, max_unreadable=0.5) for _ in range(3)]
     assert [[row for row, _, _ in cache.quarantined] for cache in caches] == [[2, 4], [2], [2], [2]]
@@ -228,11 +235,11 @@ def test_an_array_replaced_while_its_record_was_read_is_looked_for_once_more(roo
 
 
 def test_an_interrupted_build_leaves_nothing_behind(root, tmp_path, monkeypatch):
-    def interrupted(data, name):
+    def interrupted(data, name, *more):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(readers, "decode_image", interrupted)
+        patch.setattr(encoded, "decode_picture", interrupted)
         with pytest.raises(KeyboardInterrupt):
             open_cache(NAMES, root, 4, 3, tmp_path / "cache")
     assert files_in(tmp_path / "cache") == []
@@ -274,3 +281,53 @@ def test_wrong_arguments_are_refused(root, tmp_path):
         open_cache(NAMES, root, 4, 2, tmp_path)
     with pytest.raises(ValueError, match=r"max_unreadable must be between 0 and 1, got 1\.5"):
         open_cache(NAMES, root, 4, 3, tmp_path, max_unreadable=1.5)
+
+
+def test_one_image_added_to_many_is_the_only_one_decoded(root, tmp_path, decoded_bytes):
+    folder = tmp_path / "cache"
+    before = open_cache(NAMES, root, 8, 3, folder)
+    decoded_bytes.clear()
+    (root / "sub").mkdir()
+    Image.fromarray(255 - PIXELS[0]).save(root / "sub" / "new.png")
+    (root / NAMES[2]).rename(root / "renamed.png")
+    names = [*NAMES[:2], "renamed.png", *NAMES[3:], "sub/new.png"]
+    after = open_cache(names, root, 8, 3, folder)
+    assert (after.decoded, decoded_bytes) == (1, ["sub/new.png"])
+    np.testing.assert_array_equal(after.images[:6], before.images)
+    np.testing.assert_array_equal(after.images[6], 255 - PIXELS[0])
+    assert (after.shapes, after.rules) == (((8, 8, 3, 7),), ((),) * 7)
+
+
+def test_what_is_read_otherwise_is_decoded_again(tmp_path):
+    Image.fromarray(np.array([[0, 4095]], np.uint16)).save(tmp_path / "a.png")
+    found = [
+        open_cache(["a.png"], tmp_path, 2, 1, tmp_path / "cache", 0, Reading(bits=bits), sizing)
+        for bits, sizing in ((0, "exact"), (12, "exact"), (12, "proportion"))
+    ]
+    assert [cache.decoded for cache in found] == [1, 1, 1]
+    assert [cache.images.max() for cache in found] == [16, 255, 255]
+    assert found[0].rules == (("depth",),)
+
+
+def test_files_are_private(root, tmp_path):
+    open_cache(NAMES, root, 4, 3, tmp_path / "cache")
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "cache").iterdir()} == {0o600}
+
+
+def test_caches_of_earlier_versions_and_old_ones_beyond_the_limit_are_removed(root, tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    earlier = [f"{'a' * 64}.json", f"{'a' * 64}.{'b' * 32}.npy", f"images-1-2-{'c' * 16}-{'d' * 40}.json"]
+    for name in (*earlier, "features.npy"):
+        (folder / name).write_text("{}")
+    open_cache(NAMES, root, 4, 3, folder)
+    assert not set(earlier) & set(files_in(folder))
+    assert "features.npy" in files_in(folder)
+    for path in folder.glob("*.json"):
+        os.utime(path, (1, 1))
+    monkeypatch.setattr(cache_module, "FOLDER_BYTES", 1000)
+    open_cache(NAMES, root, 8, 3, folder)
+    assert len(files_in(folder)) == 3
+    open_cache(NAMES, root, 9, 3, folder)
+    assert len(files_in(folder)) == 5, "a cache of today stays"

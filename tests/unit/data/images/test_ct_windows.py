@@ -14,6 +14,7 @@ from pydicom.pixels import apply_modality_lut, apply_windowing
 
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, read_dicom, read_windows, window_channels, windows_from
+from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.partition.files import write_partition
@@ -139,7 +140,7 @@ def test_there_must_be_as_many_windows_as_channels(site, tmp_path):
 
 def test_a_cache_is_of_its_windows(site, tmp_path):
     def open_with(windows):
-        return open_cache(["a.dcm", "b.dcm"], site.root, 2, 3, tmp_path / "cache", windows=windows)
+        return open_cache(["a.dcm", "b.dcm"], site.root, 2, 3, tmp_path / "cache", reading=Reading(windows=windows))
 
     plain, three = open_with(()), open_with(HAEMORRHAGE_WINDOWS)
     turned = open_with(HAEMORRHAGE_WINDOWS[::-1])
@@ -153,7 +154,7 @@ def test_a_cache_is_of_its_windows(site, tmp_path):
 def test_pictures_and_arrays_have_no_windows(tmp_path):
     Image.new("L", (2, 2), 9).save(tmp_path / "a.png")
     with pytest.raises(DataError, match=r"1 of 1 images cannot be read.*a\.png is not a DICOM file"):
-        open_cache(["a.png"], tmp_path, 2, 3, tmp_path / "cache", windows=HAEMORRHAGE_WINDOWS)
+        open_cache(["a.png"], tmp_path, 2, 3, tmp_path / "cache", reading=Reading(windows=HAEMORRHAGE_WINDOWS))
     np.savez(tmp_path / "m.npz", train=np.zeros((1, 2, 2), np.uint8))
     with pytest.raises(DataError, match=r"m\.npz holds no DICOM files, which windows are for"):
         open_images(tmp_path / "m.npz", HAEMORRHAGE_WINDOWS)

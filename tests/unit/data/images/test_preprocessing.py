@@ -9,6 +9,7 @@ from PIL import Image
 
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.devices import retaken
+from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.mammogram import mammogram_square
 from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.errors import ConfigurationError, DataError
@@ -24,11 +25,12 @@ def pictures(tmp_path, breast):
     return folder
 
 
+MAMMOGRAMS = Reading(preprocess="mammogram")
 NAMES = ["0.png", "1.png", "2.png"]
 
 
 def test_the_cache_holds_cropped_squares_and_the_original_sizes(pictures, tmp_path, breast):
-    cache = open_cache(NAMES, pictures, 32, 1, tmp_path / "cache", preprocess="mammogram")
+    cache = open_cache(NAMES, pictures, 32, 1, tmp_path / "cache", reading=MAMMOGRAMS)
     assert cache.images.shape == (3, 32, 32, 1)
     expected = mammogram_square((breast(61, 40, np.random.default_rng(1)) * 16), 32, "1.png")
     np.testing.assert_array_equal(cache.images[1, ..., 0], expected)
@@ -37,15 +39,15 @@ def test_the_cache_holds_cropped_squares_and_the_original_sizes(pictures, tmp_pa
 
 def test_plain_and_cropped_images_do_not_share_a_cache(pictures, tmp_path):
     plain = open_cache(NAMES, pictures, 32, 1, tmp_path / "cache")
-    cropped = open_cache(NAMES, pictures, 32, 1, tmp_path / "cache", preprocess="mammogram")
-    again = open_cache(NAMES, pictures, 32, 1, tmp_path / "cache", preprocess="mammogram")
+    cropped = open_cache(NAMES, pictures, 32, 1, tmp_path / "cache", reading=MAMMOGRAMS)
+    again = open_cache(NAMES, pictures, 32, 1, tmp_path / "cache", reading=MAMMOGRAMS)
     assert plain.decoded == cropped.decoded == 3
     assert again.decoded == 0
     assert (plain.images != cropped.images).any()
 
 
 def test_three_channels_are_equal(pictures, tmp_path):
-    images = open_cache(NAMES, pictures, 16, 3, tmp_path / "cache", preprocess="mammogram").images
+    images = open_cache(NAMES, pictures, 16, 3, tmp_path / "cache", reading=MAMMOGRAMS).images
     assert (images == images[..., :1]).all()
     assert images.any()
 
@@ -55,7 +57,7 @@ def test_zip_archives_are_read_as_folders_are(pictures, tmp_path):
         for name in NAMES:
             archive.write(pictures / name, name)
     zipped, folder = (
-        open_cache(NAMES, root, 16, 1, tmp_path / "cache", preprocess="mammogram").images
+        open_cache(NAMES, root, 16, 1, tmp_path / "cache", reading=MAMMOGRAMS).images
         for root in (tmp_path / "images.zip", pictures)
     )
     np.testing.assert_array_equal(zipped, folder)
@@ -63,7 +65,7 @@ def test_zip_archives_are_read_as_folders_are(pictures, tmp_path):
 
 def test_an_image_without_a_breast_is_quarantined(pictures, tmp_path):
     Image.fromarray(np.full((40, 40), 9, np.uint8)).save(pictures / "0.png")
-    cache = open_cache(NAMES, pictures, 16, 1, tmp_path / "cache", max_unreadable=0.5, preprocess="mammogram")
+    cache = open_cache(NAMES, pictures, 16, 1, tmp_path / "cache", max_unreadable=0.5, reading=MAMMOGRAMS)
     assert [(row, name) for row, name, _ in cache.quarantined] == [(0, "0.png")]
     assert "shows no breast" in cache.quarantined[0][2]
     assert not cache.images[0].any()
@@ -72,7 +74,7 @@ def test_an_image_without_a_breast_is_quarantined(pictures, tmp_path):
 def test_arrays_of_pixels_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", train_images=np.zeros((2, 8, 8), np.uint8))
     with pytest.raises(DataError, match="is not a file but pixels in an array"):
-        open_cache(["train_images/0"], tmp_path / "a.npz", 16, 1, tmp_path / "cache", preprocess="mammogram")
+        open_cache(["train_images/0"], tmp_path / "a.npz", 16, 1, tmp_path / "cache", reading=MAMMOGRAMS)
 
 
 def site(folder, **more):
@@ -86,7 +88,7 @@ def site(folder, **more):
 
 def test_a_synthetic_device_retakes_the_resized_images(pictures, tmp_path):
     plain = open_cache(NAMES, pictures, 32, 3, tmp_path / "cache").images
-    taken = open_cache(NAMES, pictures, 32, 3, tmp_path / "cache", preprocess="device-2").images
+    taken = open_cache(NAMES, pictures, 32, 3, tmp_path / "cache", reading=Reading(preprocess="device-2")).images
     np.testing.assert_array_equal(taken, np.stack([retaken(image, "device-2") for image in plain]))
 
 
@@ -95,7 +97,8 @@ def test_preprocessing_is_an_entry_of_the_site_configuration(pictures, tmp_path)
     assert location.preprocess == "mammogram"
     data = load_site_data(location, ("benign", "malignant"), 32, 1, tmp_path / "cache")
     np.testing.assert_array_equal(
-        data.images, open_cache(NAMES, pictures, 32, 1, tmp_path / "other", preprocess="mammogram").images
+        data.images,
+        open_cache(NAMES, pictures, 32, 1, tmp_path / "other", reading=MAMMOGRAMS).images,
     )
     assert read_site_config(site(tmp_path))["breast"].preprocess == "none"
 

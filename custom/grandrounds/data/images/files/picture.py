@@ -30,10 +30,18 @@ class Picture:
     Attributes:
         image: of eight bits, mode ``L`` or ``RGB``.
         rules: those that were applied, each once.
+        reduced_from: width and height of the image, where the decoder was allowed to reduce it.
     """
 
     image: Image
     rules: tuple[Rule, ...] = ()
+    reduced_from: tuple[int, int] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the image as it is in its file."""
+        width, height = self.reduced_from or self.image.size
+        return height, width, len(self.image.getbands())
 
 
 def count_rules(applied: Iterable[Sequence[str]]) -> Counter[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL.Image import Transpose
 
 from grandrounds.data.images.files.picture import Picture, Rule, scaled
 from grandrounds.errors import DataError
@@ -18,9 +21,25 @@ if TYPE_CHECKING:
 
 ORIENTATION = 0x0112
 UPRIGHT = 1
+SIDES_SWAPPED = (5, 6, 7, 8)
+"""EXIF orientations of pictures that are stored lying on a side."""
 FULL_DEPTH = 16
 DEEP_MODES = ("I", "F")
 """How Pillow's names of modes with more than eight bits a pixel begin."""
+
+
+TURNS: Mapping[int, Transpose] = MappingProxyType(
+    {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+)
+"""What makes an image upright, by its EXIF orientation."""
 
 
 class Span(NamedTuple):
@@ -48,7 +67,7 @@ class Raster:
         self.name = name
         self.coding = str(image.tile)
         """How the pixels are stored, in Pillow's words; it forgets them when they are decoded."""
-        self._turned = False
+        self._stated = UPRIGHT
 
     @property
     def frames(self) -> int:
@@ -90,43 +109,31 @@ class Raster:
         """Whether the values are grey ones of more than eight bits, or with a sign."""
         return self.image.mode.startswith(DEEP_MODES)
 
-    def draft(self, side: int) -> None:
-        """Let the decoder reduce the image while both sides stay at least so long; 0, or a format without: nothing."""
-        if side:
-            self.image.draft(self.image.mode, (side, side))
-
     @cached_property
     def upright(self) -> Image:
         """The decoded image, turned as its EXIF orientation says."""
-        from PIL import Image
-
-        stated = self._orientation() if self.turned_on_loading else UPRIGHT
+        if self.turned_on_loading:
+            self._stated = self._orientation()
         self.image.load()
-        # Only now: PNG files may state it after the pixels.
-        stated = stated if self.turned_on_loading else self._orientation()
-        turn = {
-            2: Image.Transpose.FLIP_LEFT_RIGHT,
-            3: Image.Transpose.ROTATE_180,
-            4: Image.Transpose.FLIP_TOP_BOTTOM,
-            5: Image.Transpose.TRANSPOSE,
-            6: Image.Transpose.ROTATE_270,
-            7: Image.Transpose.TRANSVERSE,
-            8: Image.Transpose.ROTATE_90,
-        }.get(stated)
-        self._turned = turn is not None
+        if not self.turned_on_loading:  # only now: PNG files may state it after the pixels
+            self._stated = self._orientation()
+        turn = TURNS.get(self._stated)
         return self.image if turn is None or self.turned_on_loading else self.image.transpose(turn)
 
-    def picture(self, bits: int = 0) -> Picture:
+    def picture(self, bits: int = 0, draft: int = 0) -> Picture:
         """Decode the image.
 
         Args:
             bits: of a grey image with more than eight, where the data set states them; else 0.
+            draft: the decoder may reduce the image while both sides stay at least so long; 0 does not let it.
 
         Raises:
             DataError: if the file's range is not stated, or values are outside it.
         """
         from PIL import Image
 
+        size = self.image.size
+        reduced = bool(draft) and self.image.draft(self.image.mode, (draft, draft)) is not None
         sixteen_bit_colour = not self.deep and ";16" in self.coding
         if bits and sixteen_bit_colour:
             raise DataError(f"{self.name} has 16 bits per colour, and bits is for grey images; save it with 8 bits")
@@ -137,12 +144,14 @@ class Raster:
         else:
             image = self.colours()
         rules: dict[Rule, bool] = {
-            "orientation": self._turned,
+            "orientation": self._stated in TURNS,
             "polarity": self.deep and self.inverted,
             "palette": self.image.mode in ("P", "PA"),
             "depth": self.deep or sixteen_bit_colour,
         }
-        return Picture(image, tuple(rule for rule, applied in rules.items() if applied))
+        upright_size = size[::-1] if self._stated in SIDES_SWAPPED else size
+        applied = tuple(rule for rule, holds in rules.items() if holds)
+        return Picture(image, applied, upright_size if reduced else None)
 
     def levels(self) -> NDArray[np.float32]:
         """Grey levels with all bits, upright and bright is high, in the file's own unit; colours become luma."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.dicom_tables import LookupTable
+from grandrounds.data.images.files.dicom_tables import LookupTable
 from grandrounds.data.images.files.picture import Rule, scaled
 from grandrounds.errors import DataError
 

@@ -1,0 +1,74 @@
+"""What the doctor says of the pixels themselves: which rules of decoding applied, and which images are almost black."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.data.images.files.picture import count_rules
+from grandrounds.data.site import SiteData
+
+Remark = tuple[Literal["ok", "warning"], str, str]
+"""Level, check and message without the site."""
+
+DARK = 32
+"""An image whose brightest level is below this, an eighth of the range, is dark."""
+SHOWN_DARK = 3
+AT_ONCE = 256
+DONE = {
+    "orientation": "turned (EXIF)",
+    "polarity": "inverted (white is stored as low)",
+    "palette": "coloured by a palette",
+    "depth": "scaled from more or fewer bits to 8",
+    "modality LUT": "with a modality look-up table",
+    "VOI LUT": "shown by a VOI look-up table",
+    "window": "shown under a window",
+    "stretch": "stretched between percentiles",
+    "padding": "stretched without padding",
+}
+
+
+def appearance(data: SiteData) -> Iterator[Iterator[Remark]]:
+    """The doctor's checks of the pixels."""
+    yield _applied_rules(data)
+    yield _dark_images(data)
+
+
+def _applied_rules(data: SiteData) -> Iterator[Remark]:
+    counts = count_rules(data.rules)
+    if counts:
+        listed = ", ".join(f"{count} {DONE[rule]}" for rule, count in sorted(counts.items()))
+        yield "ok", "decoding", f"of {len(data.names)} images: {listed}"
+    elif data.rules:
+        yield "ok", "decoding", "all images are shown as they are stored"
+
+
+def _dark_images(data: SiteData) -> Iterator[Remark]:
+    dark = _is_dark(data.images)
+    dark[[row for row, _, _ in data.quarantined]] = False
+    names = [data.names[row] for row in np.flatnonzero(dark)]
+    if names:
+        more = f" and {len(names) - SHOWN_DARK} more" if len(names) > SHOWN_DARK else ""
+        remedy = (
+            "if their files hold 10, 12 or 14 bits in 16, state it in the data set's entry of grandrounds.json "
+            '("bits": 12) or make the partition with --bits 12'
+        )
+        shown = ", ".join(names[:SHOWN_DARK])
+        message = (
+            f"{len(names)} images use less than an eighth of their range and are almost black: {shown}{more}; {remedy}"
+        )
+        yield "warning", "dark images", message
+    else:
+        yield "ok", "dark images", "no image is almost black"
+
+
+def _is_dark(images: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Whether an image, shape ``(n, height, width, channels)``, has no bright level and more than one colour."""
+    pixels = images.reshape(len(images), -1, images.shape[-1])
+    # A part at a time: the images may be a large map.
+    parts = [pixels[start : start + AT_ONCE] for start in range(0, len(pixels), AT_ONCE)]
+    found = [(part.max((1, 2)) < DARK) & (part.max(1) > part.min(1)).any(1) for part in parts]
+    return np.concatenate(found) if found else np.zeros(0, np.bool_)

@@ -1,0 +1,111 @@
+"""One image as a reader finds it, before it is decoded: the bytes of a file, or a row of an array."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.data.images.breast_mask import Levels
+from grandrounds.data.images.decoding import decode_picture
+from grandrounds.data.images.dicom import Window, read_windows
+from grandrounds.data.images.files.picture import Picture, scaled
+from grandrounds.data.images.mammogram import Laterality, read_mammogram
+from grandrounds.errors import DataError
+
+DIGEST_BYTES = 16
+FULL_WORD = 16
+
+
+class EncodedImage(ABC):
+    """An image that can be decoded.
+
+    Args:
+        name: for errors.
+        bits: of grey images with more than eight, where the data set states them; else 0.
+    """
+
+    def __init__(self, name: str, bits: int) -> None:
+        self.name = name
+        self.bits = bits
+
+    @abstractmethod
+    def picture(self, draft: int = 0) -> Picture:
+        """Decode it; ``draft`` as of :func:`~grandrounds.data.images.decoding.decode_picture`.
+
+        Raises:
+            DataError: naming the image and the cause, if it cannot be decoded.
+        """
+
+    @abstractmethod
+    def mammogram(self) -> tuple[Levels, Laterality]:
+        """Decode it with all its bits, see :func:`~grandrounds.data.images.mammogram.read_mammogram`.
+
+        Raises:
+            DataError: naming the image and the cause, if it cannot be decoded.
+        """
+
+    @property
+    @abstractmethod
+    def content(self) -> str:
+        """A digest of what is decoded, 32 hexadecimal digits: two images of one content have the same pixels."""
+
+
+class EncodedFile(EncodedImage):
+    """The bytes of an image file, shown under the windows of CT slices if there are some."""
+
+    def __init__(self, data: bytes, name: str, bits: int, windows: Sequence[Window] = ()) -> None:
+        super().__init__(name, bits)
+        self.data = data
+        self.windows = windows
+
+    def picture(self, draft: int = 0) -> Picture:
+        """Decode the file."""
+        if not self.windows:
+            return decode_picture(self.data, self.name, self.bits, draft)
+        from PIL import Image
+
+        return Picture(Image.fromarray(read_windows(self.data, self.name, self.windows)), ("window",))
+
+    def mammogram(self) -> tuple[Levels, Laterality]:
+        """Decode the file with all its bits."""
+        return read_mammogram(self.data, self.name)
+
+    @property
+    def content(self) -> str:
+        """Of the file's bytes."""
+        return hashlib.blake2b(self.data, digest_size=DIGEST_BYTES).hexdigest()
+
+
+class ArrayRow(EncodedImage):
+    """Pixels of an array, ``(H, W)``, ``(H, W, 1)`` or ``(H, W, 3)`` of 8 or 16 bits."""
+
+    def __init__(self, pixels: NDArray[np.generic], name: str, bits: int) -> None:
+        super().__init__(name, bits)
+        self.pixels = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
+
+    def picture(self, draft: int = 0) -> Picture:
+        """The pixels in eight bits."""
+        from PIL import Image
+
+        if self.pixels.dtype == np.uint8:
+            return Picture(Image.fromarray(np.ascontiguousarray(self.pixels)))
+        values = np.asarray(self.pixels, np.uint16)
+        levels = scaled(values, 0, 2 ** (self.bits or FULL_WORD) - 1, self.name)
+        return Picture(Image.fromarray(levels), ("depth",))
+
+    def mammogram(self) -> tuple[Levels, Laterality]:
+        """Refused: mammograms come with what their files say."""
+        raise DataError(
+            f"{self.name} is not a file but pixels in an array; mammograms are read from files in a folder or .zip"
+        )
+
+    @property
+    def content(self) -> str:
+        """Of type, shape and pixels."""
+        digest = hashlib.blake2b(f"{self.pixels.dtype.str} {self.pixels.shape} ".encode(), digest_size=DIGEST_BYTES)
+        digest.update(np.ascontiguousarray(self.pixels).tobytes())
+        return digest.hexdigest()
