@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.api.sites import Sites
+from grandrounds.console.account import start_line
 from grandrounds.console.follow import Follower
-from grandrounds.console.output import notes
+from grandrounds.console.output import notes, say
 from grandrounds.console.progress import progress_on
 from grandrounds.deployment.assignments import assignment
 from grandrounds.deployment.jobs import Job
@@ -224,7 +225,8 @@ def run(
         image_size: side of the images, in pixels; short for ``problem.image_size``.
         backbone: the network; short for ``problem.backbone``.
         seed: of all random choices; short for ``controller.seed``.
-        preset: named options of the job; several are separated by commas.
+        preset: named options of the job; several are separated by commas. For images of one's own ``recommended``, where
+            the job has it, no network is named, and images are not smaller than its network takes.
         options: further options as ``{"executor.learning_rate": 0.001}``; they win.
         workspace: folder for everything that the run writes; ``runs/RUN_NAME`` by default.
         engine: ``in-process``, or ``flare`` for FLARE's simulator with real processes and messages.
@@ -257,7 +259,7 @@ def run(
     chosen = sites_from(sites)
     values = {**shortcuts(rounds, image_size, backbone, seed), **by_key(options or {})}
     if not isinstance(job, Job):
-        job = configured_job(job, preset, values, chosen.problem)
+        job = configured_job(job, preset, values, chosen.problem, chosen.own_images)
         command = command or ["grandrounds.run", job.name, *starmap(assignment, values.items())]
     elif values or preset:
         raise UsageError("a job that was loaded has its options; name the job instead of loading it")
@@ -265,6 +267,7 @@ def run(
     folder = Path(workspace) if workspace is not None else Path("runs") / job.run_name
     with ExitStack() as shown:
         if progress:
+            say(notes(), start_line(job, chosen.description, chosen.names))
             bar = shown.enter_context(progress_on(notes()))
             events = Simulation(folder.absolute(), job.run_name).record / EVENTS
             shown.enter_context(Follower(events, bar.show))

@@ -208,6 +208,11 @@ class Sites:
         return read_partition(self.folder) if self.folder else {}
 
     @property
+    def own_images(self) -> bool:
+        """Whether the images are one's own, and neither synthetic nor a published data set."""
+        return "import" in self.description
+
+    @property
     def problem(self) -> dict[str, Any]:
         """Options of the problem that follow from the data: ``dataset`` and ``classes``; empty for synthetic sites."""
         return choose_sites(None, self.folder)[1]

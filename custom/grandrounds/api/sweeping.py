@@ -156,7 +156,7 @@ class _Plan:
     ) -> _Plan:
         """Plan a run and check its job."""
         values = by_key(options)
-        configured = configured_job(job, preset, values, sites.problem).checked()
+        configured = configured_job(job, preset, values, sites.problem, sites.own_images).checked()
         parts = [f"{name.partition('.')[2]}={value}" for name, value in varied.items()] or [configured.name]
         name = f"{' '.join(parts)} seed {options['controller.seed']}".replace("/", "_")
         settings = {"seed": options["controller.seed"], **varied}

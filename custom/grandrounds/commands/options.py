@@ -47,7 +47,8 @@ class JobArguments:
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Named options of the job: paper, code, ...; several are applied in order: paper,rhfl; list shows them.",
+            help="Named options of the job: paper, code, ...; several are applied in order: paper,rhfl; list shows them. "
+            "Default: recommended for images of your own, unless --backbone or a smaller --image-size is given.",
             autocompletion=completion.preset,
             rich_help_panel=JOB_PANEL,
         ),
@@ -95,12 +96,15 @@ class JobArguments:
         short = shortcuts(self.rounds, self.image_size, self.backbone, self.seed)
         return {**short, **parsed(load_job(self.job), self.assignments or ())}
 
-    def configured(self, problem: Mapping[str, Any], given: Values = MappingProxyType({})) -> Job:
+    def configured(
+        self, problem: Mapping[str, Any], given: Values = MappingProxyType({}), own_images: bool = False
+    ) -> Job:
         """The job with its options.
 
         Args:
             problem: options of the problem that follow from the data; presets and the arguments win.
             given: values of further arguments; those of ``--set`` win.
+            own_images: whether the data are images of one's own, which have a preset by default.
 
         Raises:
             ConfigurationError: if there is no such job, preset or option.
@@ -111,7 +115,7 @@ class JobArguments:
             for line in preset_lines(self.job):
                 say(results(), line)
             raise typer.Exit
-        return configured_job(self.job, self.preset, {**given, **self.values()}, problem)
+        return configured_job(self.job, self.preset, {**given, **self.values()}, problem, own_images)
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,7 @@ class SimulatedJobArguments(JobArguments):
         if self.images is not None:
             self.configured({})  # names an option that there is not before a partition is written
         sites = self.chosen(workspace)
-        return self.configured(sites.problem).checked(), sites
+        return self.configured(sites.problem, own_images=sites.own_images).checked(), sites
 
     def chosen(self, workspace: Path | None = None) -> Sites:
         """The sites that take part.

@@ -104,7 +104,9 @@ def simulate(
 
 
 def _save(arguments: SimulatedJobArguments, more: dict[str, Any], path: Path) -> None:
-    job = arguments.configured({} if arguments.images else arguments.chosen().problem).checked()
+    sites = None if arguments.images else arguments.chosen()
+    own = sites is None or sites.own_images
+    job = arguments.configured(sites.problem if sites else {}, own_images=own).checked()
     names = ("sites_dir", "sites", "images", *OF_IMAGES)
     data = {name: getattr(arguments, name) for name in names}
     write_config(path, {"job": arguments.job, **data, **more}, job)

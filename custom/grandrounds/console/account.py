@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grandrounds.data.importing import account
+from grandrounds.deployment.jobs import Job
 
 
 def account_lines(description: Mapping[str, Any]) -> list[str]:
@@ -33,3 +34,20 @@ def account_lines(description: Mapping[str, Any]) -> list[str]:
         f"{len(classes)} classes ({', '.join(classes)}) at {len(sites)} site{'s' * (len(sites) != 1)} "
         f"({', '.join(sites)}){sizes}",
     ]
+
+
+def start_line(job: Job, description: Mapping[str, Any], sites: Sequence[str]) -> str:
+    """What a run starts with: images, size, network, weights, labels; the first line that it prints."""
+    counts = [description["sites"][site] for site in sites] if description else []
+    train = sum(one["images"]["train"] for one in counts)
+    labelled = sum(one["labelled"] for one in counts)
+    labels = "all of them labelled" if labelled == train else f"{labelled} of them labelled"
+    images = f"{sum(sum(one['images'].values()) for one in counts)} images at" if counts else "synthetic images at"
+    training = f" ({train} for training, {labels})" if counts else ""
+    preset = job.options("controller").get("preset")
+    problem = job.options("problem")
+    side, weights = problem["image_size"], problem.get("weights")
+    return (
+        f"{images} {len(sites)} site{'s' * (len(sites) != 1)}{training}; {side} x {side} pixels; {problem['backbone']} from "
+        f"{f'{weights} weights' if weights else 'random weights'}{f'; preset {preset}' if preset else ''}"
+    )

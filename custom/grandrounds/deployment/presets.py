@@ -20,9 +20,11 @@ from grandrounds.deployment.jobs import JOB_PARTS, NO_VALUES, Job, Values, load_
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.json_files import read_json_object
+from grandrounds.models.registry import minimum_image_size
 
 PRESETS_FILE = "presets.json"
 RUN_NAME_OPTION = ("controller", "run_name")
+RECOMMENDED = "recommended"
 
 
 def presets_of(job: Job) -> dict[str, dict[str, dict[str, Any]]]:
@@ -117,19 +119,38 @@ def with_preset(job: Job, preset: str | None, values: Values = NO_VALUES) -> Job
     return replace(changed.with_values({("controller", "preset"): record}), meta=meta)
 
 
-def configured_job(name: str | Path, preset: str | None, values: Values, problem: Mapping[str, Any]) -> Job:
+def configured_job(
+    name: str | Path, preset: str | None, values: Values, problem: Mapping[str, Any], own_images: bool = False
+) -> Job:
     """Load a job and set its options.
+
+    For images of one's own the preset ``recommended`` is the default, where the job has it: a small network from random
+    weights, which jobs have for synthetic images, learns little from them. With a network of one's choice, or a size of the
+    images that is too small for the preset's network, there is no default preset.
 
     Args:
         name: of a job, or its folder.
         preset: names of presets, see :func:`with_preset`.
         values: they win.
         problem: options of the problem that follow from the data; presets and values win over these.
+        own_images: whether the data are images of one's own.
 
     Raises:
         ConfigurationError: if there is no such job, preset or option.
     """
-    return with_preset(load_job(name).with_values(values_in({"problem": problem})), preset, values)
+    job = load_job(name)
+    if own_images and preset is None and _fits_recommended(job, values):
+        preset = RECOMMENDED
+    return with_preset(job.with_values(values_in({"problem": problem})), preset, values)
+
+
+def _fits_recommended(job: Job, values: Values) -> bool:
+    parts = presets_of(job).get(RECOMMENDED)
+    if parts is None or ("problem", "backbone") in values:
+        return False
+    backbone = parts.get("problem", {}).get("backbone", job.value("problem", "backbone"))
+    side = values.get(("problem", "image_size"))
+    return not isinstance(side, int) or side >= minimum_image_size(str(backbone))
 
 
 def _named(job: Job, presets: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
