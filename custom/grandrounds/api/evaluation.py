@@ -88,7 +88,7 @@ class Evaluation:
         """
         problem = self.trained.problem
         problem.kind.require_exclusive("--failures", "--predictions writes errors for each image")
-        draw_failures(Path(path), self.images, self.place.sites, problem.classes)
+        draw_failures(Path(path), self.images, self.place.sites, problem)
 
 
 def evaluate(
@@ -131,8 +131,7 @@ def evaluate(
         DataError: if a label is unknown, or too many images cannot be read.
         UsageError: if the labels do not give what is asked for; no image is read then.
     """
-    folder = folder_of(run)
-    locations = _locations(place)
+    folder, locations = folder_of(run), _locations(place)
     trained = trained_model(folder)
     labels = _labels(trained, locations, groups, positive)
     _require_possible(labels, of_classes, threshold is not None or bool(prevalences) or recalibrate > 0)
@@ -145,12 +144,11 @@ def evaluate(
         for line in images.remarks:
             say(notes(), line)
         found = predict_place(trained, images, step)
-        called = name or (place.folder.absolute().name if isinstance(place, Sites) and place.folder else "")
-        seen = place_of(called or next(iter(locations)), trained.weights, locations, images, found)
+        seen = place_of(name or _name_of(place, locations), trained.weights, locations, images, found)
         limit = max(minimum, *(location.min_support for location in locations.values()))
-        wanted = Request(point, prevalences, recalibrate, limit)
         step("computing scores and intervals")
         tested = run_at(record, seen, labels)
+        wanted = Request(point, prevalences, recalibrate, limit)
         result = external_result(record, tested, seen, labels, wanted, command)
     return Evaluation(result, trained, labels, images.sites, seen, tested)
 
@@ -187,6 +185,12 @@ def _locations(place: Sites | Locations) -> Locations:
     return _of_partition(place.folder, place.names)
 
 
+def _name_of(place: Sites | Locations, locations: Locations) -> str:
+    """The name of the partition's folder, else of the first site."""
+    folder = place.folder if isinstance(place, Sites) else None
+    return folder.absolute().name if folder else next(iter(locations))
+
+
 def _of_partition(sites_dir: Path, chosen: Sequence[str] | None) -> dict[str, DatasetLocation]:
     sites, problem = sites_and_problem(sites_dir)
     for name in chosen or ():
@@ -205,7 +209,7 @@ def _labels(
     classes = trained.problem.classes
     if grouped is not None or len(positive or ()) > 1:
         trained.problem.kind.require_exclusive("--groups and several classes of --positive", "name one of them")
-    grouping = grouping_of(grouped, classes) if grouped is not None else None
+    grouping = grouping_of(grouped, classes, trained.problem.kind) if grouped is not None else None
     by_group = grouped is not None and labels_are_groups(locations, classes, list(grouped))
     group = positive_group(positive, classes, grouping, by_group)
     return Labels(tuple(grouped or ()) if by_group else tuple(classes), grouping, by_group, group)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from grandrounds.console.follow import Follower
 from grandrounds.console.output import notes, say
 from grandrounds.console.progress import progress_on
 from grandrounds.deployment.assignments import assignment
-from grandrounds.deployment.jobs import Job
+from grandrounds.deployment.jobs import CheckedJob, Job, Values
 from grandrounds.deployment.presets import configured_job, shortcuts
 from grandrounds.deployment.simulate import Engine, Simulation, default_workers, simulate
 from grandrounds.errors import ConfigurationError, UsageError
@@ -250,30 +250,46 @@ def run(
         >>> finished = gr.run("fedavg", 2, rounds=1, image_size=32)  # doctest: +SKIP
         >>> finished.scores().loc["pooled", "accuracy"]  # doctest: +SKIP
     """
+    _require_engine(engine, threads, workers, wire)
+    chosen = sites_from(sites)
+    values = {**shortcuts(rounds, image_size, backbone, seed), **by_key(options or {})}
+    checked, call = _configured(job, preset, values, chosen)
+    folder = Path(workspace) if workspace is not None else Path("runs") / checked.run_name
+    with _followed(checked, folder, chosen) if progress else nullcontext():
+        count = workers or default_workers(checked, len(chosen.names))
+        simulate(checked, folder, list(chosen.names), chosen.folder, engine, threads, wire, command or call, count)
+    return Run(folder, chosen if chosen.folder else None)
+
+
+def _configured(
+    job: str | Path | Job, preset: str | None, values: Values, sites: Sites
+) -> tuple[CheckedJob, list[str]]:
+    """The checked job with its options, and the call as it is recorded; a job that was loaded has its options."""
+    if not isinstance(job, Job):
+        found = configured_job(job, preset, values, sites.problem, sites.own_images)
+        return found.checked(), ["grandrounds.run", found.name, *starmap(assignment, values.items())]
+    if values or preset:
+        raise UsageError("a job that was loaded has its options; name the job instead of loading it")
+    return job.checked(), []
+
+
+def _require_engine(engine: Engine, threads: int | None, workers: int | None, wire: bool) -> None:
+    """Refuse an argument of :func:`run` that its engine does not have."""
     if threads is not None and engine != "flare":
         raise UsageError("threads is for the engine flare; use workers")
     if workers is not None and engine == "flare":
         raise UsageError("workers is for the engine in-process; with flare use threads")
     if wire and engine == "flare":
         raise UsageError("wire is for the engine in-process: with flare all messages are serialised")
-    chosen = sites_from(sites)
-    values = {**shortcuts(rounds, image_size, backbone, seed), **by_key(options or {})}
-    if not isinstance(job, Job):
-        job = configured_job(job, preset, values, chosen.problem, chosen.own_images)
-        command = command or ["grandrounds.run", job.name, *starmap(assignment, values.items())]
-    elif values or preset:
-        raise UsageError("a job that was loaded has its options; name the job instead of loading it")
-    job = job.checked()
-    folder = Path(workspace) if workspace is not None else Path("runs") / job.run_name
-    with ExitStack() as shown:
-        if progress:
-            say(notes(), start_line(job, chosen.description, chosen.names))
-            bar = shown.enter_context(progress_on(notes()))
-            events = Simulation(folder.absolute(), job.run_name).record / EVENTS
-            shown.enter_context(Follower(events, bar.show))
-        count = workers or default_workers(job, len(chosen.names))
-        simulate(job, folder, list(chosen.names), chosen.folder, engine, threads, wire, command, count)
-    return Run(folder, chosen if chosen.folder else None)
+
+
+@contextmanager
+def _followed(job: CheckedJob, folder: Path, sites: Sites) -> Iterator[None]:
+    """Say what begins, and show the progress of the run."""
+    say(notes(), start_line(job, sites.description, sites.names))
+    events = Simulation(folder.absolute(), job.run_name).record / EVENTS
+    with progress_on(notes()) as bar, Follower(events, bar.show):
+        yield
 
 
 def sites_from(given: Sites | Path | str | int | None) -> Sites:

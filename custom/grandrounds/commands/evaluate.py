@@ -6,6 +6,7 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +14,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from grandrounds.commands.options import Json, comma_separated
+from grandrounds.commands.options import Json, comma_separated, takes
 from grandrounds.console.output import results, say, say_json
 
 if TYPE_CHECKING:
+    from grandrounds.api.evaluation import Evaluation
     from grandrounds.reporting.external.result import ExternalResult
     from grandrounds.reporting.parts import PageTable
 
@@ -46,45 +48,81 @@ least ten patients each to DIR/SITE/curves_common.json.
 """
 
 
-def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's workspace, or a model file of it.")],
+@dataclass(frozen=True)
+class EvaluationArguments:
+    """The options that say where the images are and what is asked of the model."""
+
     sites_dir: Annotated[
         Path | None, typer.Option(help="Folder of a partition: the test images of its sites are predicted.")
-    ] = None,
+    ] = None
     site: Annotated[
         list[str] | None, typer.Option(help="With --sites-dir: only this site; repeatable. Default: all.")
-    ] = None,
-    manifest: Annotated[Path | None, typer.Option(help="A manifest, in place of a partition; needs --root.")] = None,
-    root: Annotated[Path | None, typer.Option(help="Folder or archive of the manifest's images.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the place; default: of the folder or the manifest.")] = None,
+    ] = None
+    manifest: Annotated[Path | None, typer.Option(help="A manifest, in place of a partition; needs --root.")] = None
+    root: Annotated[Path | None, typer.Option(help="Folder or archive of the manifest's images.")] = None
+    name: Annotated[str | None, typer.Option(help="Name of the place; default: of the folder or the manifest.")] = None
     groups: Annotated[
         str | None, typer.Option(help="Groups of classes, a=x,y;b=z; the first is the one that must not be missed.")
-    ] = None,
+    ] = None
     positive: Annotated[
         str | None, typer.Option(help="Classes or groups that count as positive, a,b; default: the first group.")
-    ] = None,
+    ] = None
     sensitivity: Annotated[
         float,
         typer.Option(min=0.01, max=1.0, help="Sensitivity of the operating point on the run's validation images."),
-    ] = 0.9,
+    ] = 0.9
     threshold: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="The operating point, stated instead of fixed on images.")
-    ] = None,
+    ] = None
     prevalence: Annotated[
         str | None, typer.Option(help="Prevalences for predictive values, 0.02,0.1; the place's own is always shown.")
-    ] = None,
+    ] = None
     recalibrate: Annotated[
         float,
         typer.Option(
             min=0.0, max=0.9, help="Share of the cases on which intercept and temperature are fitted; 0: none."
         ),
-    ] = 0.0,
-    minimum: Annotated[
-        int, typer.Option(min=1, help="Smallest count in --out; the site's min_support if higher.")
-    ] = 10,
+    ] = 0.0
+    minimum: Annotated[int, typer.Option(min=1, help="Smallest count in --out; the site's min_support if higher.")] = 10
     allow_overlap: Annotated[
         bool, typer.Option("--allow-overlap", help="Go on where the place took part in the run, with a warning.")
-    ] = False,
+    ] = False
+
+    def evaluated(self, run: Path, of_classes: Sequence[str]) -> Evaluation:
+        """Check the options and predict; ``of_classes`` are the outputs that need labels of classes."""
+        from grandrounds.api.evaluation import evaluate as evaluate_run
+        from grandrounds.api.evaluation import located
+
+        groups = groups_of(self.groups) if self.groups is not None else None
+        prevalences = prevalences_of(self.prevalence)
+        return evaluate_run(
+            run,
+            located(self.sites_dir, self.site, self.manifest, self.root),
+            name=self.name or self._place_name(),
+            groups=groups,
+            positive=comma_separated(self.positive),
+            sensitivity=self.sensitivity,
+            threshold=self.threshold,
+            prevalences=prevalences,
+            recalibrate=self.recalibrate,
+            minimum=self.minimum,
+            allow_overlap=self.allow_overlap,
+            of_classes=of_classes,
+            command=_command(),
+        )
+
+    def _place_name(self) -> str:
+        if self.manifest is not None:
+            return self.manifest.stem
+        if self.site and len(self.site) == 1:
+            return self.site[0]
+        return self.sites_dir.absolute().name if self.sites_dir else ""
+
+
+@takes(EvaluationArguments)
+def evaluate(
+    arguments: EvaluationArguments,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's workspace, or a model file of it.")],
     predictions: Annotated[Path | None, typer.Option(help="Write every prediction to this CSV file.")] = None,
     failures: Annotated[
         Path | None, typer.Option(help="Draw the most confident errors, PNG; the file shows patients' images.")
@@ -96,29 +134,11 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Check all options, predict, and show the scores."""
-    from grandrounds.api.evaluation import evaluate as evaluate_run
-    from grandrounds.api.evaluation import located
     from grandrounds.plain import to_plain
     from grandrounds.reporting.external.result import result_json
 
-    grouped = groups_of(groups) if groups is not None else None
-    prevalences = prevalences_of(prevalence)
-    single = {"--curves": curves, "--failures": failures}
-    found = evaluate_run(
-        run,
-        located(sites_dir, site, manifest, root),
-        name=name or _place_name(sites_dir, site, manifest),
-        groups=grouped,
-        positive=comma_separated(positive),
-        sensitivity=sensitivity,
-        threshold=threshold,
-        prevalences=prevalences,
-        recalibrate=recalibrate,
-        minimum=minimum,
-        allow_overlap=allow_overlap,
-        of_classes=[option for option, path in single.items() if path is not None],
-        command=_command(),
-    )
+    of_classes = {"--curves": curves, "--failures": failures}
+    found = arguments.evaluated(run, [option for option, path in of_classes.items() if path is not None])
     if failures is not None:
         found.draw_failures(failures)
     if predictions is not None:
@@ -176,14 +196,6 @@ def groups_of(text: str) -> dict[str, list[str]]:
             raise typer.BadParameter(f"--groups: {name!r} is named twice")
         groups[name] = classes
     return groups
-
-
-def _place_name(sites_dir: Path | None, site: Sequence[str] | None, manifest: Path | None) -> str:
-    if manifest is not None:
-        return manifest.stem
-    if site and len(site) == 1:
-        return site[0]
-    return sites_dir.absolute().name if sites_dir else ""
 
 
 def _command() -> str:

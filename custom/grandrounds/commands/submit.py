@@ -101,7 +101,7 @@ def submit(
     if outcome is None:
         return
     if json:
-        say_json({**asdict(outcome), "download": str(outcome.download) if outcome.download else None})
+        _show_as_json(outcome)
     else:
         _show(outcome, job)
     if not outcome.finished:
@@ -145,6 +145,10 @@ def _run(job: CheckedJob, kit: Path, out: Path, attempts: int, dry_run: bool) ->
     return submit_and_watch(
         person, job, out, lambda line: say(console, f"[{time.monotonic() - started:6.0f} s] {line}"), attempts
     )
+
+
+def _show_as_json(outcome: Outcome) -> None:
+    say_json({**asdict(outcome), "download": str(outcome.download) if outcome.download else None})
 
 
 def _show(outcome: Outcome, job: Job) -> None:

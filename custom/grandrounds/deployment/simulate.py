@@ -145,21 +145,11 @@ def simulate(
             f"job {job.name}: min_sites is {job.min_sites}, but there are {len(sites)} sites; add sites or set "
             "controller.min_sites"
         )
-    if workspace.exists() and not workspace.is_dir():
-        raise ConfigurationError(f"{workspace} is not a folder; choose another workspace")
-    try:
-        workspace.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"{workspace} cannot be made ({error.strerror}); choose another workspace") from error
+    _make_folder(workspace)
     run = Simulation(workspace.absolute(), job.run_name)
     before = RecordSnapshot.of(run.record)
     folder = write_job(job, run.workspace / "job")
-    variables = {
-        STATE_VARIABLE: str(run.state),
-        DETAILS_VARIABLE: "1",  # these sites are all on this machine
-        CACHE_VARIABLE: os.environ.get(CACHE_VARIABLE, str(run.workspace / "cache")),
-        **({SITES_VARIABLE: str(sites_dir.absolute())} if sites_dir else {}),
-    }
+    variables = _variables(run, sites_dir)
     try:
         if engine == "flare":
             _run_flare(folder, run, sites, threads or len(sites), variables, before)
@@ -173,6 +163,24 @@ def simulate(
     summary = _collect(run, sites, before)
     write_provenance(run.results, sites, sites_dir, command)
     return summary
+
+
+def _variables(run: Simulation, sites_dir: Path | None) -> dict[str, str]:
+    return {
+        STATE_VARIABLE: str(run.state),
+        DETAILS_VARIABLE: "1",  # these sites are all on this machine
+        CACHE_VARIABLE: os.environ.get(CACHE_VARIABLE, str(run.workspace / "cache")),
+        **({SITES_VARIABLE: str(sites_dir.absolute())} if sites_dir else {}),
+    }
+
+
+def _make_folder(workspace: Path) -> None:
+    if workspace.exists() and not workspace.is_dir():
+        raise ConfigurationError(f"{workspace} is not a folder; choose another workspace")
+    try:
+        workspace.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{workspace} cannot be made ({error.strerror}); choose another workspace") from error
 
 
 def default_workers(job: Job, sites: int) -> int:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from grandrounds.checks import require_known_label
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.bootstrap import Cases, cases_of
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE
 
 ARGMAX, SUMMED = GROUP_READINGS = "argmax", "summed"
 """The group of the most probable class, or that with the highest sum."""
@@ -28,19 +30,22 @@ class Grouping:
     Attributes:
         names: of the groups.
         group_of: index of each class's group, int64, shape ``(classes,)``.
+        task: decides for a class.
     """
 
     names: tuple[str, ...]
     group_of: NDArray[np.int64]
+    task: Task = SINGLE
 
 
-def grouping_of(groups: Mapping[str, Sequence[str]], classes: Sequence[str]) -> Grouping:
+def grouping_of(groups: Mapping[str, Sequence[str]], classes: Sequence[str], task: Task = SINGLE) -> Grouping:
     """Check that each class is in exactly one group.
 
     Args:
         groups: names of classes by group. Of equally probable groups the first is predicted, so it should be the one
             that must not be missed.
         classes: the model's vocabulary.
+        task: of the model; its classes exclude each other.
 
     Raises:
         ConfigurationError: if there are fewer than two groups, a group has no class, or a class is in no group, in two,
@@ -64,7 +69,7 @@ def grouping_of(groups: Mapping[str, Sequence[str]], classes: Sequence[str]) -> 
     missing = [name for name in classes if name not in group_of]
     if missing:
         raise ConfigurationError(f"groups: class {missing[0]!r} of the model is in no group; add it to one")
-    return Grouping(tuple(groups), np.array([group_of[name] for name in classes], np.int64))
+    return Grouping(tuple(groups), np.array([group_of[name] for name in classes], np.int64), task)
 
 
 def summed_probabilities(probabilities: NDArray[np.floating], grouping: Grouping) -> NDArray[np.float64]:
@@ -104,7 +109,7 @@ def grouped_cases(
         {'argmax': [1], 'summed': [0]}
     """
     summed = cases_of(labels, summed_probabilities(probabilities, grouping), cases)
-    return {ARGMAX: replace(summed, predicted=grouping.group_of[probabilities.argmax(axis=1)]), SUMMED: summed}
+    return {ARGMAX: replace(summed, predicted=grouping.group_of[grouping.task.decide(probabilities)]), SUMMED: summed}
 
 
 def _require_known_class(name: str, classes: Sequence[str], group: str) -> None:

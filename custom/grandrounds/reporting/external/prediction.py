@@ -21,9 +21,10 @@ from grandrounds.evaluation.external import (
     predict_images,
 )
 from grandrounds.models.trained import trained_models
+from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.preparation import Overlap, overlap_with
 from grandrounds.reporting.external.trained import TrainedModel
-from grandrounds.reporting.figures.images import failure_figure
+from grandrounds.reporting.figures.images import JudgedImages, failure_figure
 from grandrounds.reporting.predictions import decoded_images
 from grandrounds.reporting.run import ReadRun
 
@@ -158,11 +159,12 @@ def place_of(
 
 
 def draw_failures(
-    path: Path, images: Mapping[str, LabelledImages], found: Mapping[str, ImagePredictions], classes: Sequence[str]
+    path: Path, images: Mapping[str, LabelledImages], found: Mapping[str, ImagePredictions], problem: Problem
 ) -> None:
     """Draw the most confident errors of a place; the file shows patients' images and must stay there."""
     together = np.concatenate([test.images for test in images.values()])
     labels = np.concatenate([one.labels for one in found.values()])
     probabilities = np.concatenate([one.probabilities for one in found.values()])
     path.parent.mkdir(parents=True, exist_ok=True)
-    failure_figure(together, labels, probabilities, classes, ", ".join(images)).savefig(path)
+    judged = JudgedImages(together, labels, probabilities, problem.classes, problem.kind)
+    failure_figure(judged, ", ".join(images)).savefig(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from grandrounds.evaluation.explanation.grad_cam import prediction_maps, scenari
 from grandrounds.models.split import split_network
 from grandrounds.reporting.comparison import require_one_vocabulary
 from grandrounds.reporting.figures.images import (
+    JudgedImages,
     choose_samples,
     failure_figure,
     plane_figure,
@@ -41,9 +43,9 @@ def image_figures(run: Path, sites_dir: Path, step: Step) -> dict[str, Figure]:
     drawn: dict[str, Figure] = {}
     step("predicting the test images of the sites")
     sites = list(site_predictions(found, sites_dir, "test"))
-    for site in sites:
+    for site, judged in zip(sites, _judged(found, sites), strict=True):
         step(f"drawing the images of {site.site}")
-        drawn |= _sheets(site, found.classes, found.name)
+        drawn |= _sheets(site, judged, found.name)
     if len(found.classes) == 2:
         drawn |= _plane(sites)
     return drawn
@@ -68,24 +70,21 @@ def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[
     for one in runs[1:]:
         if [found.site for found in tested[one.name]] != [found.site for found in tested[ours.name]]:
             raise ConfigurationError(f"--against: {one.name} and {ours.name} were tested at different sites")
-    flags = {
-        name: torch.from_numpy(np.concatenate([found.probabilities.argmax(axis=1) == found.labels for found in sites]))
-        for name, sites in tested.items()
-    }
+    judged = {one.name: _joined(_judged(one, tested[one.name])) for one in runs}
+    flags = {name: torch.from_numpy(one.right) for name, one in judged.items()}
     rows = [int(found[0]) for found in scenarios(flags, ours.name, reference.name).values() if len(found)]
     if not rows:
         return {}
-    images = np.concatenate([found.images for found in tested[ours.name]])[rows]
+    shown = {name: one.at(np.array(rows)) for name, one in judged.items()}
+    images = shown[ours.name].images
     maps = {
         name: torch.from_numpy(prediction_maps(sites[0].model, to_tensor(images))) for name, sites in tested.items()
     }
     chosen = scenarios({name: own[rows] for name, own in flags.items()}, ours.name, reference.name)
     breast = _all_mammograms(ours, sites_dir)
-    labels = np.concatenate([found.labels for found in tested[ours.name]])[rows]
-    answers = {"": [f"is {ours.classes[label]}" for label in labels.tolist()]}
-    for name, sites in tested.items():
-        probabilities = np.concatenate([found.probabilities for found in sites])[rows]
-        answers[name] = [f"{ours.classes[int(row.argmax())]} {row.max():.2f}" for row in probabilities]
+    words = {name: [one.words(row) for row in range(len(rows))] for name, one in shown.items()}
+    answers = {"": [f"is {true}" for true, _, _ in words[ours.name]]}
+    answers |= {name: [f"{predicted} {sure}" for _, predicted, sure in found] for name, found in words.items()}
     return {"scenarios": scenario_figure(images, maps, chosen, ours.name, reference.name, breast, answers)}
 
 
@@ -105,18 +104,29 @@ def _all_mammograms(run: ReadRun, sites_dir: Path) -> bool:
     return all(locate_dataset(site, dataset, [sites_dir]).preprocess == "mammogram" for site in run.tests.predictions)
 
 
-def _sheets(found: SitePredictions, classes: Sequence[str], model: str) -> dict[str, Figure]:
+def _judged(run: ReadRun, sites: Sequence[SitePredictions]) -> list[JudgedImages]:
+    return [JudgedImages(one.images, one.labels, one.probabilities, run.classes, run.task) for one in sites]
+
+
+def _joined(parts: Sequence[JudgedImages]) -> JudgedImages:
+    """The images of several sites together."""
+    return replace(
+        parts[0],
+        images=np.concatenate([one.images for one in parts]),
+        labels=np.concatenate([one.labels for one in parts]),
+        probabilities=np.concatenate([one.probabilities for one in parts]),
+    )
+
+
+def _sheets(found: SitePredictions, judged: JudgedImages, model: str) -> dict[str, Figure]:
     # Of these alone the same ones are chosen again: maps are computed for what is shown.
-    rows = np.unique(np.concatenate(choose_samples(found.labels, found.probabilities)))
-    shown = (found.images[rows], found.labels[rows], found.probabilities[rows], classes)
-    maps = prediction_maps(found.model, to_tensor(found.images[rows]))
+    shown = judged.at(np.unique(np.concatenate(choose_samples(judged))))
+    maps = prediction_maps(found.model, to_tensor(shown.images))
     title = f"{found.site}, {len(found.labels)} test images, model of {model}"
     return {
-        f"samples_{found.site}": sample_figure(*shown, title=title),
-        f"grad_cam_{found.site}": sample_figure(*shown, maps, title=title),
-        f"failures_{found.site}": failure_figure(
-            found.images, found.labels, found.probabilities, classes, f"{found.site}, model of {model}"
-        ),
+        f"samples_{found.site}": sample_figure(shown, title=title),
+        f"grad_cam_{found.site}": sample_figure(shown, maps, title=title),
+        f"failures_{found.site}": failure_figure(judged, f"{found.site}, model of {model}"),
     }
 
 

@@ -7,6 +7,8 @@ where several models look in images on which they agree, and in images on which 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +21,8 @@ from grandrounds.checks import require_at_least
 from grandrounds.evaluation.explanation.grad_cam import Scenario, share_inside
 from grandrounds.ordering import natural_sorted
 from grandrounds.plotting import COLOURS, NORMAL_SIZE, SMALL_SIZE, new_figure
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +47,54 @@ PLANE_INCHES, SCENARIO_INCHES = 3.6, 2.2
 OVERLAY = 0.5
 
 
+@dataclass(frozen=True, eq=False)
+class JudgedImages:
+    """Images of known class with a model's predictions.
+
+    Attributes:
+        images: shape ``(n, size, size, channels)``, 8 bit.
+        labels: true classes, shape ``(n,)``.
+        probabilities: of the classes, shape ``(n, classes)``.
+        classes: their names.
+        task: decides; its classes exclude each other.
+
+    Raises:
+        ValueError: if there are not as many probabilities as labels.
+    """
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    classes: Sequence[str]
+    task: Task = SINGLE
+
+    def __post_init__(self) -> None:
+        if len(self.labels) != len(self.probabilities):
+            raise ValueError(
+                f"expected as many probabilities as labels ({len(self.labels)}), got {len(self.probabilities)}"
+            )
+
+    @cached_property
+    def predicted(self) -> NDArray[np.int64]:
+        """The predicted classes, shape ``(n,)``."""
+        return self.task.decide(self.probabilities)
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Whether each prediction is right, shape ``(n,)``."""
+        right: NDArray[np.bool_] = self.predicted == self.labels
+        return right
+
+    def at(self, rows: NDArray[np.int64]) -> JudgedImages:
+        """Some of the images."""
+        return replace(self, images=self.images[rows], labels=self.labels[rows], probabilities=self.probabilities[rows])
+
+    def words(self, row: int) -> tuple[str, str, str]:
+        """The class of an image, the predicted class, and its probability."""
+        predicted = int(self.predicted[row])
+        return self.classes[int(self.labels[row])], self.classes[predicted], f"{self.probabilities[row, predicted]:.2f}"
+
+
 class Samples(NamedTuple):
     """Rows of right and wrong predictions by falling confidence, and of all predictions by rising confidence."""
 
@@ -51,18 +103,18 @@ class Samples(NamedTuple):
     uncertain: NDArray[np.int64]
 
 
-def choose_samples(labels: NDArray[np.int64], probabilities: NDArray[np.float64], count: int = SAMPLES) -> Samples:
+def choose_samples(judged: JudgedImages, count: int = SAMPLES) -> Samples:
     """Choose the cases of a sheet, up to ``count`` of each kind; of equal confidence the first.
 
     Example:
-        >>> choose_samples(np.array([0, 0, 1]), np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7]]), count=1)
+        >>> probabilities = np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7]])
+        >>> judged = JudgedImages(np.zeros((3, 4, 4, 1), np.uint8), np.array([0, 0, 1]), probabilities, ("a", "b"))
+        >>> choose_samples(judged, count=1)
         Samples(right=array([0]), wrong=array([1]), uncertain=array([1]))
     """
     require_at_least(count, 1, "count")
-    if len(labels) != len(probabilities):
-        raise ValueError(f"expected as many probabilities as labels ({len(labels)}), got {len(probabilities)}")
-    confidence = probabilities.max(axis=1)
-    falling, right = np.argsort(-confidence, kind="stable"), probabilities.argmax(axis=1) == labels
+    confidence, right = judged.probabilities.max(axis=1), judged.right
+    falling = np.argsort(-confidence, kind="stable")
     return Samples(
         falling[right[falling]][:count],
         falling[~right[falling]][:count],
@@ -71,26 +123,17 @@ def choose_samples(labels: NDArray[np.int64], probabilities: NDArray[np.float64]
 
 
 def sample_figure(
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64],
-    probabilities: NDArray[np.float64],
-    classes: Sequence[str],
-    maps: NDArray[np.float32] | None = None,
-    count: int = SAMPLES,
-    title: str = "",
+    judged: JudgedImages, maps: NDArray[np.float32] | None = None, count: int = SAMPLES, title: str = ""
 ) -> Figure:
     """Draw the sheet: a row of ``count`` images for each kind, under each image its class and its prediction.
 
     Args:
-        images: shape ``(n, size, size, channels)``, 8 bit.
-        labels: true classes, shape ``(n,)``.
-        probabilities: of the classes, shape ``(n, classes)``.
-        classes: their names.
+        judged: the images to choose from.
         maps: laid over the images, where the network finds its evidence; shape ``(n, size, size)``, in [0, 1].
         count: how many of each kind.
         title: whose model and which images.
     """
-    chosen = choose_samples(labels, probabilities, count)
+    chosen = choose_samples(judged, count)
     figure = new_figure(1.5 * count + (0.7 if maps is not None else 0), 7.0)
     panels = figure.subplots(len(chosen), count, squeeze=False)
     for row, (kind, rows) in zip(panels, chosen._asdict().items(), strict=True):
@@ -98,17 +141,20 @@ def sample_figure(
         for axes in row:
             axes.set_axis_off()
         for axes, index in zip(row, rows.tolist(), strict=False):
-            axes.imshow(images[index].squeeze(), cmap="gray")
+            true, predicted, sure = judged.words(index)
+            _draw_case(axes, judged.images[index], f"{true}\n{predicted} {sure}")
             if maps is not None:
                 axes.imshow(maps[index], cmap=MAP_COLOURS, alpha=0.6 * maps[index], vmin=0, vmax=1)
-            predicted = int(probabilities[index].argmax())
-            words = f"{classes[int(labels[index])]}\n{classes[predicted]} {probabilities[index, predicted]:.2f}"
-            axes.text(0.5, -0.03, words, ha="center", va="top", fontsize=SMALL_SIZE, transform=axes.transAxes)
     if maps is not None:
         _draw_map_scale(figure, panels)
     figure.suptitle(title, fontsize=NORMAL_SIZE)
     figure.supxlabel("under each image: its class, then the prediction with its probability", fontsize=SMALL_SIZE)
     return figure
+
+
+def _draw_case(axes: Axes, image: NDArray[np.uint8], words: str) -> None:
+    axes.imshow(image.squeeze(), cmap="gray")
+    axes.text(0.5, -0.03, words, ha="center", va="top", fontsize=SMALL_SIZE, transform=axes.transAxes)
 
 
 def _draw_map_scale(figure: Figure, panels: Any) -> None:
@@ -122,20 +168,12 @@ def _draw_map_scale(figure: Figure, panels: Any) -> None:
     bar.ax.tick_params(labelsize=SMALL_SIZE)
 
 
-def failure_figure(
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64],
-    probabilities: NDArray[np.float64],
-    classes: Sequence[str],
-    place: str,
-    count: int = 24,
-) -> Figure:
+def failure_figure(judged: JudgedImages, place: str, count: int = 24) -> Figure:
     """Draw the most confident errors, by falling confidence, each with its class, the prediction and its probability.
 
-    It shows patients' images and stays where they are: no report has it. Arguments as in :func:`sample_figure`; ``place``
-    is written above.
+    It shows patients' images and stays where they are: no report has it. ``place`` is written above.
     """
-    wrong = choose_samples(labels, probabilities, count).wrong
+    wrong = choose_samples(judged, count).wrong
     columns = min(SAMPLES, max(len(wrong), 3))
     rows = max(-(-len(wrong) // columns), 1)
     figure = new_figure(1.6 * columns, 2.1 * rows + 0.9)
@@ -143,13 +181,13 @@ def failure_figure(
     for axes in panels:
         axes.set_axis_off()
     for axes, index in zip(panels, wrong.tolist(), strict=False):
-        axes.imshow(images[index].squeeze(), cmap="gray")
-        predicted = int(probabilities[index].argmax())
-        text = f"is {classes[int(labels[index])]}\ncalled {classes[predicted]}, {probabilities[index, predicted]:.2f}"
-        axes.text(0.5, -0.03, text, ha="center", va="top", fontsize=SMALL_SIZE, transform=axes.transAxes)
-    errors = int((probabilities.argmax(axis=1) != labels).sum())
+        true, predicted, sure = judged.words(index)
+        _draw_case(axes, judged.images[index], f"is {true}\ncalled {predicted}, {sure}")
+    errors = int((~judged.right).sum())
     shown = f"the {len(wrong)} most confident of {errors} errors" if errors else "no error"
-    figure.suptitle(f"{place}: {shown} in {len(labels)} images. Keep this sheet at the place.", fontsize=NORMAL_SIZE)
+    figure.suptitle(
+        f"{place}: {shown} in {len(judged.labels)} images. Keep this sheet at the place.", fontsize=NORMAL_SIZE
+    )
     return figure
 
 

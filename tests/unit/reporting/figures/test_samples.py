@@ -3,26 +3,26 @@
 import numpy as np
 import pytest
 
-from grandrounds.reporting.figures.images import choose_samples, failure_figure, sample_figure
+from grandrounds.reporting.figures.images import JudgedImages, choose_samples, failure_figure, sample_figure
 
 LABELS = np.array([0, 0, 1, 1, 0])
 PROBABILITIES = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [0.95, 0.05], [0.5, 0.5]])
+JUDGED = JudgedImages(np.zeros((5, 4, 4, 1), np.uint8), LABELS, PROBABILITIES, ("nevus", "melanoma"))
 
 
 def test_the_surest_come_first_and_the_least_sure_are_uncertain():
-    found = choose_samples(LABELS, PROBABILITIES, count=2)
+    found = choose_samples(JUDGED, count=2)
     assert [rows.tolist() for rows in found] == [[0, 2], [3, 1], [4, 1]]
 
 
 def test_all_are_shown_where_there_are_few():
-    assert [len(rows) for rows in choose_samples(LABELS, PROBABILITIES, count=9)] == [3, 2, 5]
+    assert [len(rows) for rows in choose_samples(JUDGED, count=9)] == [3, 2, 5]
 
 
 def test_a_sheet_names_true_class_prediction_and_probability():
-    images = np.zeros((5, 4, 4, 1), np.uint8)
     maps = np.ones((5, 4, 4), np.float32)
     for given, layers in ((None, 1), (maps, 2)):
-        panels = sample_figure(images, LABELS, PROBABILITIES, ("nevus", "melanoma"), given, count=3).get_axes()
+        panels = sample_figure(JUDGED, given, count=3).get_axes()
         assert len(panels) == 9 + (given is not None)  # a scale of the maps
         assert [text.get_text() for text in panels[3].texts] == ["melanoma\nnevus 0.95"]
         assert len(panels[3].images) == layers
@@ -30,22 +30,19 @@ def test_a_sheet_names_true_class_prediction_and_probability():
 
 
 def test_a_kind_without_cases_has_the_title_none():
-    panels = sample_figure(np.zeros((1, 4, 4, 3), np.uint8), LABELS[:1], PROBABILITIES[:1], ("a", "b")).get_axes()
+    panels = sample_figure(JUDGED.at(np.array([0]))).get_axes()
     assert panels[6].get_title(loc="left") == "wrong: none"
 
 
-@pytest.mark.parametrize(
-    ("labels", "count", "message"),
-    [(LABELS, 0, "count must be at least 1"), (LABELS[:2], 1, r"as labels \(2\), got 5")],
-)
-def test_refuses_what_cannot_be_chosen_from(labels, count, message):
-    with pytest.raises(ValueError, match=message):
-        choose_samples(labels, PROBABILITIES, count)
+def test_refuses_what_cannot_be_chosen_from():
+    with pytest.raises(ValueError, match="count"):
+        choose_samples(JUDGED, 0)
+    with pytest.raises(ValueError, match=r"labels \(2\), got 5"):
+        JudgedImages(JUDGED.images, LABELS[:2], PROBABILITIES, JUDGED.classes)
 
 
 def test_a_failure_sheet_has_the_most_confident_errors_alone():
-    images = np.zeros((5, 4, 4, 1), np.uint8)
-    figure = failure_figure(images, LABELS, PROBABILITIES, ("nevus", "melanoma"), "clinic")
+    figure = failure_figure(JUDGED, "clinic")
     texts = [text.get_text() for panel in figure.axes for text in panel.texts]
     assert texts[0] == "is melanoma\ncalled nevus, 0.95"
     assert len(texts) == 2
