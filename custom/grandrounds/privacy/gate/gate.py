@@ -299,8 +299,14 @@ class Gate:
         return {SPENT: epsilon} if math.isfinite(epsilon) else {}
 
     def _tables(self) -> set[str]:
-        """The names of counts that the policy lets out."""
-        return {name for name in COUNTS.values() if self.policy.rule_for(ReleaseKind.COUNTS, name) is not None}
+        """The names of counts that the policy lets out, of tests also those that it lets out in a sum."""
+        rule_for = self.policy.rule_for
+        summed = any(rule_for(ReleaseKind.POOLED_COUNTS, name) for name in POOLED_RELEASES.values())
+        return {
+            name
+            for model, name in COUNTS.items()
+            if (summed and model != VALIDATION) or rule_for(ReleaseKind.COUNTS, name) is not None
+        }
 
     def _treated(self, name: str, known: Inspected) -> dict[str, Tensor]:
         rule, tensors = known.releases[name]

@@ -10,7 +10,7 @@ from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.confusion import confusion_scores
 from grandrounds.evaluation.counts import site_counts
 from grandrounds.evaluation.metrics import OF_CLASSES
-from grandrounds.privacy.gate.count_treatments import CountSupport
+from grandrounds.privacy.gate.count_treatments import CountSupport, PooledSupport
 from grandrounds.privacy.gate.gate import without_scores_of_hidden
 from grandrounds.privacy.gate.inspection import Inspected, Part
 from grandrounds.privacy.gate.policy import ReleaseRule
@@ -116,13 +116,16 @@ def through_the_gate(matrix, exact):
         ({}, ["counts_common"], {"validation"}),
         ({}, ["counts_validation"], {"common", "own_last", "test", "aligned"}),
         ({}, [], {"validation", "common", "own_last", "test", "aligned"}),
+        ({"pooled_common": 0}, [], {"validation"}),
     ],
 )
 def test_no_models_scores_of_single_classes_leave_beside_a_hidden_class_of_the_same_images(treated, tables, left):
     names = ("validation", "common", "own_last", "test", "aligned")
     scalars = {f"{name}.{score}": 0.5 for name in names for score in ("balanced_accuracy", "accuracy", "auc_macro")}
     counts = {
-        name: CountSupport(10).apply(tensors([[90, 15, 24], [30, 20, 15], [12, least, 11]]))
+        name: PooledSupport(10).apply(
+            tensors([[90, 15, 24], [30, 20, 15], [12, least, 11]]) if least else {"contribution": torch.zeros(4)}
+        )
         for name, least in treated.items()
     }
     found = without_scores_of_hidden(Inspected({}, scalars, {}, (), 1), counts, tables)
