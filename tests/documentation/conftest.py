@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import grandrounds as gr
-from grandrounds import plugins
+from grandrounds import plotting, plugins
 from grandrounds.api import running
 from grandrounds.api.sweeping import sweep
 from grandrounds.data.images.augmentation import OWN_VIEWS
@@ -47,10 +47,11 @@ def examples(own_registries, monkeypatch):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch, own_registries, shared_cache):
-    """An empty working directory in which every run is small and in this process, with 40 synthetic images at a site."""
+    """An empty working directory in which runs and figures are small and in this process, with 40 images at a site."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRANDROUNDS_WEIGHTS", str(tmp_path / "weights"))
     monkeypatch.setattr(presets, "with_preset", small)
+    monkeypatch.setattr(plotting, "DOTS_PER_INCH", 30)
     parameters = inspect.signature(phantom_site).parameters.values()
     defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
     monkeypatch.setattr(phantom_site, "__defaults__", tuple((defaults | {"images": 40, "labelled": 0.5}).values()))

@@ -17,6 +17,7 @@ TINY = [
     "executor.steps=2",
     "executor.batch_size=8",
     "executor.device=cpu",
+    "problem.backbone=small",
 ]
 SITES = ["site-1", "site-2", "site-3"]
 

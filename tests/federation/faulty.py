@@ -56,7 +56,7 @@ class FaultyExecutor(FedPerlExecutor):
             return result
         assert result.update is not None
         spoilt = {name: value.clone() for name, value in result.update.items()}
-        spoilt["classifier.weight"][0, 0] = float("nan") if self.how == "nan" else float("inf")
+        spoilt["head.weight"][0, 0] = float("nan") if self.how == "nan" else float("inf")
         return replace(result, releases=model_update(spoilt))
 
     def _score(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
@@ -95,7 +95,7 @@ class ShapeShifter(FedPerlExecutor):
         result = super().train(payload, context)
         if context.site != "site-2" or result.update is None:
             return result
-        fewer = {name: value for name, value in result.update.items() if name != "classifier.bias"}
+        fewer = {name: value for name, value in result.update.items() if name != "head.bias"}
         return replace(result, releases=model_update(fewer))
 
 

@@ -16,7 +16,7 @@ SITES = ["site-1", "site-2", "site-3"]
 @pytest.fixture(scope="module")
 def model_bytes():
     """Of the model of the tiny runs: four bytes for a weight or a statistic, eight for a counter, which go down only."""
-    network = build_model(ModelSpec("compact", classes=4), seed=0)
+    network = build_model(ModelSpec("small", classes=4), seed=0)
     weights = sum(parameter.numel() for parameter in network.parameters())
     norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
     return 4 * weights + sum(2 * 4 * norm.num_features + 8 for norm in norms)
@@ -25,7 +25,7 @@ def model_bytes():
 @pytest.fixture(scope="module")
 def counter_bytes():
     """Of the counters of batch norm in the model of the tiny runs."""
-    network = build_model(ModelSpec("compact", classes=4), seed=0)
+    network = build_model(ModelSpec("small", classes=4), seed=0)
     return 8 * sum(isinstance(module, torch.nn.BatchNorm2d) for module in network.modules())
 
 
@@ -84,7 +84,7 @@ def test_sites_that_train_alone_keep_their_model_and_optimiser(tiny, run, tmp_pa
     first, second = (torch.load(states / f"round_{number:05d}.pt")["content"] for number in (1, 2))
     assert first["optimizer"]["state"][0]["step"].item() == 2
     assert second["optimizer"]["state"][0]["step"].item() == 4
-    assert not torch.equal(first["model"]["classifier.weight"], second["model"]["classifier.weight"])
+    assert not torch.equal(first["model"]["head.weight"], second["model"]["head.weight"])
     assert found.summary["status"] == "finished"
 
 

@@ -50,8 +50,8 @@ def start(tmp_path, monkeypatch, shared_cache):
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
-        ("nan", "update['classifier.weight'] has a value that is NaN or infinite"),
-        ("infinite", "update['classifier.weight'] has a value that is NaN or infinite"),
+        ("nan", "update['head.weight'] has a value that is NaN or infinite"),
+        ("infinite", "update['head.weight'] has a value that is NaN or infinite"),
         ("undeclared", "release 'images' of kind embeddings is not declared by the method"),
         ("boast", "log_likelihood is at most 0, got 1"),
         ("raise", "RuntimeError in task train: see the site's log"),
@@ -88,7 +88,7 @@ def test_an_update_that_does_not_fit_is_refused_by_the_server(tiny, run, tmp_pat
     job = tiny("fedperl", "controller.rounds=1")
     found = run(faulty(job, "", [], path="faulty.ShapeShifter"), tmp_path)
     reason = found.summary["rounds"][0]["dropped"]["site-2"]
-    assert reason == "update lacks 'classifier.bias' (1 missing, 0 unknown): another architecture?"
+    assert reason == "update lacks 'head.bias' (1 missing, 0 unknown): another architecture?"
 
 
 def test_too_few_valid_results_end_the_run_with_the_reasons(tiny, start):

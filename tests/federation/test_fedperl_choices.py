@@ -45,7 +45,7 @@ def accuracy_at_the_server(state, folder):
     location = read_site_config(phantom_site("server", folder))["phantom"]
     data = load_site_data(location, PHANTOM_CLASSES, 32, 3, folder / "cache")
     rows = [row for row, split in enumerate(data.split) if split == "val"]
-    network = build_model(ModelSpec("compact", classes=4), seed=0).eval()
+    network = build_model(ModelSpec("small", classes=4), seed=0).eval()
     network.load_state_dict(state)
     with torch.no_grad():
         images = torch.from_numpy(data.images[rows].copy()).permute(0, 3, 1, 2).float() / 255
@@ -135,7 +135,7 @@ def test_a_released_fedmatch_represents_the_first_participant_by_the_global_mode
         found = run(tiny("fedperl", *EVERY_ROUND, f"controller.peer_choice={choice}"), tmp_path / choice, FOUR)
         method = torch.load(found.record / "round_00004.pt", weights_only=True)["content"]["method"]
         image = noise_image(choice, 3, 32, numpy_generator(1, "noise image"))
-        network = build_model(ModelSpec("compact", classes=4), seed=0).eval()
+        network = build_model(ModelSpec("small", classes=4), seed=0).eval()
         for site in FOUR:
             shown = saved_model(found, site, 4)
             if choice == "fedmatch_released" and site == "site-1":

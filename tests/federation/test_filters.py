@@ -63,9 +63,9 @@ def test_flares_own_filter_finds_the_update(tiny, run, tmp_path, initial, identi
     job = filtered(
         tiny("ssfl", *ONE_ROUND, "controller.min_sites=1"),
         "nvflare.app_common.filters.exclude_vars.ExcludeVars",
-        exclude_vars=["classifier.weight"],
+        exclude_vars=["head.weight"],
     )
-    with pytest.raises(Exception, match=r"update lacks 'classifier.weight' \(1 missing"):
+    with pytest.raises(Exception, match=r"update lacks 'head.weight' \(1 missing"):
         run(job, tmp_path, sites=SITES)
 
 

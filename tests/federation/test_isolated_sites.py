@@ -12,6 +12,7 @@ from grandrounds.protocol.messages import Payload
 
 SITES = ["site-1", "site-2"]
 ISOLATED = "executor.isolation=process"
+COMPACT = "problem.backbone=compact"  # a child process knows the networks of the package alone
 
 
 @pytest.fixture
@@ -32,14 +33,14 @@ def start(tmp_path, monkeypatch, shared_cache):
 
 def test_the_models_are_those_of_one_process_bit_for_bit(run, tiny, same_run, tmp_path):
     kept = ("executor.optimizer=kept", "executor.cpu_threads=1")
-    job = tiny("fedperl", "controller.rounds=2", "controller.warm_up=1", *kept)
+    job = tiny("fedperl", "controller.rounds=2", "controller.warm_up=1", COMPACT, *kept)
     plain = run(job, tmp_path / "plain", SITES)
     job.executor["args"]["isolation"] = "process"
     same_run(run(job, tmp_path / "isolated", SITES), plain)
 
 
 def test_sites_with_own_models_keep_them(run, tiny, same_run, tmp_path):
-    job = tiny("local", "executor.model=own", "controller.rounds=2", "executor.cpu_threads=1")
+    job = tiny("local", "executor.model=own", "controller.rounds=2", "executor.cpu_threads=1", COMPACT)
     plain = run(job, tmp_path / "plain", SITES)
     job.executor["args"]["isolation"] = "process"
     same_run(run(job, tmp_path / "isolated", SITES), plain)
@@ -50,7 +51,7 @@ def test_sites_with_own_models_keep_them(run, tiny, same_run, tmp_path):
 
 @pytest.mark.parametrize(("how", "signal"), [("killed", "SIGKILL"), ("segfault", "SIGSEGV")])
 def test_a_crash_costs_the_site_its_round_and_nothing_else(start, tiny, how, signal):
-    job = tiny("fedperl", "controller.rounds=4", "controller.min_sites=1", ISOLATED)
+    job = tiny("fedperl", "controller.rounds=4", "controller.min_sites=1", COMPACT, ISOLATED)
     summary, _ = start(job, at="site-2", in_round=2, how=how)
     assert summary["status"] == "finished"
     assert [entry["dropped"].keys() for entry in summary["rounds"]] == [set(), {"site-2"}, set(), set()]

@@ -17,7 +17,7 @@ SITES = ["site-1", "site-2", "site-3"]
 def weights(tmp_path):
     """A file of weights that no seed gives."""
     path = tmp_path / "start.pt"
-    torch.save(build_model(ModelSpec("compact", classes=4), seed=99).state_dict(), path)
+    torch.save(build_model(ModelSpec("small", classes=4), seed=99).state_dict(), path)
     return path
 
 
@@ -28,7 +28,7 @@ def test_trained_weights_reach_sites_that_train_alone_once(tiny, run, weights, t
     for site in SITES:
         (path,) = sorted((found.record.parent / site / "state").glob("round_00003.pt"))
         kept = torch.load(path, weights_only=True)["content"]["model"]
-        assert torch.allclose(kept["stem.0.weight"], wanted["stem.0.weight"], atol=1e-6)
+        assert torch.allclose(kept["encoder.0.weight"], wanted["encoder.0.weight"], atol=1e-6)
     size = sum(tensor.numel() * tensor.element_size() for tensor in wanted.values())
     assert found.summary["bytes"] == {site: {"down.global": size} for site in SITES}, "in the first round only"
 

@@ -15,7 +15,12 @@ from grandrounds.protocol.problem import ModelSpec
 
 SITES = ["site-1", "site-2"]
 PUBLIC = {"manifest": "public/manifest.csv", "root": "public/images.npz", "public": True}
-SHORT = ["controller.rounds=2", "executor.steps=1", 'executor.backbones={"site-2": "resnet10"}']
+SHORT = [
+    "controller.rounds=2",
+    "executor.steps=1",
+    "problem.backbone=compact",
+    'executor.backbones={"site-2": "resnet10"}',
+]
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def test_a_sites_gate_adds_noise_to_trained_entries_alone(
 ):
     install(tmp_path / "flare" / "site-1" / "local", policy_of())
     options = [f"problem.trainable={trainable}", f"executor.feature_cache={views}"]
-    found = run(tiny("fedavg", *ONE_ROUND, *options), tmp_path, sites=SITES)
+    found = run(tiny("fedavg", *ONE_ROUND, "problem.backbone=compact", *options), tmp_path, sites=SITES)
     assert found.summary["rounds"][0]["answered"] == SITES
     assert sum(noised) == trained(trainable)
 
@@ -50,7 +50,7 @@ def test_private_gradients_are_of_trained_entries_alone(tiny, run, tmp_path, noi
         "executor.record_noise_multiplier=2",
     ]
     norm = ["problem.norm=group", "executor.class_weights=none"]
-    found = run(tiny("fedavg", *ONE_ROUND, *norm, *options), tmp_path, sites=SITES)
+    found = run(tiny("fedavg", *ONE_ROUND, "problem.backbone=compact", *norm, *options), tmp_path, sites=SITES)
     assert found.summary["rounds"][0]["answered"] == SITES
     steps = 2
     assert sum(noised) == len(SITES) * steps * trained(trainable)

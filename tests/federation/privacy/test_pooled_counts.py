@@ -78,7 +78,7 @@ def same_answers(monkeypatch):
 def go(tiny, run, hospitals, install, policy_of, tmp_path):
     """Run with sites whose policies have these rules; the run, and what the server alone has of it."""
 
-    def make(rules, sites=SITES, assignments=("problem.backbone=small",), **options):
+    def make(rules, sites=SITES, assignments=(), **options):
         for site in sites:
             policy = policy_of(releases=[UPDATE, *rules.get(site, [COUNTS, POOLED])], scalars=SCALARS)
             install(tmp_path / "w" / "flare" / site / "local", policy, site)
@@ -160,7 +160,7 @@ def test_in_flares_simulator_the_shown_scores_are_those_of_the_predictions(go):
     found, run = go(
         {site: [COUNTS, {**POOLED, "minimum": 2}] for site in SITES},
         SITES,
-        ["executor.isolation=process"],
+        ["executor.isolation=process", "problem.backbone=compact"],
         engine="flare",
         threads=2,
     )

@@ -60,9 +60,10 @@ def test_a_training_that_could_not_be_paid_for_is_not_started(tiny, run, tmp_pat
     probe = tmp_path / "probe"
     install(local(probe), record_policy())
     run(tiny("fedavg", *PROTECTED), probe, sites=SITES)
+    options = [f"executor.isolation={isolation}", "problem.backbone=compact"]  # which a child process knows
     first, second = (booking.epsilon for booking in Ledger(local(probe) / "privacy", "site-1").content().bookings)
     install(local(tmp_path), record_policy(target_epsilon={"phantom": (first + second) / 2}))
-    found = run(tiny("fedavg", *PROTECTED, f"executor.isolation={isolation}"), tmp_path, sites=SITES)
+    found = run(tiny("fedavg", *PROTECTED, *options), tmp_path, sites=SITES)
     assert found.summary["rounds"][0]["answered"] == SITES
     assert found.summary["rounds"][1]["dropped"] == {"site-1": "privacy budget spent"}
     refused = audited(tmp_path)[-1]
