@@ -6,6 +6,8 @@ import pytest
 
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.simulate import simulate
+from grandrounds.errors import GrandRoundsError
 from grandrounds.federation import engine
 from grandrounds.federation.server.record import read_events
 
@@ -61,3 +63,15 @@ def test_the_summary_has_the_digest_of_each_sites_options(run, tmp_path):
     (same,) = set(digests.values())
     other = run(with_options(load_job("fedirm"), [*QUICK, "executor.steps=3"]), tmp_path / "b", SITES)
     assert same not in {one["facts"]["options"] for one in other.summary["registered"].values()}
+
+
+def test_a_server_with_another_rule_for_names_is_refused_by_every_site(monkeypatch, tmp_path):
+    monkeypatch.setattr("grandrounds.federation.server.controller.KEY_RULE", 2)
+    job = with_options(load_job("fedavg"), QUICK)
+    with pytest.raises(GrandRoundsError):
+        simulate(job, tmp_path, SITES)
+    events = read_events(tmp_path / "results")
+    reasons = {event["site"]: event["reason"] for event in events if event["event"] == "dropped"}
+    assert set(reasons) == set(SITES)
+    assert "site-1 makes keys" in reasons["site-1"]
+    assert "by rule 1, the server by rule 2" in reasons["site-1"]

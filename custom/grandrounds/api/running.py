@@ -215,6 +215,7 @@ def run(
     wire: bool = False,
     progress: bool = True,
     command: Sequence[str] = (),
+    allow_overlap: bool = False,
 ) -> Run:
     """Run a job with all its sites on this machine, or resume an interrupted run in the same workspace.
 
@@ -236,13 +237,14 @@ def run(
         wire: with ``in-process``, pass messages through FLARE's serialiser.
         progress: show the progress of the run on the standard error.
         command: what was typed, for the record.
+        allow_overlap: go on where sites have pictures or patients in common, which makes scores too high.
 
     Returns:
         The finished run.
 
     Raises:
         ConfigurationError: if there is no such job, or an option does not fit; nothing is written then.
-        DataError: if the partition is damaged.
+        DataError: if the partition is damaged, or sites have pictures or patients in common.
         GrandRoundsError: if the run failed; the message names the reason and the log.
 
     Example:
@@ -257,7 +259,8 @@ def run(
     folder = Path(workspace) if workspace is not None else Path("runs") / checked.run_name
     with _followed(checked, folder, chosen) if progress else nullcontext():
         count = workers or default_workers(checked, len(chosen.names))
-        simulate(checked, folder, list(chosen.names), chosen.folder, engine, threads, wire, command or call, count)
+        named = command or call
+        simulate(checked, folder, list(chosen.names), chosen.folder, engine, threads, wire, named, count, allow_overlap)
     return Run(folder, chosen if chosen.folder else None)
 
 

@@ -22,6 +22,7 @@ from grandrounds.protocol.tasks import task_named, task_of
 
 if TYPE_CHECKING:
     from grandrounds.data.doctor import Finding
+    from grandrounds.data.leaks.comparison import Looked
     from grandrounds.data.site import DatasetLocation
     from grandrounds.protocol.task import Task
 
@@ -69,6 +70,12 @@ def doctor(
     accept_unlabelled: Annotated[
         bool, typer.Option("--accept-unlabelled", help="A site without labels is not a failure: the job accepts it.")
     ] = False,
+    allow_overlap: Annotated[
+        bool,
+        typer.Option(
+            "--allow-overlap", help="With --sites-dir: pictures and patients at two sites are only a warning."
+        ),
+    ] = False,
     purpose: Annotated[For, typer.Option(help="Training, or testing a finished model (test images only).")] = (
         For.TRAINING
     ),
@@ -84,10 +91,15 @@ def doctor(
         raise typer.BadParameter("--channels must be 1 or 3")
     located, vocabulary, kind = _located(sites_dir, site_config, dataset, classes, task)
     with steps_on(notes()) as step:
-        found = _check_data(located, vocabulary, image_size, channels, not accept_unlabelled, purpose, step, kind)
+        found, looked = _check_data(
+            located, vocabulary, image_size, channels, not accept_unlabelled, purpose, step, kind
+        )
+        if sites_dir is not None:
+            step("comparing the sites")
+            found |= _compared(looked, sites_dir, allow_overlap)
     failures, warnings = _count(found, "failure"), _count(found, "warning")
     end = f"fix the failures before {purpose.value}" if failures else f"these sites are ready for {purpose.value}"
-    _report(found, f"{len(found)} sites: {failures} failures, {warnings} warnings; {end}", json)
+    _report(found, f"{len(located)} sites: {failures} failures, {warnings} warnings; {end}", json)
 
 
 def _check_kit(folder: Path, network: bool, json: bool) -> None:
@@ -171,15 +183,27 @@ def _check_data(
     purpose: For,
     step: Step,
     task: Task,
-) -> dict[str, list[Finding]]:
+) -> tuple[dict[str, list[Finding]], dict[str, Looked]]:
+    """The findings about each site, and what can be compared of those whose data can be read."""
     from grandrounds.data.doctor import examine_location
     from grandrounds.protocol.paths import CACHE_VARIABLE
 
     with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
         cache = Path(os.environ.get(CACHE_VARIABLE, temporary)) / "cache"
-        found = {}
+        found: dict[str, list[Finding]] = {}
+        looked: dict[str, Looked] = {}
         for number, (site, location) in enumerate(located.items(), start=1):
             step(f"reading {site}, {number} of {len(located)}")
             reading = (classes, image_size, channels, cache, site, needs_labels)
-            found[site] = examine_location(location, *reading, purpose.value, task)
-        return found
+            found[site], own = examine_location(location, *reading, purpose.value, task)
+            looked |= {site: own} if own else {}
+        return found, looked
+
+
+def _compared(looked: Mapping[str, Looked], sites_dir: Path, overlap_allowed: bool) -> dict[str, list[Finding]]:
+    """The findings about all sites together, none where there is only one."""
+    from grandrounds.data.doctor import ALL_SITES, compare_sites
+    from grandrounds.data.partition.files import read_partition, sharing_of
+
+    compared = compare_sites(looked, sharing_of(read_partition(sites_dir)), overlap_allowed)
+    return {ALL_SITES: compared} if compared else {}

@@ -17,7 +17,7 @@ from grandrounds.files import replacing
 ARGUMENTS = (
     "job", "preset", "rounds", "image_size", "backbone", "seed", "sites_dir", "sites", "images", "patient_pattern",
     "label_map", "merge", "distinct", "root", "columns", "sheet", "layout", "skip_unusable",
-    "workspace", "engine", "threads", "workers", "wire",
+    "workspace", "engine", "threads", "workers", "wire", "allow_overlap",
 )  # fmt: skip
 """The arguments that a file may have, beside ``options``."""
 OPTIONS = "options"

@@ -69,6 +69,13 @@ def simulate(
     wire: Annotated[
         bool, typer.Option("--wire", help="With in-process: pass messages through FLARE's serialiser.")
     ] = False,
+    allow_overlap: Annotated[
+        bool,
+        typer.Option(
+            "--allow-overlap",
+            help="Go on where sites have pictures or patients in common, which makes scores too high; it is recorded.",
+        ),
+    ] = False,
     save_config: Annotated[
         Path | None, typer.Option(help="Write this run, all its options included, to a file for --config, and stop.")
     ] = None,
@@ -80,6 +87,7 @@ def simulate(
     folder = workspace or Path("runs") / arguments.configured({}).run_name
     if save_config is not None:
         more = {"workspace": workspace, "engine": engine.value, "threads": threads, "workers": workers, "wire": wire}
+        more["allow_overlap"] = allow_overlap
         _save(arguments, more, save_config)
         return
     job, sites = arguments.checked(folder)
@@ -92,6 +100,7 @@ def simulate(
             threads=threads,
             workers=workers,
             wire=wire,
+            allow_overlap=allow_overlap,
             command=["grandrounds", *sys.argv[1:]],
         )
     except KeyboardInterrupt:

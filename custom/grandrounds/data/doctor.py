@@ -7,7 +7,7 @@ a warning is something a person should have seen. Each finding includes its reme
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,17 @@ from typing import Literal
 import numpy as np
 
 from grandrounds.data.appearance import appearance
-from grandrounds.data.images.decoding import image_digests
+from grandrounds.data.leaks.comparison import (
+    NOTHING_SHARED,
+    Findings,
+    Level,
+    Looked,
+    Sharing,
+    contradictions,
+    look,
+    near_copies,
+    shared_between,
+)
 from grandrounds.data.manifest import SPLITS
 from grandrounds.data.site import UNKNOWN_LABEL, DatasetLocation, Part, SiteData, load_site_data
 from grandrounds.errors import ConfigurationError, DataError
@@ -23,10 +33,8 @@ from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
 Purpose = Literal["training", "evaluation"]
-Level = Literal["ok", "warning", "failure"]
-Findings = Iterator[tuple[Level, str, str]]
-"""Level, check and message without the site, of one check."""
-
+ALL_SITES = "all sites"
+"""Where a finding is about several sites."""
 MIN_TRAINING_IMAGES = 2
 SHIPPED_MINIMUM = 10
 """Patients behind a count that leaves, in the policy of startup kits."""
@@ -61,24 +69,54 @@ def examine_location(
     needs_labels: bool = False,
     purpose: Purpose = "training",
     task: Task = SINGLE,
-) -> list[Finding]:
-    """Load a data set and examine it; an error of loading is a failure among the findings."""
+) -> tuple[list[Finding], Looked | None]:
+    """Load a data set and examine it; an error of loading is a failure among the findings.
+
+    Returns:
+        The findings, and what can be compared with other sites, if the data could be loaded.
+    """
     try:
         data = load_site_data(location, classes, image_size, channels, cache_dir, task=task)
     except (DataError, ConfigurationError) as error:
-        return [Finding("failure", "data set", f"{site}: {error}")]
-    return examine(data, site, needs_labels, trains=purpose == "training", tests=purpose == "evaluation")
+        return [Finding("failure", "data set", f"{site}: {error}")], None
+    looked = look(data, site)
+    return examine(data, site, needs_labels, purpose == "training", purpose == "evaluation", looked), looked
+
+
+def compare_sites(
+    sites: Mapping[str, Looked], sharing: Sharing = NOTHING_SHARED, overlap_allowed: bool = False
+) -> list[Finding]:
+    """What sites on one machine have in common beyond ``sharing``; what is ``overlap_allowed`` is a warning."""
+    if len(sites) < 2:
+        return []
+    shared: list[tuple[Level, str, str]] = [
+        ("warning" if overlap_allowed and level == "failure" else level, check, message)
+        for level, check, message in shared_between(sites, sharing)
+    ]
+    found = [*contradictions(sites.values(), between=True), *shared]
+    return [Finding(level, check, f"{ALL_SITES}: {message}") for level, check, message in found]
 
 
 def examine(
-    data: SiteData, site: str, needs_labels: bool = False, trains: bool = True, tests: bool = False
+    data: SiteData,
+    site: str,
+    needs_labels: bool = False,
+    trains: bool = True,
+    tests: bool = False,
+    looked: Looked | None = None,
 ) -> list[Finding]:
     """Run all checks on loaded data.
 
-    An empty labelled set is a failure if the site ``needs_labels``. Unless it ``trains``, training images and their classes
-    are not examined. For a site that only ``tests`` a finished model, labelled test images are all it must have.
+    Args:
+        data: of the site.
+        site: its name.
+        needs_labels: whether an empty labelled set is a failure.
+        trains: whether training images and their classes are examined.
+        tests: whether the site only tests a finished model, for which labelled test images are all it must have.
+        looked: what :func:`~grandrounds.data.leaks.comparison.look` has found, if it has looked already.
     """
-    rows = _rows_by_content(data)
+    looked = looked or look(data, site)
+    rows = looked.rows_by_digest()
     found = [
         _unreadable(data),
         _vocabulary(data),
@@ -88,8 +126,10 @@ def examine(
         _class_support(data, SUPPORT_PARTS[-1:]) if tests else (),
         _withheld_scores(data, SUPPORT_PARTS[-1:] if tests else SUPPORT_PARTS[1:]),
         _divided_groups(data),
+        contradictions([looked]),
         _repeated_images(data, rows),
-        _empty_images(data, rows),
+        near_copies(looked.entries(), within=True),
+        _empty_images(data, looked.flat),
         _original_shapes(data),
         *appearance(data),
     ]
@@ -207,10 +247,14 @@ def _withheld_scores(data: SiteData, parts: Sequence[tuple[Part, str]]) -> Findi
 
 def _divided_groups(data: SiteData) -> Findings:
     check = "patients and lesions"
-    if data.groups == data.names:
+    alone = [name for name, group in zip(data.names, data.groups, strict=True) if group == name]
+    if len(alone) == len(data.names):
         unknown = "no patient or lesion is named, so it cannot be checked that none is in two splits"
         yield "warning", check, f"{unknown}; fill in the columns patient or lesion"
         return
+    if alone:
+        counted = f"{len(alone)} images have no patient or lesion and count as patients of their own: {_listed(alone)}"
+        yield "warning", check, f"{counted}; fill in the column patient"
     splits: dict[str, set[str]] = defaultdict(set)
     for group, split in zip(data.groups, data.split, strict=True):
         splits[group].add(str(split))
@@ -223,19 +267,9 @@ def _divided_groups(data: SiteData) -> Findings:
         yield "ok", check, f"{len(splits)} patients or lesions, each in one split"
 
 
-def _rows_by_content(data: SiteData) -> Mapping[str, list[int]]:
-    """Images of one colour are under the empty key, quarantined ones nowhere."""
-    skipped = {row for row, _, _ in data.quarantined}
-    rows: dict[str, list[int]] = defaultdict(list)
-    for row, digest in enumerate(image_digests(data.images)):
-        if row not in skipped:
-            rows[digest].append(row)
-    return rows
-
-
 def _repeated_images(data: SiteData, rows_of: Mapping[str, list[int]]) -> Findings:
     check = "same image twice"
-    repeated = [rows for digest, rows in rows_of.items() if digest and len(rows) > 1]
+    repeated = [rows for rows in rows_of.values() if len(rows) > 1]
     across = [rows for rows in repeated if len(set(data.split[rows])) > 1]
     within = [rows for rows in repeated if len(set(data.split[rows])) == 1]
     if across:
@@ -249,8 +283,7 @@ def _repeated_images(data: SiteData, rows_of: Mapping[str, list[int]]) -> Findin
         yield "ok", check, "no two images have the same pixels"
 
 
-def _empty_images(data: SiteData, rows_of: Mapping[str, list[int]]) -> Findings:
-    empty = rows_of.get("", [])
+def _empty_images(data: SiteData, empty: Sequence[int]) -> Findings:
     if empty:
         names = _listed(data.names[row] for row in empty)
         message = f"{len(empty)} images have one colour only: {names}; look at them and take them out"

@@ -27,6 +27,8 @@ from grandrounds.errors import ConfigurationError, DataError
 
 KEY_RULE = 1
 """Version of the rule; two versions in one run would make two keys of one name."""
+RULE_VALUE = "key_rule"
+"""Where a partition and the payload of a task state the version."""
 Kind = Literal["label", "patient", "lesion", "site", "source"]
 """Whose names they are: the column of a table."""
 

@@ -8,15 +8,18 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from grandrounds.data.partition.files import DESCRIPTION_FILE, sites_and_problem
+from grandrounds.data.doctor import compare_sites, require_healthy
+from grandrounds.data.leaks.comparison import Looked, look
+from grandrounds.data.partition.files import DESCRIPTION_FILE, sharing_of, sites_and_problem
 from grandrounds.data.population import PROVENANCE, describe_population
+from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.deployment.jobs import PACKAGE, Job, write_job
 from grandrounds.deployment.processes import run_logged
 from grandrounds.deployment.run_log import logging_to
@@ -26,8 +29,10 @@ from grandrounds.federation.machine import available_memory, usable_cores
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
 from grandrounds.plugins import environment, plugin_packages
 from grandrounds.protocol.paths import CACHE_VARIABLE, DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
+from grandrounds.protocol.problem import Problem
 
 Engine = Literal["in-process", "flare"]
 CHECKPOINT_PREFIX = "round_"
@@ -116,6 +121,7 @@ def simulate(
     wire: bool = False,
     command: Sequence[str] = (),
     workers: int = 1,
+    allow_overlap: bool = False,
 ) -> dict[str, Any]:
     """Run a job, or resume an interrupted run.
 
@@ -130,6 +136,7 @@ def simulate(
         wire: with ``in-process``, pass messages through FLARE's serialiser.
         command: what was typed, for the record.
         workers: with ``in-process``, forked processes that train sites at the same time; the models are the same.
+        allow_overlap: go on where sites have pictures or patients in common; the provenance says which.
 
     Returns:
         The summary, as in ``<workspace>/results/summary.json``.
@@ -137,6 +144,7 @@ def simulate(
     Raises:
         ConfigurationError: if the job is inconsistent, ``min_sites`` exceeds the number of sites, or the workspace is no
             folder.
+        DataError: if sites have pictures or patients in common.
         GrandRoundsError: if the run failed; the message names the reason and the log.
     """
     job = job.checked()
@@ -148,8 +156,10 @@ def simulate(
     _make_folder(workspace)
     run = Simulation(workspace.absolute(), job.run_name)
     before = RecordSnapshot.of(run.record)
+    cache = os.environ.get(CACHE_VARIABLE, str(run.workspace / "cache"))
+    shared = require_apart(job, sites, sites_dir, Path(cache), allow_overlap) if sites_dir else []
     folder = write_job(job, run.workspace / "job")
-    variables = _variables(run, sites_dir)
+    variables = _variables(run, sites_dir, cache)
     try:
         if engine == "flare":
             _run_flare(folder, run, sites, threads or len(sites), variables, before)
@@ -161,15 +171,15 @@ def simulate(
             _copy_record(run, (SUMMARY, EVENTS))
         raise
     summary = _collect(run, sites, before)
-    write_provenance(run.results, sites, sites_dir, command)
+    write_provenance(run.results, sites, sites_dir, command, shared)
     return summary
 
 
-def _variables(run: Simulation, sites_dir: Path | None) -> dict[str, str]:
+def _variables(run: Simulation, sites_dir: Path | None, cache: str) -> dict[str, str]:
     return {
         STATE_VARIABLE: str(run.state),
         DETAILS_VARIABLE: "1",  # these sites are all on this machine
-        CACHE_VARIABLE: os.environ.get(CACHE_VARIABLE, str(run.workspace / "cache")),
+        CACHE_VARIABLE: cache,
         **({SITES_VARIABLE: str(sites_dir.absolute())} if sites_dir else {}),
     }
 
@@ -181,6 +191,37 @@ def _make_folder(workspace: Path) -> None:
         workspace.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"{workspace} cannot be made ({error.strerror}); choose another workspace") from error
+
+
+def require_apart(job: Job, sites: Sequence[str], sites_dir: Path, cache: Path, allowed: bool) -> list[str]:
+    """Compare the pictures and patients of the sites; those of a site that cannot be read are left to the run.
+
+    Args:
+        job: the job with its final options.
+        sites: names of the sites.
+        sites_dir: folder with one folder per site.
+        cache: for decoded images; the run finds them there.
+        allowed: whether sites may have pictures and patients in common.
+
+    Returns:
+        What they have in common, or seem to.
+
+    Raises:
+        DataError: if they have something in common that is not ``allowed``.
+    """
+    problem = Problem.from_dict(job.options("problem"))
+    looked: dict[str, Looked] = {}
+    for site in sites:
+        with suppress(GrandRoundsError):
+            location = locate_dataset(site, problem.dataset, [sites_dir])
+            reading = (problem.classes, problem.image_size, problem.channels, cache)
+            data = load_site_data(location, *reading, task=problem.kind, sizing=problem.preprocessing)
+            looked[site] = look(data, site)
+    described = sites_dir / DESCRIPTION_FILE
+    partition = read_json_object(described) if described.is_file() else {}
+    findings = compare_sites(looked, sharing_of(partition), allowed)
+    require_healthy(findings)
+    return [finding.message for finding in findings if finding.level == "warning"]
 
 
 def default_workers(job: Job, sites: int) -> int:
@@ -238,8 +279,12 @@ def _collect(run: Simulation, sites: list[str], before: RecordSnapshot) -> dict[
     return summary
 
 
-def write_provenance(results: Path, sites: Sequence[str], sites_dir: Path | None, command: Sequence[str]) -> None:
+def write_provenance(
+    results: Path, sites: Sequence[str], sites_dir: Path | None, command: Sequence[str], shared: Sequence[str] = ()
+) -> None:
     """Write beside a simulation's summary what it was computed from: the command, and the data of its sites.
+
+    ``shared`` is what the sites have in common.
 
     Of an absolute path in the command only the last part is kept.
 
@@ -248,7 +293,8 @@ def write_provenance(results: Path, sites: Sequence[str], sites_dir: Path | None
     partition = sites_dir is not None and (sites_dir / DESCRIPTION_FILE).is_file()
     described = describe_population(sites_dir, sites) if sites_dir and partition else None
     typed = [Path(part).name if part.startswith(os.sep) else part for part in command]
-    write_json(results / PROVENANCE, {"simulated": True, "command": shlex.join(typed), "data": described})
+    content = {"simulated": True, "command": shlex.join(typed), "data": described}
+    write_json(results / PROVENANCE, {**content, **({"shared_between_sites": list(shared)} if shared else {})})
 
 
 def _copy_record(run: Simulation, names: Sequence[str]) -> None:

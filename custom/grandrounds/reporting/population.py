@@ -165,6 +165,8 @@ def settings_of(run: ReadRun) -> Iterator[tuple[str, str]]:
     if log.versions:
         yield "software", _listed(log.versions)
     if data:
+        if "site_names" in data:
+            yield "names of the sites", _listed(data["site_names"])
         yield "SHA-256 of the manifests", _listed({site: digest[:12] for site, digest in data["sha256"].items()})
     if origin.provenance.get("command"):
         yield "command", str(origin.provenance["command"])

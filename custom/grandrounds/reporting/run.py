@@ -210,6 +210,11 @@ class ReadRun:
         """What a label is."""
         return task_of(self.log.problem)
 
+    def site_name(self, site: str) -> str:
+        """What a site calls itself, where its own name has letters that an id has not."""
+        data = self.origin.provenance.get("data") or {}
+        return str(data.get("site_names", {}).get(site, site))
+
     @property
     def history(self) -> RunHistory:
         """What its figures over rounds are drawn from."""

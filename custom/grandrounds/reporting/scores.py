@@ -151,8 +151,8 @@ class Row(NamedTuple):
 def table_rows(run: ReadRun) -> list[Row]:
     """The rows for one model of a run: sites, their mean, all images together, and references."""
     scores, names = scores_of(run), run.task.scores
-    rows = [_row(site, record, names) for site, record in scores.sites.items()]
-    rows += [Row(site, 0, None, {}) for site in run.tests.sites if site not in scores.sites]
+    rows = [_row(run.site_name(site), record, names) for site, record in scores.sites.items()]
+    rows += [Row(run.site_name(site), 0, None, {}) for site in run.tests.sites if site not in scores.sites]
     rows.append(Row("mean", None, _mean_majority(scores), _means(scores, names)))
     if scores.pooled:
         rows.append(_row("pooled", scores.pooled, names))

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from grandrounds.data.manifest import Record
+from grandrounds.data.manifest import Record, manifest_digest
 
 
 def test_sound_sites_pass_and_every_site_is_shown(run, sites_dir):
@@ -86,3 +86,27 @@ def test_evaluation_needs_labelled_test_images(run, sites_dir, images):
     assert result.exit_code == 1
     messages = {finding["level"]: finding["message"] for finding in json.loads(result.stdout)["clinic"]}
     assert messages["failure"].startswith("clinic: no test images with a label")
+
+
+def test_sites_that_share_a_picture_or_a_patient_fail_unless_it_is_allowed(run, sites_dir):
+    folder = sites_dir(2)
+    first, second = (folder / site / "manifest.csv" for site in ("site-1", "site-2"))
+    rows = first.read_text().splitlines()
+    second.write_text("\n".join([*second.read_text().splitlines(), rows[-1]]) + "\n")
+    description = folder / "partition.json"
+    content = json.loads(description.read_text())
+    content["sites"]["site-2"]["sha256"] = manifest_digest(second)
+    description.write_text(json.dumps(content))
+    command = ["doctor", "--sites-dir", folder, "--image-size", 32]
+    result = run(*command, "--json")
+    assert result.exit_code == 1
+    failures = [one["message"] for one in json.loads(result.stdout)["all sites"] if one["level"] == "failure"]
+    assert [message.count("site-1: ") + message.count("site-2: ") for message in failures] == [2, 2]
+    result = run(*command, "--allow-overlap")
+    assert result.exit_code == 0, result.output
+    assert "2 sites: 0 failures" in result.stdout
+    result = run("simulate", "fedavg", "--sites-dir", folder, "--workspace", folder.parent / "run", "--image-size", 32)
+    assert result.exit_code == 1
+    assert "site-1" in result.stderr
+    assert "--allow-overlap" in result.stderr
+    assert not (folder.parent / "run" / "results").exists()

@@ -236,18 +236,19 @@ def test_an_interrupted_run_reports_that_the_same_command_resumes_it(run, comman
 def test_the_engine_gets_the_options_of_the_command_line(run, command, sites_dir, monkeypatch):
     calls = []
 
-    def recorded(job, workspace, sites, sites_dir, engine, threads, wire, command, workers):
-        calls.append((job.options("controller")["rounds"], sites, engine, threads, wire, workers))
+    def recorded(job, workspace, sites, sites_dir, engine, threads, wire, command, workers, allow_overlap):
+        calls.append((job.options("controller")["rounds"], sites, engine, threads, wire, workers, allow_overlap))
 
     monkeypatch.setattr(running, "default_workers", lambda job, sites: 10 * sites)
 
     monkeypatch.setattr(running, "simulate", recorded)
     folder = sites_dir(3)
     run(*command, "--sites-dir", folder, "--sites", 2, "--engine", "flare", "--threads", 1, "--rounds", 5)
-    run(*command, "--sites-dir", folder, "--wire", "--workers", 2, "--set", "controller.rounds=6")
+    more = ["--wire", "--workers", 2, "--set", "controller.rounds=6", "--allow-overlap"]
+    run(*command, "--sites-dir", folder, *more)
     assert calls == [
-        (5, ["site-1", "site-2"], "flare", 1, False, 20),
-        (6, ["site-1", "site-2", "site-3"], "in-process", None, True, 2),
+        (5, ["site-1", "site-2"], "flare", 1, False, 20, False),
+        (6, ["site-1", "site-2", "site-3"], "in-process", None, True, 2, True),
     ]
 
 

@@ -44,7 +44,7 @@ def only(findings, level):
 def test_healthy_data_pass_every_check():
     findings = examine(healthy(), "site-1", needs_labels=True)
     assert {finding.level for finding in findings} == {"ok"}
-    assert len({finding.check for finding in findings}) == 11
+    assert len({finding.check for finding in findings}) == 12
     require_healthy(findings)
 
 
@@ -127,9 +127,9 @@ def test_unknown_patients_are_a_warning():
 
 def test_the_same_pixels_in_two_splits_are_a_failure():
     images = healthy().images.copy()
-    images[6] = images[1]
+    images[7] = images[1]
     message = only(examine(healthy(images=images), "site-1"), "failure")
-    assert "1 images are in two splits, first 1.png (train) and 6.png (test)" in message
+    assert "1 images are in two splits, first 1.png (train) and 7.png (test)" in message
 
 
 def test_the_same_pixels_within_a_split_are_a_warning():
@@ -181,10 +181,10 @@ def test_an_unreadable_data_set_is_a_failure_not_an_error(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "skin.csv").write_text("image,label,split\na.png,nevus,train\n")
     location = DatasetLocation(tmp_path / "skin.csv", tmp_path / "images")
-    message = only(examine_location(location, CLASSES, 4, 3, tmp_path / "cache", "site-1"), "failure")
+    message = only(examine_location(location, CLASSES, 4, 3, tmp_path / "cache", "site-1")[0], "failure")
     assert "column 'patient' is missing" in message
     (tmp_path / "skin.csv").write_text("image,label,split,patient\na.png,nevus,train,p1\n")
-    message = only(examine_location(location, CLASSES, 4, 3, tmp_path / "cache", "site-1"), "failure")
+    message = only(examine_location(location, CLASSES, 4, 3, tmp_path / "cache", "site-1")[0], "failure")
     assert "1 of 1 images cannot be read" in message
 
 
@@ -194,7 +194,7 @@ def test_a_location_is_loaded_and_examined(tmp_path):
         Image.fromarray(pixels).save(tmp_path / "images" / f"{row}.png")
     write_manifest([Record(f"{row}.png", CLASSES[row], "train", f"p{row}") for row in range(2)], tmp_path / "m.csv")
     location = DatasetLocation(tmp_path / "m.csv", tmp_path / "images")
-    findings = examine_location(location, CLASSES, 4, 3, tmp_path / "cache", "site-1", needs_labels=True)
+    findings, _ = examine_location(location, CLASSES, 4, 3, tmp_path / "cache", "site-1", needs_labels=True)
     assert messages(findings, "failure") == []
     assert "site-1: 2 training images, 2 with a label that may be used" in messages(findings, "ok")
     assert len(messages(findings, "warning")) == 2

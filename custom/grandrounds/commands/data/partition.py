@@ -328,9 +328,9 @@ def partition_table(description: Mapping[str, Any]) -> Table:
         table.add_column(name, justify="right")
     table.add_column("sha256")
     for site, summary in description["sites"].items():
-        images = summary["images"]
+        images, name = summary["images"], description.get("site_names", {}).get(site)
         table.add_row(
-            site,
+            f"{name} ({site})" if name else site,
             _sources(summary["sources"]),
             *(str(count) for count in (images["train"], summary["labelled"], images["val"], images["test"])),
             *(str(summary["classes"][name]) for name in description["classes"]),

@@ -18,7 +18,8 @@ from typing import Any
 from grandrounds.data.families import Preprocess
 from grandrounds.data.images.dicom import Window
 from grandrounds.data.images.files.reading import Reading
-from grandrounds.data.keys import KEY_RULE, canonical
+from grandrounds.data.keys import KEY_RULE, RULE_VALUE, canonical
+from grandrounds.data.leaks.comparison import Sharing
 from grandrounds.data.manifest import (
     SPLITS,
     Record,
@@ -41,8 +42,6 @@ MANIFEST_FILE = "manifest.csv"
 LABELS_FILE = "labels.csv"
 """The labels that were drawn for a site's images, beside its manifest; training does not read it."""
 
-RULE_ENTRY = "key_rule"
-"""Entry of ``partition.json``: by which rule names became keys."""
 PUBLIC_FILE = "public.csv"
 PUBLIC_NAME = "public"
 """How jobs call the images that all sites have."""
@@ -136,7 +135,7 @@ def write_partition(
         content = {
             **description,
             **reading,
-            RULE_ENTRY: KEY_RULE,
+            RULE_VALUE: KEY_RULE,
             **task_entry(task),
             "dataset_name": dataset_name,
             "classes": list(classes),
@@ -176,7 +175,7 @@ def read_partition(out_dir: Path | str) -> dict[str, Any]:
 
 def _require_rule(content: Mapping[str, Any], path: Path) -> None:
     """Refuse names of another rule; a partition from before there was one passes if its classes are canonical."""
-    rule = content.get(RULE_ENTRY)
+    rule = content.get(RULE_VALUE)
     if rule is None and all(canonical(name) == name for name in content.get("classes", ())):
         return
     if rule != KEY_RULE:
@@ -185,6 +184,12 @@ def _require_rule(content: Mapping[str, Any], path: Path) -> None:
             f"{path}: its classes and patients were named {told}, this version of grandrounds has rule {KEY_RULE}; make the "
             "partition again"
         )
+
+
+def sharing_of(content: Mapping[str, Any]) -> Sharing:
+    """What the sites of a partition share on purpose, from its description."""
+    of_patients = content.get("client_partition") == "slice" or content.get("group_by") == "image"
+    return Sharing(patients=of_patients, tests=content.get("scheme") == "mdhfl")
 
 
 def _digests(content: Mapping[str, Any]) -> dict[str, str]:
@@ -231,7 +236,7 @@ def _require_own_words(description: Mapping[str, Any]) -> None:
         "preprocess",
         "bits",
         "public_set",
-        RULE_ENTRY,
+        RULE_VALUE,
     } & set(description)
     if reserved:
         raise ValueError(f"description must not contain {', '.join(sorted(reserved))}")

@@ -12,6 +12,7 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from grandrounds.data.keys import KEY_RULE, RULE_VALUE
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.count_sums import CountSums
@@ -112,6 +113,7 @@ class RoundController(Configurable, RoundHooks, Controller):
             "round_timeout": run.round_timeout,
             UPDATE_PRECISION: self.update_precision(),
             EXECUTORS: self._executors,
+            RULE_VALUE: KEY_RULE,
         }
         return Payload(self.round_number, {**values, **shared}, parts or {})
 

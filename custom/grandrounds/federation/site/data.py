@@ -15,6 +15,7 @@ from nvflare.apis.signal import Signal
 
 from grandrounds.data.doctor import examine, require_healthy
 from grandrounds.data.images.ahead import ViewsAhead
+from grandrounds.data.keys import KEY_RULE, RULE_VALUE
 from grandrounds.data.location import locate, locate_public
 from grandrounds.data.site import (
     ModelOverride,
@@ -177,6 +178,19 @@ class _Found:
     own_spec: ModelSpec | None
 
 
+def require_same_rule(asked: Any, site: str) -> None:
+    """Refuse a server that makes keys of names by another rule; one that states none is older than the rule.
+
+    Raises:
+        ConfigurationError: naming the site and both rules.
+    """
+    if asked not in (None, KEY_RULE):
+        raise ConfigurationError(
+            f"{site} makes keys of the names of classes and patients by rule {KEY_RULE}, the server by rule {asked}; "
+            "install the same version of grandrounds at both"
+        )
+
+
 class SiteAccess:
     """Makes the context of each task.
 
@@ -202,6 +216,7 @@ class SiteAccess:
         """
         values = payload.values
         site = fl_ctx.get_identity_name()
+        require_same_rule(values.get(RULE_VALUE), site)
         found = self._find(values["problem"], site, fl_ctx, needs_labels)
         device = choose_device(self._compute.device)
         return SiteContext(

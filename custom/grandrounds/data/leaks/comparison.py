@@ -1,0 +1,237 @@
+"""Pictures and patients that sites on one machine have in common, and pictures whose labels contradict each other.
+
+Where the sites of a simulation share a picture or a patient, a model is tested on what it has seen, and scores of all sites
+together are too high. Between real hospitals nothing of this is compared: a server that got digests of pictures or patients
+could test guesses against them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.data.images.decoding import image_digests
+from grandrounds.data.leaks.likeness import near_pairs, thumbnails
+from grandrounds.data.site import SiteData
+
+Level = Literal["ok", "warning", "failure"]
+Findings = Iterator[tuple[Level, str, str]]
+"""Level, check and message of one check."""
+NAMED_PAIRS = 3
+TWO_LABELS = "two labels"
+
+
+class Sharing(NamedTuple):
+    """What the sites of a partition share on purpose: ``patients``, or the images of one set of ``tests``."""
+
+    patients: bool = False
+    tests: bool = False
+
+
+NOTHING_SHARED = Sharing()
+
+
+class PlacedImage(NamedTuple):
+    """One picture of a site: its row there, name, split, patient (empty if unknown) and lesion or patient."""
+
+    site: str
+    row: int
+    name: str
+    split: str
+    patient: str
+    group: str
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return f"{self.site}: {self.name} ({self.split})"
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The pictures of a site that can be compared, and what is compared of them, in the same order.
+
+    Attributes:
+        pictures: without unreadable ones and those of one colour.
+        digests: of the decoded pixels.
+        thumbs: means of grey, see :func:`~grandrounds.data.leaks.likeness.thumbnails`.
+        labels: texts, empty where nothing is known.
+        known: labels as the task has them.
+        flat: the rows of images of one colour, which identify nothing.
+    """
+
+    pictures: tuple[PlacedImage, ...]
+    digests: tuple[str, ...]
+    thumbs: NDArray[np.uint8]
+    labels: tuple[str, ...]
+    known: NDArray[np.int64]
+    flat: tuple[int, ...]
+
+    def entries(self) -> list[tuple[PlacedImage, str, NDArray[np.uint8]]]:
+        """Each picture with its digest and thumbnail."""
+        return list(zip(self.pictures, self.digests, self.thumbs, strict=True))
+
+    def rows_by_digest(self) -> dict[str, list[int]]:
+        """The rows of equal pictures."""
+        rows: dict[str, list[int]] = defaultdict(list)
+        for picture, digest in zip(self.pictures, self.digests, strict=True):
+            rows[digest].append(picture.row)
+        return rows
+
+
+def look(data: SiteData, site: str) -> Looked:
+    """What is compared of a site's pictures."""
+    found = image_digests(data.images)
+    unreadable = {row for row, _, _ in data.quarantined}
+    rows = [row for row, digest in enumerate(found) if digest and row not in unreadable]
+    flat = tuple(row for row, digest in enumerate(found) if not digest and row not in unreadable)
+    patients = data.patients or [""] * len(data.names)
+    pictures = tuple(
+        PlacedImage(site, row, data.names[row], str(data.split[row]), patients[row], data.groups[row]) for row in rows
+    )
+    labels = tuple(_label_text(data, row) for row in rows)
+    return Looked(
+        pictures, tuple(found[row] for row in rows), thumbnails(data.images, rows), labels, data.labels[rows], flat
+    )
+
+
+def contradictions(sites: Iterable[Looked], between: bool = False) -> Findings:
+    """Equal pictures with labels that exclude each other, at one site, or ``between`` sites."""
+    by_digest: dict[str, list[tuple[PlacedImage, str, NDArray[np.int64]]]] = defaultdict(list)
+    for one in sites:
+        for picture, digest, label, known in zip(one.pictures, one.digests, one.labels, one.known, strict=True):
+            by_digest[digest].append((picture, label, known))
+    several = [same for same in by_digest.values() if len({one.site for one, _, _ in same} if between else same) > 1]
+    found = [pair for same in several for pair in _contradicting(same, between)]
+    if found:
+        shown = "; ".join(
+            f"{first.name} is {label} and {second.name} is {other}"
+            if first.site == second.site
+            else f"{first.place} is {label} and {second.place} is {other}"
+            for (first, label), (second, other) in found[:NAMED_PAIRS]
+        )
+        message = f"one picture has two labels: {shown}{_more(len(found))}; correct one, or take both out"
+        yield "failure", TWO_LABELS, message
+
+
+def shared_between(sites: Mapping[str, Looked], sharing: Sharing = NOTHING_SHARED) -> Findings:
+    """Pictures and patients that several sites have; ``sharing`` is what they have on purpose."""
+    common = _common_tests(sites.values()) if sharing.tests else set()
+    by_digest, by_patient = defaultdict(list), defaultdict(list)
+    for one in sites.values():
+        for picture, digest in zip(one.pictures, one.digests, strict=True):
+            place = picture._replace(site="every site") if (picture.name, digest) in common else picture
+            by_digest[digest].append(place)
+            if place.patient:
+                by_patient[place.patient].append(place)
+    check = "shared pictures"
+    pictures = list(_at_several(by_digest.values()))
+    remedy = "give each picture to one site, or add --allow-overlap (allow_overlap=True)"
+    if pictures:
+        yield "failure", check, f"{len(pictures)} pictures are at two sites: {_pairs(pictures)}; {remedy}"
+    else:
+        yield "ok", check, "no picture is at two sites"
+    yield from _shared_patients(list(_at_several(by_patient.values())), sharing.patients)
+    yield from near_copies([one for site in sites.values() for one in _without(site, common)])
+
+
+def near_copies(pictures: Sequence[tuple[PlacedImage, str, NDArray[np.uint8]]], within: bool = False) -> Findings:
+    """Pictures at two sites, or ``within`` one site in two splits, that look the same and are not equal.
+
+    Args:
+        pictures: each with its digest and thumbnail.
+        within: whether splits are compared, of pictures of different patients.
+    """
+    if not pictures:
+        return
+    check = "near copies"
+    where = "in two splits" if within else "at two sites"
+    pairs = near_pairs(np.stack([thumb for _, _, thumb in pictures]))
+    if pairs is None:
+        yield "warning", check, f"too many pictures look alike to say which of them are copies {where}"
+        return
+    found = []
+    for one, other in pairs:
+        (first, digest, _), (second, its, _) = pictures[one], pictures[other]
+        apart = first.split != second.split and first.group != second.group if within else first.site != second.site
+        if apart and digest != its:
+            found.append((first, second))
+    if found:
+        yield (
+            "warning",
+            check,
+            f"{len(found)} pictures {where} look the same: {_pairs(found)}; look whether they are copies",
+        )
+    else:
+        yield "ok", check, f"no two pictures {where} look the same"
+
+
+def _shared_patients(found: Sequence[tuple[PlacedImage, PlacedImage]], on_purpose: bool) -> Findings:
+    check = "shared patients"
+    if not found:
+        yield "ok", check, "no patient is at two sites"
+        return
+    shown = "; ".join(f"{one.patient!r} of {one.place} and {other.place}" for one, other in found[:NAMED_PAIRS])
+    message = f"{len(found)} patients are at two sites: {shown}{_more(len(found))}"
+    if on_purpose:
+        yield "warning", check, f"{message}; the partition was made so"
+    else:
+        yield (
+            "failure",
+            check,
+            f"{message}; give all images of one to one site, or add --allow-overlap (allow_overlap=True)",
+        )
+
+
+def _common_tests(sites: Collection[Looked]) -> set[tuple[str, str]]:
+    """Name and digest of the test images that every site has."""
+    tests = [{(one.name, digest) for one, digest, _ in site.entries() if one.split == "test"} for site in sites]
+    return set.intersection(*tests)
+
+
+def _without(site: Looked, common: Collection[tuple[str, str]]) -> list[tuple[PlacedImage, str, NDArray[np.uint8]]]:
+    return [entry for entry in site.entries() if (entry[0].name, entry[1]) not in common]
+
+
+def _at_several(groups: Iterable[Sequence[PlacedImage]]) -> Iterator[tuple[PlacedImage, PlacedImage]]:
+    """Of each group that is at several sites two pictures; in two splits if there are such."""
+    for group in groups:
+        places = list({(one.site, one.split): one for one in reversed(group)}.values())[::-1]
+        pairs = [(one, other) for one, other in combinations(places, 2) if one.site != other.site]
+        if pairs:
+            yield next((pair for pair in pairs if pair[0].split != pair[1].split), pairs[0])
+
+
+def _contradicting(
+    same: Sequence[tuple[PlacedImage, str, NDArray[np.int64]]],
+    between: bool,
+) -> Iterator[tuple[tuple[PlacedImage, str], tuple[PlacedImage, str]]]:
+    """The first pair of equal pictures whose known labels differ."""
+    kinds = list({(one[0].site, one[2].tobytes()): one for one in reversed(same)}.values())[::-1]
+    for (picture, label, known), (other, its, theirs) in combinations(kinds, 2):
+        if between and picture.site == other.site:
+            continue
+        if np.any((known != theirs) & (known >= 0) & (theirs >= 0)):
+            yield (picture, label), (other, its)
+            return
+
+
+def _label_text(data: SiteData, row: int) -> str:
+    label, classes = data.labels[row], data.classes
+    if data.task.exclusive:
+        return classes[int(label)] if 0 <= label < len(classes) else ""
+    return data.task.cell([name for name, value in zip(classes, label, strict=True) if value == 1])
+
+
+def _pairs(pairs: Sequence[tuple[PlacedImage, PlacedImage]]) -> str:
+    return "; ".join(f"{one.place} and {other.place}" for one, other in pairs[:NAMED_PAIRS]) + _more(len(pairs))
+
+
+def _more(count: int) -> str:
+    return f" and {count - NAMED_PAIRS} more" if count > NAMED_PAIRS else ""
