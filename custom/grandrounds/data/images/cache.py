@@ -28,7 +28,7 @@ import numpy as np
 from grandrounds.checks import require_fraction
 from grandrounds.data.images.dicom import require_channels
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
-from grandrounds.data.images.ordered import in_order
+from grandrounds.data.images.ordered import in_order, kept_blocks
 from grandrounds.data.images.preparation import Preparation, Shape, Square
 from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.errors import ConfigurationError, DataError
@@ -207,7 +207,7 @@ def _build(
         # Only what was there before: an array that appears meanwhile is about to be named by another process's record.
         stale = files.arrays()
         known = _known(files.folder, preparation)
-        with replacing(array, private=True) as stream:
+        with replacing(array, private=True) as stream, kept_blocks():
             np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": files.shape})
             found, decoded = _decode(reader, preparation, names, known, stream)
             _require_few_unreadable(found["quarantined"], len(names), root, max_unreadable)

@@ -6,13 +6,16 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 AHEAD = 4
 """How many items for each core are worked on or wait to be taken."""
+BLOCKS, MOST_BLOCKS = 4, 32
+"""How many of Pillow's blocks of 16 MiB each core, and all together, may keep for the next image."""
 
 
 def in_order(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -34,3 +37,17 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def kept_blocks() -> Iterator[None]:
+    """Let Pillow use the memory of one image for the next one: to get it anew costs a quarter of decoding a large one."""
+    from PIL import Image
+
+    blocks: Any = vars(Image)["core"]  # Pillow documents it, and its types do not have it
+    before = blocks.get_blocks_max()
+    blocks.set_blocks_max(max(before, min(BLOCKS * len(os.sched_getaffinity(0)), MOST_BLOCKS)))
+    try:
+        yield
+    finally:
+        blocks.set_blocks_max(before)
