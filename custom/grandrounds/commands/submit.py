@@ -84,11 +84,8 @@ def submit(
     """Check, show, submit, watch, download."""
     from grandrounds.deployment.submission import with_gpu_memory, with_roster
 
-    named = {
-        ("problem", "dataset"): dataset,
-        ("controller", "run_name"): run_name,
-        ("controller", "resume_from"): resume_from,
-    }
+    run = {("controller", "run_name"): run_name, ("controller", "resume_from"): resume_from}
+    named = {("problem", "dataset"): dataset, **run}
     values = {key: value for key, value in named.items() if value is not None}
     roster = (comma_separated(sites) or [], comma_separated(mandatory_sites) or [], min_sites)
     problem = {"classes": vocabulary} if (vocabulary := comma_separated(classes)) else {}

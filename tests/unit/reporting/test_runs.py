@@ -47,29 +47,33 @@ def test_a_run_that_was_killed_is_found_in_the_servers_state(make_run, tmp_path)
         read_run(workspace, "killed")
 
 
-def test_a_truncated_event_is_left_out_and_reported(make_run):
-    workspace = make_run()
-    path = workspace / "results" / "events.jsonl"
+@pytest.fixture
+def events(make_run):
+    """The file of a run's events."""
+    return make_run() / "results" / "events.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("change", "lost", "noted"),
+    [
+        (lambda text: text[:-20], 1, "an event was cut off"),
+        (lambda text: text.replace('"round": 2', '"round": ', 2), 2, "2 events were cut off"),
+    ],
+)
+def test_events_that_were_cut_off_are_left_out_and_counted(events, change, lost, noted):
+    workspace = events.parents[1]
     whole = read_run(workspace, "x").log.events
-    path.write_text(path.read_text()[:-20])
+    events.write_text(change(events.read_text()))
     run = read_run(workspace, "x")
-    assert run.log.events == whole[:-1]
-    assert run.origin.notes == ("an event was cut off: the process ended while it wrote",)
+    assert len(run.log.events) == len(whole) - lost
+    assert all(event in whole for event in run.log.events)
+    assert run.origin.notes == (f"{noted}: the process ended while it wrote",)
 
 
-def test_events_cut_off_before_a_run_was_resumed_are_counted(make_run):
-    workspace = make_run()
-    path = workspace / "results" / "events.jsonl"
-    path.write_text(path.read_text().replace('"round": 2', '"round": ', 2))
-    assert read_run(workspace, "x").origin.notes == ("2 events were cut off: the process ended while it wrote",)
-
-
-def test_an_invalid_event_is_refused(make_run):
-    workspace = make_run()
-    path = workspace / "results" / "events.jsonl"
-    path.write_text(path.read_text() + "[1]\n")
-    with pytest.raises(DataError, match=r"events\.jsonl is damaged"):
-        read_run(workspace, "x")
+def test_an_invalid_event_is_refused(events):
+    events.write_text(events.read_text() + "[1]\n")
+    with pytest.raises(DataError, match=r"events\.jsonl"):
+        read_run(events.parents[1], "x")
 
 
 @pytest.mark.parametrize(
