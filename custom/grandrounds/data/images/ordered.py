@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 AHEAD = 4
 """How many items for each core are worked on or wait to be taken."""
-BLOCKS, MOST_BLOCKS = 4, 32
+CORE_BLOCKS, MOST_BLOCKS = 4, 32
 """How many of Pillow's blocks of 16 MiB each core, and all together, may keep for the next image."""
 
 
@@ -46,7 +46,7 @@ def kept_blocks() -> Iterator[None]:
 
     blocks: Any = vars(Image)["core"]  # Pillow documents it, and its types do not have it
     before = blocks.get_blocks_max()
-    blocks.set_blocks_max(max(before, min(BLOCKS * len(os.sched_getaffinity(0)), MOST_BLOCKS)))
+    blocks.set_blocks_max(max(before, min(CORE_BLOCKS * len(os.sched_getaffinity(0)), MOST_BLOCKS)))
     try:
         yield
     finally:
