@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from grandrounds import __version__
 from grandrounds.console.output import INTERRUPTED
-from grandrounds.errors import GrandRoundsError, UsageError
+from grandrounds.errors import GrandRoundsError, UsageError, printable
 
 EXPERIMENTS, RESULTS_PANEL = "Experiments on this machine", "Results"
 FEDERATIONS, SITES = "A federation", "A site and its data"
@@ -66,13 +66,13 @@ class OneLineErrors(TyperGroup):
         try:
             return super().invoke(ctx)
         except GrandRoundsError as error:
-            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            typer.echo(f"error: {' '.join(printable(str(error)).split())}", err=True)
             raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
         except BrokenPipeError:  # the reader of the output has closed it; click ends quietly
             raise
         except OSError as error:
             path = f"{error.filename}: " if error.filename else ""
-            typer.echo(f"error: {path}{error.strerror or error}", err=True)
+            typer.echo(f"error: {printable(f'{path}{error.strerror or error}')}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)

@@ -25,3 +25,13 @@ class CheckpointError(GrandRoundsError):
 
 class UsageError(ConfigurationError):
     """Arguments of one call that contradict each other, or of which one is missing; the command exits with status 2."""
+
+
+def printable(name: str) -> str:
+    r"""A name as it can be printed: bytes that are not UTF-8 are escaped.
+
+    Example:
+        >>> print(printable("M\udcfcller.jpg"))
+        M\xfcller.jpg
+    """
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -33,6 +33,7 @@ MAKERS = defaultdict(
     lambda: world.ham10000,
     {
         "README.md": world.readme,
+        "docs/how-to/excel-sheet.md": world.clinicians_sheet,
         "docs/how-to/multi-label.md": world.findings,
         "docs/how-to/own-images.md": world.site_of_hospital,
         "docs/how-to/pretrained-networks.md": world.own_weights,

@@ -114,6 +114,21 @@ def findings(folder: Path) -> None:
     _table(folder / "chest.csv", rows)
 
 
+def clinicians_sheet(folder: Path) -> None:
+    """Photographs of two hospitals, and a list of them as a German Excel saves it."""
+    lines = ["Bild;Diagnose;Fall;Klinik;Alter"]
+    for number in range(96):
+        site, label = ("Köln", "Jena")[number % 2], ("Nävus", "Melanom")[number // 2 % 2]
+        pixels = np.random.default_rng(number).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+        path = folder / "Fotos" / site / f"IMG_{number:04d}.JPG"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path, "JPEG")
+        lines.append(
+            f"D:\\Fotos\\{site}\\{path.name};{label};{number // 4 * 2 + number % 2:03d};{site};{40 + number % 40},5"
+        )
+    (folder / "Fallliste.csv").write_bytes("\r\n".join(lines).encode("cp1252"))
+
+
 def blood_cells(folder: Path) -> None:
     """The folders of PBC in ``DIR``, with noise for pictures."""
     for label in PBC_CLASSES:

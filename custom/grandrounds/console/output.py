@@ -9,6 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
+from grandrounds.errors import printable
+
 WIDTH_WITHOUT_TERMINAL = 160
 INTERRUPTED = 130  # exit status after Ctrl-C, by the shells' convention
 
@@ -25,7 +27,7 @@ def notes() -> Console:
 
 def say(console: Console, text: str = "") -> None:
     """Print text as it is: brackets are not markup, and long lines are not broken."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def say_json(content: Any) -> None:

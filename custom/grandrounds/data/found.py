@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from grandrounds.data.images.dicom import is_dicom
 from grandrounds.data.images.files.opening import raster_frames
-from grandrounds.errors import DataError
+from grandrounds.errors import DataError, printable
 
 MAX_MEMBERS = 1_000_000
 MAX_MEMBER_BYTES = 2**30
@@ -214,16 +214,6 @@ def look_at(place: ImageFiles) -> tuple[dict[str, Seen], dict[str, str]]:
     require_text_names(place.root, found)
     left |= dict.fromkeys(_masks(place, found), MASKS)
     return {name: picture for name, picture in found.items() if name not in left}, left
-
-
-def printable(name: str) -> str:
-    r"""A name as it can be printed: bytes that are not UTF-8 are escaped.
-
-    Example:
-        >>> print(printable("M\udcfcller.jpg"))
-        M\xfcller.jpg
-    """
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def require_text_names(root: Path, names: Iterable[str]) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from grandrounds.data.found import DAMAGED, FRAMES, ImageFiles, Seen, place_at, printable, require_text_names
+from grandrounds.data.found import DAMAGED, FRAMES, ImageFiles, Seen, place_at, require_text_names
 from grandrounds.data.images.readers import open_images
-from grandrounds.errors import DataError
+from grandrounds.errors import DataError, printable
 
 NOT_THERE, UNWANTED = "missing", "left out by label_map"
 _DRIVE = re.compile(r"[A-Za-z]:|//[^/]+/[^/]+")

@@ -1,0 +1,175 @@
+"""Wrong inputs of images of one's own: each is refused in a line that names it, and what the line says to type then works.
+
+The table is the product of what is wrong with the ways in: formats of tables, folders and archives, and commands. A remedy
+is taken from the refusal as it is printed and added to the same command.
+"""
+
+import itertools
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from grandrounds.api import running
+from grandrounds.cli import build_app
+from tests.federations import write_pictures
+
+ROWS = [{"image": f"{n}.png", "label": "ab"[n % 2], "patient": f"P{n:02d}"} for n in range(60)]
+REMEDY = re.compile(r"--skip-unusable|--[a-z-]+ (?:'[^']+'|[^\s;,)]+)")
+
+
+def changed(**values):
+    return lambda rows: [row | {name: make(n, row) for name, make in values.items()} for n, row in enumerate(rows)]
+
+
+def with_image(name):
+    return changed(image=lambda n, row: name if n == 3 else row["image"])
+
+
+def headed(**names):
+    return lambda rows: [{names.get(key, key): value for key, value in row.items()} for row in rows]
+
+
+TABLES = {
+    "other headings": (headed(image="Bild", label="Diagnose"), (), "Bild, Diagnose", "--columns"),
+    "no heading for the label": (headed(label="Befund"), (), "Befund", "--columns"),
+    "a heading with a slip": (headed(label="Diagnose"), ("--columns", "label=Diagnos"), "label=Diagnose", ""),
+    "two spellings of a class": (changed(label=lambda n, row: "babA"[n % 4]), (), "'A'", "--merge"),
+    "a class as a number": (changed(label=lambda n, row: ("1", "1.0", "2")[n % 3]), (), "'1.0'", "--merge"),
+    "two spellings of a patient": (changed(patient=lambda n, row: f"{'Pp'[n % 2]}{n // 2}"), (), "'p0'", "--merge"),
+    "patients with zeros": (changed(patient=lambda n, row: f"{n // 2:0{1 + 2 * (n % 2)}d}"), (), "'000'", "--distinct"),
+    "two spellings of a site": (changed(site=lambda n, row: ("Bonn", "bonn", "Jena")[n // 2 % 3]), (), "'bonn'", "--merge"),
+    "a word that may be a class": (changed(label=lambda n, row: ("a", "b", "none")[n % 3]), (), "'none'", "--distinct"),
+    "an image that is not there": (with_image("gone.png"), (), "gone.png", "--skip"),
+    "a text as an image": (with_image("text.png"), (), "text.png", "--skip"),
+    "an image of two frames": (with_image("two.gif"), (), "two.gif", "--skip"),
+    "too many sites": (lambda rows: rows[:24], ("--sites", "9"), "site-", "--sites"),
+}  # fmt: skip
+FOLDERS = {
+    "two spellings of a class": (lambda n: f"{('a', 'b', 'A')[n % 3]}/{n}.png", (), "'A'", "--merge"),
+    "two spellings of a site": (lambda n: f"{('Bonn', 'bonn')[n % 2]}/{'ab'[n // 2 % 2]}/{n}.png", (), "'bonn'", "--merge"),
+    "levels that may be either": (lambda n: f"{'xyz'[n % 3]}/{n % 3}{n // 3 % 5}/{n}.png", (), "", "--layout class/patient"),
+    "a class that may be none": (lambda n: f"{('a', 'b', 'none')[n % 3]}/{n}.png", (), "'none'", "--distinct"),
+    "too many sites": (lambda n: f"{'ab'[n % 2]}/{n}.png", ("--sites", "25"), "site-", "--sites"),
+}  # fmt: skip
+FORMATS = ("csv", "semicolons", "tabs in UTF-16", "xlsx", "parquet")
+COMMANDS = ("import", "partition", "simulate")
+
+
+def table(rows, path, kind):
+    frame = pd.DataFrame(rows)
+    if kind == "xlsx":
+        pytest.importorskip("openpyxl")
+        frame.to_excel(path.with_suffix(".xlsx"), index=False)
+        return path.with_suffix(".xlsx")
+    if kind == "parquet":
+        frame.to_parquet(path.with_suffix(".parquet"))
+        return path.with_suffix(".parquet")
+    separator, encoding = {"csv": (",", "utf-8"), "semicolons": (";", "cp1252"), "tabs in UTF-16": ("\t", "utf-16")}[
+        kind
+    ]
+    frame.to_csv(path.with_suffix(".csv"), index=False, sep=separator, encoding=encoding)
+    return path.with_suffix(".csv")
+
+
+def arguments(command, source, of_table, root, out):
+    roots = ["--root", str(root)] if of_table else []
+    if command == "import":
+        return ["import", str(source), *roots, "--out", str(out)]
+    if command == "partition":
+        given = ["manifest", "--manifest", str(source), *roots] if of_table else ["folder", "--root", str(source)]
+        return ["partition", *given, "--out", str(out)]
+    return ["simulate", "fedavg", "--images", str(source), *roots, "--workspace", str(out), "--image-size", "32"]
+
+
+@pytest.fixture(autouse=True)
+def no_training(monkeypatch):
+    """A simulation ends before its first round; everything before is done."""
+    monkeypatch.setattr(running, "simulate", lambda *_: sys.exit(0))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    write_pictures(folder, [row["image"] for row in ROWS])
+    (folder / "text.png").write_text("no image")
+    gif = b"GIF89a\1\0\1\0\x80\0\0\0\0\0\xff\xff\xff" + b",\0\0\0\0\1\0\1\0\0\2\2L\1\0" * 2 + b";"
+    (folder / "two.gif").write_bytes(gif)
+    return folder
+
+
+def run(words):
+    return CliRunner().invoke(build_app(words[0]), words)
+
+
+def refused_and_repaired(words, more, named, remedy, out):
+    """The same command with what its refusal says succeeds; nothing is written before."""
+    refusal = run([*words, *more])
+    line = refusal.stderr.splitlines()[-1]
+    assert refusal.exit_code == 1, refusal.output
+    assert line.startswith("error: ")
+    assert named in line
+    assert not (out / "partition.json").exists()
+    assert not (out / "sites").exists()
+    said = [found[0] for found in REMEDY.finditer(line)]
+    typed = next((shlex.split(one) for one in said if one.startswith(remedy)), None) if remedy else list(more)
+    assert typed, f"{line} does not say {remedy}"
+    if not remedy:
+        typed = [more[0], re.search(r"did you mean (\S+)\?", line)[1]]
+    kept = [] if more and typed[0] == more[0] else more
+    repaired = run([*words, *kept, *typed])
+    assert repaired.exit_code == 0, repaired.output
+
+
+@pytest.mark.parametrize(("kind", "form", "command"), itertools.product(TABLES, FORMATS, COMMANDS))
+def test_a_wrong_table_is_refused_and_the_remedy_works(kind, form, command, pictures, tmp_path):
+    change, more, named, remedy = TABLES[kind]
+    source = table(change(ROWS), tmp_path / "t", form)
+    words = arguments(command, source, True, pictures, tmp_path / "out")
+    refused_and_repaired(words, more, named, remedy, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("kind", "packed", "command"), itertools.product(FOLDERS, (False, True), COMMANDS))
+def test_a_wrong_folder_is_refused_and_the_remedy_works(kind, packed, command, tmp_path):
+    place, more, named, remedy = FOLDERS[kind]
+    names = [place(n) for n in range(48)]
+    source = tmp_path / "images"
+    write_pictures(source, names)
+    if packed:
+        with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
+            for name in names:
+                archive.write(source / name, name)
+        shutil.rmtree(source)
+        source = tmp_path / "images.zip"
+    words = arguments(command, source, False, None, tmp_path / "out")
+    refused_and_repaired(words, more, named, remedy, tmp_path / "out")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_folder_of_the_images_is_said_where_they_are_not_beside_the_table(command, pictures, tmp_path):
+    shutil.copytree(pictures, tmp_path / "elsewhere")
+    (tmp_path / "lists").mkdir()
+    source = table(ROWS, tmp_path / "lists" / "t", "csv")
+    words = arguments(command, source, True, pictures, tmp_path / "out")
+    place = words.index("--root")
+    refused_and_repaired(words[:place] + words[place + 2 :], (), "0.png", "--root", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", [b"M\xfcller", b"a\xff"])
+def test_names_that_are_not_utf_8_give_a_line_and_no_traceback(name, tmp_path):
+    """As a program of its own: with a closed standard input, and an output that is UTF-8 as usual."""
+    folder = Path(str(tmp_path)) / name.decode("utf-8", "surrogateescape")
+    write_pictures(folder, ["a/1.png"])
+    for source in (folder, folder / "a" / "1.png", folder / "t.csv"):
+        words = [sys.executable, "-m", "grandrounds.cli", "import", source, "--out", tmp_path / "out"]
+        ended = subprocess.run(words, capture_output=True, stdin=None, close_fds=True, check=False)
+        assert ended.returncode == 1
+        assert ended.stderr.count(b"\n") == 1
+        assert b"Traceback" not in ended.stderr
