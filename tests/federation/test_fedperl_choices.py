@@ -1,6 +1,7 @@
 """Which peers a site gets, and what travels for them."""
 
 import shutil
+from functools import cache
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import numpy_generator
 
 FOUR = ["site-1", "site-2", "site-3", "site-4"]
-EVERY_ROUND = ["controller.rounds=4", "controller.warm_up=1"]
+EVERY_ROUND = ["controller.rounds=4", "controller.warm_up=1", "executor.steps=1"]
 
 
 def rounds_of(found):
@@ -56,14 +57,24 @@ def accuracy_at_the_server(state, folder):
 @pytest.fixture(scope="module")
 def ssfl(tiny, run, tmp_path_factory):
     """The run without peers."""
-    return run(tiny("ssfl", *EVERY_ROUND[:1]), tmp_path_factory.mktemp("ssfl"), FOUR)
+    return run(tiny("ssfl", EVERY_ROUND[0], EVERY_ROUND[2]), tmp_path_factory.mktemp("ssfl"), FOUR)
 
 
 @pytest.fixture(scope="module")
-def open_peers(tiny, run, tmp_path_factory):
+def made(tiny, run, tmp_path_factory):
+    """FedPerl with further options, run once for each choice of them."""
+
+    @cache
+    def go(*options):
+        return run(tiny("fedperl", *EVERY_ROUND, *options), tmp_path_factory.mktemp("made"), FOUR)
+
+    return go
+
+
+@pytest.fixture(scope="module")
+def open_peers(made):
     """Two of four sites train in a round; peers travel as they are."""
-    options = [*EVERY_ROUND, "controller.rounds=8", "controller.sites_per_round=2", "controller.anonymise=false"]
-    return run(tiny("fedperl", *options), tmp_path_factory.mktemp("open"), FOUR)
+    return made("controller.rounds=8", "controller.sites_per_round=2", "controller.anonymise=false")
 
 
 @pytest.mark.parametrize(
@@ -75,8 +86,8 @@ def open_peers(tiny, run, tmp_path_factory):
         ["controller.peer_interval=5"],
     ],
 )
-def test_where_no_peer_passes_training_is_ssfl_and_no_peer_travels(tiny, run, identical, ssfl, tmp_path, options):
-    found = run(tiny("fedperl", *EVERY_ROUND, *options), tmp_path, FOUR)
+def test_where_no_peer_passes_training_is_ssfl_and_no_peer_travels(made, identical, ssfl, options):
+    found = made(*options)
     assert identical(found.models, ssfl.models)
     assert peer_bytes(found) == 0
     if options[0].startswith("controller.policy"):
@@ -103,9 +114,9 @@ def test_the_validation_policy_keeps_peers_that_are_at_least_as_accurate(tiny, r
         assert rounds[4]["peer_validation"][site] == pytest.approx(by_hand)
 
 
-def test_the_similarity_gate_keeps_the_peers_above_it(tiny, run, tmp_path):
+def test_the_similarity_gate_keeps_the_peers_above_it(made):
     options = ["controller.policy=gated_similarity", "controller.gate=0.5", "controller.anonymise=false"]
-    found = run(tiny("fedperl", *EVERY_ROUND, "controller.peers=3", *options), tmp_path, FOUR)
+    found = made("controller.peers=3", *options)
     matrices = {event["round"]: event for event in read_events(found.results) if event["event"] == "similarity"}
     rounds = rounds_of(found)
     asked = kept = 0
@@ -120,19 +131,18 @@ def test_the_similarity_gate_keeps_the_peers_above_it(tiny, run, tmp_path):
 
 
 @pytest.mark.parametrize("choice", ["random", "fedmatch", "fedmatch_released"])
-def test_other_choices_of_peers_are_repeatable_and_never_the_site_itself(tiny, run, same_run, tmp_path, choice):
-    options = [*EVERY_ROUND, f"controller.peer_choice={choice}"]
-    found = run(tiny("fedperl", *options), tmp_path / "first", FOUR)
+def test_other_choices_of_peers_are_repeatable_and_never_the_site_itself(made, tiny, run, same_run, tmp_path, choice):
+    found = made(f"controller.peer_choice={choice}")
     for entry in found.summary["rounds"][1:]:
         for site, peers in entry["peers"].items():
             assert len(set(peers)) == 2
             assert site not in peers
-    same_run(found, run(tiny("fedperl", *options), tmp_path / "second", FOUR))
+    same_run(found, run(tiny("fedperl", *EVERY_ROUND, f"controller.peer_choice={choice}"), tmp_path, FOUR))
 
 
-def test_a_released_fedmatch_represents_the_first_participant_by_the_global_model(tiny, run, tmp_path):
+def test_a_released_fedmatch_represents_the_first_participant_by_the_global_model(made):
     for choice in ("fedmatch", "fedmatch_released"):
-        found = run(tiny("fedperl", *EVERY_ROUND, f"controller.peer_choice={choice}"), tmp_path / choice, FOUR)
+        found = made(f"controller.peer_choice={choice}")
         method = torch.load(found.record / "round_00004.pt", weights_only=True)["content"]["method"]
         image = noise_image(choice, 3, 32, numpy_generator(1, "noise image"))
         network = build_model(ModelSpec("small", classes=4), seed=0).eval()
@@ -163,10 +173,9 @@ def test_newcomers_get_random_peers_if_asked_for(tiny, run, tmp_path):
 
 
 @pytest.mark.parametrize(("peers", "anonymise", "models"), [(3, False, 3), (1, False, 1), (3, True, 1), (0, True, 0)])
-def test_the_ledger_has_the_models_that_table_2_counts_per_client_round(tiny, run, tmp_path, peers, anonymise, models):
+def test_the_ledger_has_the_models_that_table_2_counts_per_client_round(made, peers, anonymise, models):
     """All sites train in every round, so every peer is new in every round."""
-    options = [f"controller.peers={peers}", f"controller.anonymise={str(anonymise).lower()}"]
-    found = run(tiny("fedperl", *EVERY_ROUND, *options), tmp_path, FOUR)
+    found = made(f"controller.peers={peers}", f"controller.anonymise={str(anonymise).lower()}")
     one_model = found.summary["bytes"]["site-1"]["down.global"] / (4 + 2)
     client_rounds_after_warm_up = 3 * len(FOUR)
     assert peer_bytes(found) == models * client_rounds_after_warm_up * one_model
@@ -213,7 +222,7 @@ def test_a_site_that_has_lost_a_model_goes_on_without_it_and_gets_it_again(tiny,
     assert [entry["dropped"] for entry in found.summary["rounds"]] == [{}] * 10
 
 
-def test_the_ledger_counts_every_model_that_a_site_did_not_have(open_peers, tiny, run, tmp_path):
+def test_the_ledger_counts_every_model_that_a_site_did_not_have(open_peers):
     """Two of four sites in a round: what is sent is each version of each peer once to each site."""
     versions = {
         (site, peer, entry["round"] - age)
@@ -242,19 +251,17 @@ def test_keys_of_models_reveal_nothing_to_a_site(tiny, run, tmp_path, monkeypatc
     assert len({key for *_, key in keys}) == len({tuple(what) for *what, _ in keys}) == len(keys) > 20
 
 
-def test_the_relative_gate_is_a_share_of_the_best(tiny, run, tmp_path):
+def test_the_relative_gate_is_a_share_of_the_best(made):
     options = ["controller.policy=gated_validation", "controller.gate=1.0", "controller.gate_scale=relative"]
-    options += [*EVERY_ROUND, "controller.anonymise=false", "controller.peers=3"]
-    rounds = rounds_of(run(tiny("fedperl", *options), tmp_path, FOUR))
+    rounds = rounds_of(made(*options, "controller.anonymise=false", "controller.peers=3"))
     for number in range(2, 5):
         accuracy = rounds[number - 1]["peer_validation"]
         best = {site for site, value in accuracy.items() if value == max(accuracy.values())}
         assert all(set(peers) == best - {site} for site, peers in rounds[number]["peers"].items())
 
 
-def test_peers_are_sent_in_every_so_manieth_round(tiny, run, tmp_path):
-    options = ["controller.rounds=5", "controller.warm_up=1", "controller.peer_interval=2"]
-    rounds = rounds_of(run(tiny("fedperl", *options), tmp_path, FOUR))
+def test_peers_are_sent_in_every_so_manieth_round(made):
+    rounds = rounds_of(made("controller.rounds=5", "controller.peer_interval=2"))
     assert [number for number, entry in rounds.items() if any(entry["peers"].values())] == [2, 4]
 
 
@@ -285,9 +292,8 @@ def test_options_that_would_silently_do_nothing_are_refused(tiny, options, messa
         tiny("fedperl", *options).checked()
 
 
-def test_more_peers_than_there_are_models_is_noted_and_fewer_are_sent(tiny, run, tmp_path):
-    options = [*EVERY_ROUND, "controller.peers=9", "controller.anonymise=false"]
-    found = run(tiny("fedperl", *options), tmp_path, FOUR)
+def test_more_peers_than_there_are_models_is_noted_and_fewer_are_sent(made):
+    found = made("controller.peers=9", "controller.anonymise=false")
     notes = [event for event in read_events(found.results) if event["event"] == "few_peers"]
     assert [(note["round"], note["asked"], note["known"]) for note in notes] == [(2, 9, 3), (3, 9, 3), (4, 9, 3)]
     assert all(len(peers) == 3 for peers in found.summary["rounds"][-1]["peers"].values())
@@ -302,9 +308,8 @@ def test_every_round_reports_the_similarity_of_models_without_scaling(open_peers
         assert event["sites"] == natural_sorted(event["sites"])
 
 
-def test_peers_may_vote_as_in_fedmatch(tiny, run, identical, tmp_path):
-    options = [*EVERY_ROUND, "executor.consistency_weight=1.0"]
-    mean = run(tiny("fedperl", *options), tmp_path / "mean", FOUR)
-    vote = run(tiny("fedperl", *options, "executor.peer_agreement=vote"), tmp_path / "vote", FOUR)
+def test_peers_may_vote_as_in_fedmatch(made, identical):
+    mean = made("executor.consistency_weight=1.0")
+    vote = made("executor.consistency_weight=1.0", "executor.peer_agreement=vote")
     assert not identical(mean.models, vote.models)
     assert vote.summary["status"] == "finished"
