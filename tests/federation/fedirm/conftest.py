@@ -35,7 +35,7 @@ def go(federation):
     return lambda job, workspace, sites=SITES, **options: federation(workspace, job=job, sites=sites, **options)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")  # as the networks are
 def whole(federation, small_networks, tmp_path_factory):
     """The run that the others are compared with."""
     return federation(tmp_path_factory.mktemp("whole"))
