@@ -177,17 +177,14 @@ def test_the_server_reports_that_all_sites_have_labels(small, go, tmp_path, site
 def test_the_labelled_sites_own_choice_is_kept_with_its_model(whole):
     """A model is scored by those who train from it, that of round 1 in round 2, and compared as that of all sites is.
 
-    The sites' counts do not give the area under the curve, so the log-likelihood of the labelled sites' images selects.
+    Predictions are needed for the area under the curve, so it is a mean over the labelled sites.
     """
     scores = {}
     for event in read_events(whole.results):
         trained = event["event"] == "answer" and event["task"] == "train" and event["site"] in LABELLED
-        if trained and "validation.log_likelihood" in event["metrics"]:
-            found = [event["metrics"][f"validation.{name}"] for name in ("log_likelihood", "n")]
-            scores.setdefault(event["round"] - 1, []).append(found)
-    means = {
-        number: np.average([s for s, _ in found], weights=[n for _, n in found]) for number, found in scores.items()
-    }
+        if trained and "validation.auc_macro" in event["metrics"]:
+            scores.setdefault(event["round"] - 1, []).append(event["metrics"]["validation.auc_macro"])
+    means = {number: np.mean(found) for number, found in scores.items()}
     assert sorted(means) == [1, 2, 3]
     best = max(means, key=lambda number: (means[number], number))
     choice = whole.summary["rounds"][-1]["labelled_choice"]
