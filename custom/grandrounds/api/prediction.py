@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from grandrounds.data.found import look_at, place_at
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.images.sizing import SIZINGS
+from grandrounds.data.importing import Import, account
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.models.trained import load_trained
@@ -66,6 +69,20 @@ def _arrays(images: Images, problem: Problem) -> tuple[list[str], Images]:
     return [str(number) for number in range(len(images))], np.stack(squares)
 
 
+def _names(root: Path) -> list[str]:
+    """The images of a folder or archive, by their bytes; a warning says what else is there."""
+    place = place_at(root)
+    if place is None:
+        with open_images(root) as reader:
+            return reader.names()
+    found = Import("files", *look_at(place))
+    if not found.used:
+        raise DataError(f"{root} has no image that can be used ({found.found} files of other kinds)")
+    if found.left_out:
+        warnings.warn(f"{root}: {account(found.facts()['import'])}", UserWarning, stacklevel=5)
+    return list(found.used)
+
+
 def _files(
     images: str | Path | Sequence[str | Path], problem: Problem, description: Mapping[str, Any]
 ) -> tuple[list[str], Images]:
@@ -77,9 +94,7 @@ def _files(
         raise ConfigurationError("there is no image to predict")
     if len(given) == 1 and (given[0].is_dir() or given[0].suffix in (".zip", ".npz", ".gz")):
         root = given[0]
-        with open_images(root) as reader:
-            names = reader.names()
-        shown = names
+        names = shown = _names(root)
     else:
         whole = [path.absolute() for path in given]
         root = Path(os.path.commonpath([path.parent for path in whole]))

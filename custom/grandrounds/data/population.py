@@ -38,7 +38,7 @@ def describe_population(sites_dir: Path, sites: Sequence[str]) -> dict[str, Any]
         "images": {site: images_by_part(records) for site, records in found.items()},
         "patients": {site: len({record.group for record in records}) for site, records in found.items()},
         "sha256": {site: content["sites"][site]["sha256"] for site in sites},
-        **({"site_names": content["site_names"]} if "site_names" in content else {}),
+        **{name: content[name] for name in ("site_names", "import") if name in content},
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.data.importing import account
 from grandrounds.data.population import POPULATION_PARTS
 from grandrounds.evaluation.bootstrap import Cases, joined
 from grandrounds.evaluation.clinical.subgroups import subgroups_of
@@ -153,6 +154,8 @@ def settings_of(run: ReadRun) -> Iterator[tuple[str, str]]:
     data, log, origin = run.origin.provenance.get("data") or {}, run.log, run.origin
     if data:
         yield "division of the images", _listed(data["division"])
+    if "import" in data:
+        yield "import of the images", account(data["import"])
     controller = {name: one for name, one in log.configuration.items() if name not in ("problem", "method", "preset")}
     if log.configuration:
         yield "preset", str(log.configuration.get("preset") or "none: the options of the job")

@@ -115,6 +115,13 @@ def test_images_that_cannot_be_predicted_are_named(finished, tmp_path):
         finished.predict(np.zeros((1, 4, 4)))
 
 
+def test_a_folder_to_predict_is_read_by_its_bytes_and_what_is_left_out_is_said(finished, tmp_path):
+    Image.fromarray(np.zeros((40, 40, 3), np.uint8)).save(tmp_path / "photo", "WEBP")
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.warns(UserWarning, match="2 files found = 1 used"):
+        assert list(finished.predict(tmp_path).index) == ["photo"]
+
+
 def test_a_run_is_opened_again_and_drawn(finished, tmp_path):
     again = gr.Run(finished.workspace)
     assert again.classes == tuple(CLASSES)

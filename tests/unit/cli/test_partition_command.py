@@ -126,6 +126,11 @@ def test_sites_without_labels_are_not_sent_to_a_job_that_needs_them(run, picture
     assert "simulate" not in result.stdout
 
 
+def test_labelled_images_of_ones_own_are_sent_to_a_supervised_job(run, pictures, tmp_path):
+    result = run("partition", *pictures, "--sites", 2, "--out", tmp_path / "sites")
+    assert "grandrounds simulate fedavg --sites-dir" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("facts", "job"),
     [

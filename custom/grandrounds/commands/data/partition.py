@@ -317,6 +317,10 @@ def _fitting_job(description: Mapping[str, Any]) -> str:
         return (
             "fed_align_cl --set problem.channels=1 --set problem.image_size=256 --set problem.intensities=standardised"
         )
+    if "import" in description and all(
+        one["labelled"] == one["images"]["train"] for one in description["sites"].values()
+    ):
+        return "fedavg"  # semi-supervised methods need images without labels
     group = DATASETS.get(description.get("dataset", ""), PartitionOptions)
     return "fed_align_cl" if issubclass(group, MalignancyOptions) else "fedperl"
 
