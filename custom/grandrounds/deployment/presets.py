@@ -20,7 +20,6 @@ from grandrounds.deployment.jobs import JOB_PARTS, NO_VALUES, Job, Values, load_
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.json_files import read_json_object
-from grandrounds.models.registry import minimum_image_size
 
 PRESETS_FILE = "presets.json"
 RUN_NAME_OPTION = ("controller", "run_name")
@@ -150,7 +149,11 @@ def _fits_recommended(job: Job, values: Values) -> bool:
         return False
     backbone = parts.get("problem", {}).get("backbone", job.value("problem", "backbone"))
     side = values.get(("problem", "image_size"))
-    return not isinstance(side, int) or side >= minimum_image_size(str(backbone))
+    if not isinstance(side, int):
+        return True
+    from grandrounds.models.registry import minimum_image_size  # with torch, which most commands do not need
+
+    return side >= minimum_image_size(str(backbone))
 
 
 def _named(job: Job, presets: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
