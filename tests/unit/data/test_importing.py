@@ -8,11 +8,13 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import grandrounds as gr
 from grandrounds.data import found as found_files
 from grandrounds.data.found import look_at, place_at
 from grandrounds.data.importing import Import, account, look_up
@@ -218,3 +220,22 @@ def test_the_account_adds_up_for_any_folder(files):
             for name, content in files.items():
                 archive.writestr(name, content)
         assert Import("files", *look_at(place_at(root / "all.zip"))).facts() == imported.facts()
+
+
+def test_a_folder_its_archive_a_table_and_a_frame_give_the_same_sites(tmp_path):
+    root = tmp_path / "in"
+    write_pictures(root, [f"{'ab'[number % 2]}/{number}.png" for number in range(60)])
+    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.png"))
+    frame = pd.DataFrame({"Image": names, "label": [name[0] for name in names]})
+    frame.to_csv(tmp_path / "t.csv", index=False, sep=";", encoding="utf-16")
+    made = [
+        gr.Sites.from_source(root, out=tmp_path / "1", warn=False),
+        gr.Sites.from_archive(packed(root, tmp_path / "in.zip"), tmp_path / "2", warn=False),
+        gr.Sites.from_source(tmp_path / "t.csv", root, tmp_path / "3", warn=False),
+        gr.Sites.from_dataframe(frame, root, tmp_path / "4", warn=False),
+    ]
+    first = made[0].description["sites"]
+    assert sum(one["labelled"] for one in first.values()) == sum(one["images"]["train"] for one in first.values())
+    assert all(sites.description["sites"] == first for sites in made)
+    with pytest.raises(DataError, match="the DataFrame line 1: column 'label'"):
+        gr.Sites.from_dataframe(frame.rename(columns={"label": "x"}), root, tmp_path / "5")
