@@ -40,6 +40,6 @@ class FaultyAligner(FedAlignExecutor):
         if self.how == "sizeless":
             metrics = {name: value for name, value in result.metrics.items() if name != "batch_size"}
             return replace(result, metrics=metrics)
-        shape = {"wide": (28, 97), "empty": (0, 96), "huge": (28, 96)}[self.how]
+        shape = {"wide": (28, 13), "empty": (0, 12), "huge": (28, 12)}[self.how]
         bank = Release(ReleaseKind.EMBEDDINGS, {"embeddings": torch.full(shape, 1e15)})
         return replace(result, releases={**result.releases, "bank": bank})

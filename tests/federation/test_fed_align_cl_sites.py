@@ -13,14 +13,14 @@ from tests.federations import Federation, draw_hospitals, kept
 
 IMAGES = {"site-1": 48, "site-2": 96, "site-3": 48}
 SITES = list(IMAGES)
-WIDTH, ITERATIONS, PACE = 96, 4, 2
+WIDTH, ITERATIONS, PACE = 12, 4, 2
 BATCHES = {"site-1": 7, "site-2": 14, "site-3": 7}
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory, shared_cache):
     folder = draw_hospitals(tmp_path_factory.mktemp("hospitals"), SITES, IMAGES)
-    return Federation("fed_align_cl", SITES, folder, ["controller.validate_every=0"])
+    return Federation("fed_align_cl", SITES, folder, ["controller.validate_every=0", "problem.backbone=small"])
 
 
 @pytest.fixture

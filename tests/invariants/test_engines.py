@@ -27,7 +27,7 @@ JOBS = {
     "local_fixmatch": [SMALL, "controller.rounds=2", "executor.threshold=0.26"],
     "fedirm": [SMALL, "controller.rounds=3"],
     "rscfed": [SMALL, "controller.rounds=3"],
-    "fed_align_cl": ["controller.rounds=3"],
+    "fed_align_cl": [SMALL, "controller.rounds=3"],
     "mdhfl": [MUTUAL, "controller.rounds=3", "controller.public_batch=32"],
     "feddf": [MUTUAL, "controller.rounds=3"],
     "statistics": [],
