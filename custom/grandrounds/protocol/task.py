@@ -75,6 +75,9 @@ class Task(ABC):
         activity: what a model does, for prose: ``<activity> 3 <nouns>``.
         activation: turns logits into probabilities, as libraries call it: ``softmax`` or ``sigmoid``.
         exclusive: whether the classes exclude each other: a label is an index, and the probabilities of an image sum to one.
+        reserved: cells that name no class.
+        parts_are_classes: whether a part that several joined names share (``effusion;mass``) is a class, too.
+        joined_remedy: what to do about a name that is made of others.
         certain_below: entropy of an answer in nats below which it counts as certain, unless a method asks for another.
         min_images: images of each class that a question must have to count in means over questions.
         selectable: metrics by which a model can be selected; higher is better.
@@ -90,6 +93,9 @@ class Task(ABC):
     activity: ClassVar[str]
     activation: ClassVar[str]
     exclusive: ClassVar[bool]
+    reserved: ClassVar[tuple[str, ...]]
+    parts_are_classes: ClassVar[bool]
+    joined_remedy: ClassVar[str]
     certain_below: ClassVar[float]
     min_images: ClassVar[int]
     selectable: ClassVar[tuple[str, ...]]
@@ -136,6 +142,10 @@ class Task(ABC):
     @abstractmethod
     def cell(self, names: Sequence[str]) -> str:
         """The cell of an image of which these names are true and no others."""
+
+    @abstractmethod
+    def label_cell(self, label: NDArray[np.int64], classes: Sequence[str]) -> str:
+        """The cell of an image's label as it is read; empty where it is not known."""
 
     @abstractmethod
     def respelled(self, label: str, names: Mapping[str, str]) -> str:

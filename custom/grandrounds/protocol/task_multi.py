@@ -40,6 +40,9 @@ class MultiLabel(Task):
     default_metric = "auc_macro"
     scores = ("auc_macro", "balanced_accuracy", "f1_macro")
     references = ("chance",)
+    reserved = (NO_FINDING,)
+    parts_are_classes = True
+    joined_remedy = "separate findings by '|'"
 
     def check_vocabulary(self, classes: Sequence[str]) -> None:
         """Refuse names with the marks of a cell."""
@@ -77,6 +80,10 @@ class MultiLabel(Task):
             ('effusion|mass', 'none')
         """
         return SEPARATOR.join(names) or NO_FINDING
+
+    def label_cell(self, label: NDArray[np.int64], classes: Sequence[str]) -> str:
+        """The findings that are present."""
+        return self.cell([name for name, value in zip(classes, label, strict=True) if value == 1])
 
     def respelled(self, label: str, names: Mapping[str, str]) -> str:
         """The findings in their other spellings, each once; marks stay.

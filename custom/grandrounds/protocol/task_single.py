@@ -40,6 +40,9 @@ class SingleLabel(Task):
     default_metric = "balanced_accuracy"
     scores = ("accuracy", "balanced_accuracy", "f1_weighted")
     references = ("majority", "chance")
+    reserved = ()
+    parts_are_classes = False
+    joined_remedy = "where an image may have several, list it in a table, separate findings by '|' and give task multi"
 
     def names_in(self, label: str) -> tuple[str, ...]:
         """The class."""
@@ -53,6 +56,10 @@ class SingleLabel(Task):
         """The one class."""
         (name,) = names
         return name
+
+    def label_cell(self, label: NDArray[np.int64], classes: Sequence[str]) -> str:
+        """The class."""
+        return classes[int(label)] if 0 <= label < len(classes) else ""
 
     def respelled(self, label: str, names: Mapping[str, str]) -> str:
         """The class in its other spelling."""
@@ -268,7 +275,7 @@ class SingleLabel(Task):
         import numpy as np
 
         predicted = int(self.decide(np.array([values]))[0])
-        return [classes[int(label)] if label >= 0 else "", classes[predicted], *(f"{value:.9g}" for value in values)]
+        return [self.label_cell(label, classes), classes[predicted], *(f"{value:.9g}" for value in values)]
 
     def read_prediction(self, cells: Sequence[str], classes: Sequence[str]) -> tuple[NDArray[np.int64], list[float]]:
         """The index of the class, and the probabilities; their sum must be one within a thousandth."""

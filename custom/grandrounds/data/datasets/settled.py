@@ -141,8 +141,7 @@ def _sites(sites: Sequence[str], settling: _Settling) -> tuple[str, ...]:
 
 def _labels(labels: Sequence[str], options: OwnImageOptions, settling: _Settling) -> list[str]:
     task = options.kind
-    reserved = () if task.exclusive else (task.cell(()),)
-    words = (*options.classes, *reserved)
+    words = (*options.classes, *task.reserved)
     names = [name for label in labels for name in task.mentioned_in(label)]
     keys = dict(zip(names, settling.column("label", names, words=words), strict=True))
     known = list(dict.fromkeys((*filter(None, keys.values()), *words)))
@@ -156,7 +155,7 @@ def _require_single_names(names: Sequence[str], task: Task, choices: KeyChoices,
         return
     parts_of = {name: [part for part in map(canonical, JOINED.split(name)) if part] for name in names}
     others = [comparison_key(name) for name in names]
-    if not task.exclusive:  # parts that several names share are findings, too
+    if task.parts_are_classes:
         others += _shared(parts_of.values())
     for name, parts in parts_of.items():
         if (
@@ -175,13 +174,11 @@ def _shared(names: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _joined(name: str, parts: Sequence[str], task: Task, source: str) -> str:
-    remedy = f"separate findings by '|' ({'|'.join(parts)})"
-    if task.exclusive:
-        remedy = f"where an image may have several, list it in a table, {remedy} and give task multi"
     word = name if "," not in name else ""  # the command line separates entries by commas
     option = f"label:{word}" if word else "label"
     return (
-        f"{source}: {name!r} is made of {' and '.join(parts)}, which are {task.nouns} themselves; {remedy}, or add "
+        f"{source}: {name!r} is made of {' and '.join(parts)}, which are {task.nouns} themselves; {task.joined_remedy} "
+        f"({'|'.join(parts)}), or add "
         f"--distinct {shlex.quote(option)} (distinct={[option]}) if it is one {task.noun}"
     )
 

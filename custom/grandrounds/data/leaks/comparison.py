@@ -223,10 +223,7 @@ def _contradicting(
 
 
 def _label_text(data: SiteData, row: int) -> str:
-    label, classes = data.labels[row], data.classes
-    if data.task.exclusive:
-        return classes[int(label)] if 0 <= label < len(classes) else ""
-    return data.task.cell([name for name, value in zip(classes, label, strict=True) if value == 1])
+    return data.task.label_cell(data.labels[row], data.classes)
 
 
 def _pairs(pairs: Sequence[tuple[PlacedImage, PlacedImage]]) -> str:
