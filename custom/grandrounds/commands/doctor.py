@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
@@ -18,12 +18,13 @@ from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.console.steps import Step, steps_on
 from grandrounds.errors import ConfigurationError
+from grandrounds.protocol.problem import Preprocessing
 from grandrounds.protocol.tasks import task_named, task_of
 
 if TYPE_CHECKING:
     from grandrounds.data.doctor import Finding
     from grandrounds.data.leaks.comparison import Looked
-    from grandrounds.data.site import DatasetLocation
+    from grandrounds.data.site import DatasetLocation, SiteData
     from grandrounds.protocol.task import Task
 
 FINDING_STYLES: Mapping[str, tuple[str, str]] = {
@@ -34,13 +35,14 @@ FINDING_STYLES: Mapping[str, tuple[str, str]] = {
 DOCTOR_HELP = """Check the images and manifests of sites before they train, or a startup kit before and while it runs.
 
 With --purpose evaluation the data are for testing a finished model: labelled test images are enough. The exit status is 1
-if something must be fixed first.
+if something must be fixed first. With --page you see the images as a network will see them, and those that look wrong.
 
 [bold]Examples[/bold]
 
 \b
   grandrounds doctor --sites-dir runs/ham/sites --image-size 64
   grandrounds doctor --site-config /opt/site/local/grandrounds.json --dataset skin --classes nevus,melanoma
+  grandrounds doctor --sites-dir runs/ham/sites --page look.html
   grandrounds doctor --sites-dir runs/clinic --purpose evaluation
   grandrounds doctor --kit /opt/kits/hospital-a
 """
@@ -67,6 +69,14 @@ def doctor(
     ] = "single",
     image_size: Annotated[int, typer.Option(min=1, help="Side to which images are resized, in pixels.")] = 64,
     channels: Annotated[int, typer.Option(min=1, max=3, help="1 for grey images, 3 for colour.")] = 3,
+    preprocessing: Annotated[Preprocessing, typer.Option(help="problem.preprocessing of the job.")] = "exact",
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write an HTML page of images as a network sees them, for the site's own eyes (it shows patients' images). "
+            "With --sites-dir one for each site, its name before .html."
+        ),
+    ] = None,
     accept_unlabelled: Annotated[
         bool, typer.Option("--accept-unlabelled", help="A site without labels is not a failure: the job accepts it.")
     ] = False,
@@ -85,14 +95,19 @@ def doctor(
     if kit is not None:
         if sites_dir is not None or site_config is not None:
             raise typer.BadParameter("--kit goes with neither --sites-dir nor --site-config")
+        if page is not None:
+            raise typer.BadParameter("--page shows images, of which --kit knows none; give --site-config")
         _check_kit(kit, not no_network, json)
         return
     if channels == 2:
         raise typer.BadParameter("--channels must be 1 or 3")
+    if page is not None and page.suffix != ".html":
+        raise typer.BadParameter(f"--page must end in .html, got {page}")
     located, vocabulary, kind = _located(sites_dir, site_config, dataset, classes, task)
+    pages = _pages(page, list(located), sites_dir is not None)
     with steps_on(notes()) as step:
         found, looked = _check_data(
-            located, vocabulary, image_size, channels, not accept_unlabelled, purpose, step, kind
+            located, vocabulary, image_size, channels, not accept_unlabelled, purpose, step, kind, preprocessing, pages
         )
         if sites_dir is not None:
             step("comparing the sites")
@@ -183,6 +198,8 @@ def _check_data(
     purpose: For,
     step: Step,
     task: Task,
+    sizing: str,
+    pages: Mapping[str, Path],
 ) -> tuple[dict[str, list[Finding]], dict[str, Looked]]:
     """The findings about each site, and what can be compared of those whose data can be read."""
     from grandrounds.data.doctor import examine_location
@@ -195,9 +212,25 @@ def _check_data(
         for number, (site, location) in enumerate(located.items(), start=1):
             step(f"reading {site}, {number} of {len(located)}")
             reading = (classes, image_size, channels, cache, site, needs_labels)
-            found[site], own = examine_location(location, *reading, purpose.value, task)
+            more = _page_writer(site, pages.get(site), sizing)
+            found[site], own = examine_location(location, *reading, purpose.value, task, sizing, more)
             looked |= {site: own} if own else {}
         return found, looked
+
+
+def _pages(page: Path | None, sites: Sequence[str], several: bool) -> dict[str, Path]:
+    """The page of each site, none where no page is asked for."""
+    if page is None:
+        return {}
+    return {site: page.with_stem(f"{page.stem}-{site}") if several else page for site in sites}
+
+
+def _page_writer(site: str, page: Path | None, sizing: str) -> Callable[[SiteData], list[Finding]]:
+    if page is None:
+        return lambda _: []
+    from grandrounds.reporting.local.page import write_local_page
+
+    return lambda data: [write_local_page(data, site, page, sizing)]
 
 
 def _compared(looked: Mapping[str, Looked], sites_dir: Path, overlap_allowed: bool) -> dict[str, list[Finding]]:

@@ -7,7 +7,7 @@ a warning is something a person should have seen. Each finding includes its reme
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -69,18 +69,23 @@ def examine_location(
     needs_labels: bool = False,
     purpose: Purpose = "training",
     task: Task = SINGLE,
+    sizing: str = "exact",
+    more: Callable[[SiteData], list[Finding]] = lambda _: [],
 ) -> tuple[list[Finding], Looked | None]:
-    """Load a data set and examine it; an error of loading is a failure among the findings.
+    """Load a data set, resized as ``sizing`` says, and examine it; an error of loading is a failure among the findings.
+
+    ``more`` finds what is not checked here, such as what a page shows.
 
     Returns:
         The findings, and what can be compared with other sites, if the data could be loaded.
     """
     try:
-        data = load_site_data(location, classes, image_size, channels, cache_dir, task=task)
+        data = load_site_data(location, classes, image_size, channels, cache_dir, task=task, sizing=sizing)
     except (DataError, ConfigurationError) as error:
         return [Finding("failure", "data set", f"{site}: {error}")], None
     looked = look(data, site)
-    return examine(data, site, needs_labels, purpose == "training", purpose == "evaluation", looked), looked
+    found = examine(data, site, needs_labels, purpose == "training", purpose == "evaluation", looked)
+    return [*found, *more(data)], looked
 
 
 def compare_sites(

@@ -31,6 +31,7 @@ from grandrounds.data.families import Preprocess
 from grandrounds.data.images.cache import OriginalShape, Quarantined, open_cache
 from grandrounds.data.images.dicom import Window
 from grandrounds.data.images.files.reading import Reading
+from grandrounds.data.images.preparation import Shape
 from grandrounds.data.keys import NO_CHOICES, KeyChoices
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError
@@ -106,6 +107,8 @@ class SiteData:
         quarantined: row, name and reason of the images that cannot be read; their rows are zero.
         shapes: height, width, channels and number of the images before resizing; empty when unknown.
         rules: those of decoding that were applied to each image; empty when unknown.
+        originals: height, width and channels of each image before resizing, zeros if it cannot be read; empty when unknown.
+        sources: device, hospital or data set of each image, empty where the manifest has none; empty when unknown.
         min_support: minimum number of patients behind any value of a class that leaves the site.
         root: folder, zip, npz or idx file that the images came from; None where they came from nowhere.
         patients: the patient of each image, empty where the manifest has none; no entries where that is not known at all.
@@ -122,6 +125,8 @@ class SiteData:
     quarantined: tuple[Quarantined, ...] = ()
     shapes: tuple[OriginalShape, ...] = ()
     rules: tuple[tuple[str, ...], ...] = ()
+    originals: tuple[Shape, ...] = ()
+    sources: tuple[str, ...] = ()
     min_support: int = 0
     root: Path | None = None
     patients: tuple[str, ...] = ()
@@ -253,6 +258,8 @@ def load_site_data(
         quarantined=cache.quarantined,
         shapes=cache.shapes,
         rules=cache.rules,
+        originals=cache.originals,
+        sources=tuple(record.source for record in records),
         min_support=location.min_support,
         root=location.root,
         patients=tuple(record.patient for record in records),

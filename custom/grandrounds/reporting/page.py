@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from grandrounds import __version__
 from grandrounds.csv_files import write_csv
 from grandrounds.errors import ConfigurationError
@@ -22,7 +20,7 @@ from grandrounds.reporting.external.section import ExternalSection, drawings_of,
 from grandrounds.reporting.figures.catalogue import comparison_drawings, file_name, run_drawings
 from grandrounds.reporting.model import Report, ReportedRun
 from grandrounds.reporting.overview import overview
-from grandrounds.reporting.parts import PageFigure
+from grandrounds.reporting.parts import PageFigure, page_template
 from grandrounds.reporting.scores import RunScores
 
 PAGE, NUMBERS = "report.html", "report.json"
@@ -72,10 +70,7 @@ def render_page(
     places: Sequence[ExternalSection] = (),
 ) -> str:
     """The page as HTML, from ``templates/report.html``, with figures of all runs and of each; all text is escaped."""
-    environment = Environment(
-        loader=PackageLoader("grandrounds.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("report.html").render(
+    return page_template("report.html").render(
         title=report.title,
         overview=overview(report),
         comparison=comparison_section(report, together) if report.several else None,

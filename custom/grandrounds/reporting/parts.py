@@ -1,13 +1,16 @@
-"""Tables and figures of the page, and scores as their cells."""
+"""Tables and figures of the page, scores as their cells, and the templates of pages."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from grandrounds.evaluation.score import Score
 from grandrounds.reporting.format import MISSING
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 FEW = "*"
 """After a value that rests on fewer than ``MIN_CASES`` cases."""
@@ -48,6 +51,14 @@ class PageFigure(NamedTuple):
     def wide(self) -> bool:
         """Whether it has the whole width of the page."""
         return self.width > COLUMN_PIXELS
+
+
+def page_template(name: str) -> Template:
+    """A template of ``reporting/templates``; all text that it is given is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("grandrounds.reporting")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True).get_template(name)
 
 
 def format_estimate(estimate: Score | None) -> str:

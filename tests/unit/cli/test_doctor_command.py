@@ -1,4 +1,5 @@
 import json
+import stat
 
 import pytest
 
@@ -110,3 +111,34 @@ def test_sites_that_share_a_picture_or_a_patient_fail_unless_it_is_allowed(run, 
     assert "site-1" in result.stderr
     assert "--allow-overlap" in result.stderr
     assert not (folder.parent / "run" / "results").exists()
+
+
+def test_a_page_shows_the_images_of_each_site(run, sites_dir, tmp_path):
+    page = tmp_path / "pages" / "look.html"
+    result = run("doctor", "--sites-dir", sites_dir(2), "--image-size", 32, "--page", page, "--json")
+    assert result.exit_code == 0, result.output
+    written = sorted(page.parent.iterdir())
+    assert [path.name for path in written] == ["look-site-1.html", "look-site-2.html"]
+    for path, (site, findings) in zip(written, list(json.loads(result.stdout).items())[:2], strict=True):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert path.read_text().count("<img ") == 8
+        (message,) = [finding["message"] for finding in findings if finding["check"] == "page"]
+        assert message.startswith(f"{site}: ")
+        assert str(path) in message
+
+
+def test_a_site_s_own_page_has_the_name_that_was_asked_for_and_the_job_s_preprocessing(run, sites_dir, tmp_path):
+    config, page = sites_dir(1) / "site-1" / "grandrounds.json", tmp_path / "look.html"
+    command = ["doctor", "--site-config", config, "--dataset", "skin", "--classes", "nevus,melanoma", "--page", page]
+    assert run(*command, "--preprocessing", "proportion").exit_code == 0
+    assert "64 by 64, colour" in page.read_text()
+    assert "aspect kept, black added" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--sites-dir", "x", "--page", "sites.json"], ["--kit", "x", "--page", "p.html"]]
+)
+def test_a_page_is_an_html_file_about_images(run, arguments):
+    result = run("doctor", *arguments)
+    assert result.exit_code == 2
+    assert "--page" in result.stderr

@@ -61,6 +61,7 @@ class DecodedCache:
         decoded: how many images were decoded for this call; 0 when the cache was reused.
         shapes: height, width, channels and number of the images as they were before resizing.
         rules: of each image, those of decoding that were applied.
+        originals: height, width and channels of each image as it was, zeros for one that cannot be read.
     """
 
     images: np.memmap
@@ -68,6 +69,7 @@ class DecodedCache:
     decoded: int
     shapes: tuple[OriginalShape, ...]
     rules: tuple[tuple[str, ...], ...]
+    originals: tuple[Shape, ...]
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ class _Opened:
         counts = Counter(self.kinds[number][0] for number in self.kind if number >= 0)
         shapes = tuple(sorted((*shape, count) for shape, count in counts.items()))
         rules = tuple(self.kinds[number][1] if number >= 0 else () for number in self.kind)
-        return DecodedCache(self.images, self.quarantined, decoded, shapes, rules)
+        originals = tuple(self.kinds[number][0] if number >= 0 else (0, 0, 0) for number in self.kind)
+        return DecodedCache(self.images, self.quarantined, decoded, shapes, rules, originals)
 
     def squares(self) -> Iterator[tuple[str, Square]]:
         for row, (content, number) in enumerate(zip(self.contents, self.kind, strict=True)):

@@ -1,0 +1,1 @@
+"""Pages about a site's own images, which stay at the site."""
