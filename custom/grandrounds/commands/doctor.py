@@ -212,7 +212,7 @@ def _check_data(
         for number, (site, location) in enumerate(located.items(), start=1):
             step(f"reading {site}, {number} of {len(located)}")
             reading = (classes, image_size, channels, cache, site, needs_labels)
-            more = _page_writer(site, pages.get(site), sizing)
+            more = _page_writer(site, pages.get(site), sizing, location.preprocess)
             found[site], own = examine_location(location, *reading, purpose.value, task, sizing, more)
             looked |= {site: own} if own else {}
         return found, looked
@@ -225,12 +225,12 @@ def _pages(page: Path | None, sites: Sequence[str], several: bool) -> dict[str, 
     return {site: page.with_stem(f"{page.stem}-{site}") if several else page for site in sites}
 
 
-def _page_writer(site: str, page: Path | None, sizing: str) -> Callable[[SiteData], list[Finding]]:
+def _page_writer(site: str, page: Path | None, sizing: str, preprocess: str) -> Callable[[SiteData], list[Finding]]:
     if page is None:
         return lambda _: []
     from grandrounds.reporting.local.page import write_local_page
 
-    return lambda data: [write_local_page(data, site, page, sizing)]
+    return lambda data: [write_local_page(data, site, page, sizing, preprocess)]
 
 
 def _compared(looked: Mapping[str, Looked], sites_dir: Path, overlap_allowed: bool) -> dict[str, list[Finding]]:

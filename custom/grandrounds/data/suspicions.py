@@ -117,7 +117,10 @@ def _turned(copies: SmallCopies) -> list[Suspect]:
 def _flat(copies: SmallCopies) -> list[Suspect]:
     low, high = np.percentile(copies.grey, (5, 95), axis=1)
     rows = np.flatnonzero(high - low < FLAT_LEVELS)
-    return [Suspect(row, f"levels {low[row]:.0f} to {high[row]:.0f}") for row in _ascending(rows, high - low)]
+    return [
+        Suspect(row, f"levels {low[row]:.0f} to {high[row]:.0f} in nine tenths of the pixels")
+        for row in _ascending(rows, high - low)
+    ]
 
 
 def _duplicate(copies: SmallCopies) -> list[Suspect]:

@@ -103,6 +103,11 @@ def test_unreadable_images_are_not_shown(written):
     assert "1.png" not in shown(page)
 
 
+def test_what_a_site_does_to_its_images_is_stated(tmp_path):
+    write_local_page(site_data(4), "site-1", tmp_path / "look.html", preprocess="mammogram")
+    assert "&#34;preprocess&#34;: &#34;mammogram&#34;" in (tmp_path / "look.html").read_text()
+
+
 def test_a_large_site_is_sampled_and_the_page_says_so(written, monkeypatch):
     monkeypatch.setattr(samples, "LOOKED_AT", 20)
     finding, page = written(site_data(30))

@@ -16,14 +16,15 @@ from grandrounds.reporting.local.samples import Shown, class_samples, suspicious
 from grandrounds.reporting.parts import page_template
 
 
-def write_local_page(data: SiteData, site: str, path: Path, sizing: str = "exact") -> Finding:
+def write_local_page(data: SiteData, site: str, path: Path, sizing: str = "exact", preprocess: str = "none") -> Finding:
     """Write the page about a site's images, for its owner alone.
 
     Args:
         data: of the site.
         site: its name.
         path: of the page, which is replaced.
-        sizing: the preprocessing that ``data`` were read with.
+        sizing: the problem's preprocessing that ``data`` were read with.
+        preprocess: what else the site's entry of ``grandrounds.json`` has done to them.
 
     Returns:
         One line that counts rules and suspicions; a warning if there are suspicions.
@@ -36,7 +37,7 @@ def write_local_page(data: SiteData, site: str, path: Path, sizing: str = "exact
         unreadable=len(data.quarantined),
         looked_at=looked_at,
         shape=data.images.shape[1:],
-        sizing=SIZINGS[sizing].meaning,
+        how=SIZINGS[sizing].meaning if preprocess == "none" else f'"preprocess": "{preprocess}"',
         rules=[(rule, meaning, rules[rule]) for rule, meaning in DONE.items() if rules[rule]],
         suspicions=suspicions,
         classes=class_samples(data, site),
