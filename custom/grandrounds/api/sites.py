@@ -134,14 +134,20 @@ class Sites:
 
     @classmethod
     def from_dataframe(
-        cls, frame: pd.DataFrame, images: Path | str, out: Path | str, *, sites: int | None = None, **options: Any
+        cls,
+        frame: pd.DataFrame,
+        images: Path | str,
+        out: Path | str | None = None,
+        *,
+        sites: int | None = None,
+        **options: Any,
     ) -> Sites:
         """Sites from a pandas DataFrame, as :meth:`from_table` from a file with the same columns.
 
         Args:
             frame: a row for each image; an index with a name is a column.
             images: folder or archive of the images.
-            out: folder of the partition.
+            out: folder of the partition; ``runs/IMAGES/sites`` by default.
             sites: as of :meth:`from_table`.
             options: as of :meth:`from_table`.
 
@@ -154,7 +160,7 @@ class Sites:
             table = Path(folder) / "DataFrame.csv"
             write_csv(table, heading, rows)
             try:
-                return cls.from_table(table, images, out, sites=sites, **options)
+                return cls.from_table(table, images, out or _own_place(images), sites=sites, **options)
             except DataError as error:
                 raise DataError(str(error).replace(str(table), "the DataFrame")) from None
 

@@ -109,7 +109,8 @@ def simulate(
     if json:
         say_json(finished.summary)
     else:
-        _show(finished.summary, job, folder, replace(arguments, images=None, sites_dir=sites.folder))
+        again = " --allow-overlap" * allow_overlap
+        _show(finished.summary, job, folder, replace(arguments, images=None, sites_dir=sites.folder), again)
 
 
 def _save(arguments: SimulatedJobArguments, more: dict[str, Any], path: Path) -> None:
@@ -122,7 +123,7 @@ def _save(arguments: SimulatedJobArguments, more: dict[str, Any], path: Path) ->
     say(results(), f"{path} is written; to run it: grandrounds simulate --config {shlex.quote(str(path))}")
 
 
-def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments) -> None:
+def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments, again: str) -> None:
     from grandrounds.deployment.assignments import assignment
 
     console = results()
@@ -140,7 +141,7 @@ def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJ
     here = f"{shlex.quote(arguments.job)}{data}{_preset(arguments)}{_assigned(options)}"
     there = f"{other}{data}{_preset(arguments, other)}{_assigned(options, SHARED)}"
     say(console, "\nnext:")
-    say(console, f"  grandrounds simulate {there}   # another method, the same sites")
+    say(console, f"  grandrounds simulate {there}{again}   # another method, the same sites")
     say(console, f"  the same command with --rounds {more}   # continues after round {summary['rounds_done']}")
     say(console, f"  grandrounds build {here}   # a job folder for FLARE's tools")
 

@@ -30,6 +30,7 @@ def account_lines(description: Mapping[str, Any]) -> list[str]:
     sizes = f"; images of {first} to {last} pixels" if first else ""
     return [
         account(content),
+        *content.get("named", ()),
         *(f"{note[0].upper()}{note[1:]}" for note in content.get("notes", ())),
         f"{len(classes)} classes ({', '.join(classes)}) at {len(sites)} site{'s' * (len(sites) != 1)} "
         f"({', '.join(sites)}){sizes}",

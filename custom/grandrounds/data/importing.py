@@ -55,7 +55,7 @@ class Import:
         return replace(self, used=used, left_out={**self.left_out, **out})
 
     def facts(self) -> dict[str, Any]:
-        """The account for ``partition.json``: numbers alone, because names of files may be those of patients."""
+        """The account for ``partition.json``, with the first names of what a person should look at."""
         seen = [picture for picture in self.used.values() if picture.width]
         formats = Counter(picture.format for picture in seen)
         sizes = sorted(((picture.width, picture.height) for picture in seen), key=lambda size: size[0] * size[1])
@@ -63,7 +63,8 @@ class Import:
         content["left_out"] = self.reasons
         if sizes:
             content |= {"formats": dict(formats.most_common()), "sizes": [list(sizes[0]), list(sizes[-1])]}
-        return {"import": content | ({"notes": list(self.notes)} if self.notes else {})}
+        more = {"notes": list(self.notes), "named": self.named()}
+        return {"import": content | {name: lines for name, lines in more.items() if lines}}
 
     def named(self) -> list[str]:
         """The first names that were left out for each reason that a person should look at."""

@@ -68,6 +68,15 @@ def test_images_are_known_by_their_bytes_and_all_others_have_a_reason(tmp_path, 
     assert left == {name: reason for name, (_, reason) in ODD.items()}
 
 
+def test_the_first_names_of_what_a_person_should_look_at_are_kept(tmp_path):
+    root = put(tmp_path, {name: content for name, (content, _) in ODD.items()})
+    named = Import("files", {}, look_at(place_at(root))[1]).facts()["import"]["named"]
+    assert sorted(named) == [
+        "of several frames: x/film.gif, x/film.tif",
+        "unreadable: x/cut.jpg, x/empty.png, x/text.jpg",
+    ]
+
+
 def test_a_picture_of_two_levels_beside_another_of_its_name_is_its_mask(tmp_path):
     levels = np.arange(64, dtype=np.uint8).reshape(8, 8)
     for name, pixels in (
