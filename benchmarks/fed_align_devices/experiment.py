@@ -19,8 +19,8 @@ from PIL import Image
 from benchmarks.experiment import Row, Run, install_policy
 from benchmarks.fed_align_cl_ham10000.experiment import CURRICULUM, LOSSES, POOLED
 from benchmarks.fed_align_cl_ham10000.experiment import Custom as FourDevices
+from grandrounds.data.datasets.mammography.options import MalignancyOptions
 from grandrounds.data.datasets.registry import read_dataset
-from grandrounds.data.families import MalignancyOptions
 from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.preparation import Preparation
 from grandrounds.data.images.readers import open_images

@@ -33,8 +33,9 @@ from benchmarks.fed_align_devices.experiment import CLASSES, DATASET, divided_si
 from benchmarks.measure import run
 from benchmarks.results import EXPLAINED, Pair, difference_table
 from benchmarks.tables import mean_and_spread
+from grandrounds.data.datasets.mammography.options import MalignancyOptions
+from grandrounds.data.datasets.own_options import Preprocess
 from grandrounds.data.datasets.registry import read_dataset
-from grandrounds.data.families import MalignancyOptions, Preprocess
 from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.preparation import Preparation
 from grandrounds.data.images.readers import open_images

@@ -22,14 +22,6 @@ SAME_MEANING: Mapping[str, str] = {
     "published_name": "our name of an entry of a published file, one for each network",
 }
 """Functions of one name that mean the same on purpose, and why there are two."""
-FULL: tuple[str, ...] = (
-    "data/datasets/published.py",
-    "data/families.py",
-    "data/images/dicom.py",
-    "data/partition/public_set.py",
-    "data/partition/splits.py",
-)
-"""Files with more public names, until their owners have divided or emptied them."""
 
 
 @cache
@@ -81,9 +73,7 @@ def test_functions_of_one_name_mean_the_same():
 
 
 @pytest.mark.parametrize("module", trees())
-def test_a_file_has_at_most_eight_public_names(module, request):
-    if module in FULL:
-        request.applymarker(pytest.mark.xfail(reason="its owner divides it"))
+def test_a_file_has_at_most_eight_public_names(module):
     assert len(definitions(trees()[module], ast.ClassDef, ast.FunctionDef)) <= MAX_PUBLIC
 
 

@@ -11,36 +11,29 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
-from grandrounds.data.keys import KeyChoices
+from grandrounds.data.datasets.mammography.options import (
+    CbisDdsmOptions,
+    InbreastOptions,
+    MalignancyOptions,
+    MammogramsOptions,
+    MammographyOptions,
+    MiniMiasOptions,
+)
+from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions
 from grandrounds.data.options import (
     DIVISION,
     MUTUAL_DIVISION,
     MutualOptions,
     PartitionOptions,
-    SyntheticDevice,
+    Windows,
 )
-from grandrounds.data.own_schemes import SCHEME_NAMES
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import Min, Range
-from grandrounds.protocol.task import Task
-from grandrounds.protocol.tasks import SINGLE, task_named
+from grandrounds.option_annotations import Min
 
 GroupBy = Literal["lesion", "image"]
 Variant = Literal["paper", "clean"]
 Several = Literal["drop", "first", "keep"]
 ClientPartition = Literal["patient", "slice"]
-Normals = Literal["benign", "class", "drop"]
-BiradsThree = Literal["malignant", "benign", "drop"]
-Preprocess = Literal["none", "mammogram", SyntheticDevice]
-"""Mammograms are cropped, turned and padded; a synthetic device retakes an image after resizing."""
-Splits = Literal["keep", "draw"]
-Layout = Literal["auto", "class", "site/class", "class/patient"]
-Windows = tuple[tuple[float, float], ...]
-
-OWN_DIVISION = (
-    f"sites named by folders or the column site (given), these or iid (auto), {MUTUAL_DIVISION}, or FedPerl's ten clients "
-    "(fedperl)"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,141 +95,6 @@ class CtOptions(PartitionOptions):
     def shares_patients(self) -> bool:
         """Whether a patient's images may be at several sites, as in the FedIRM paper."""
         return self.client_partition == "slice"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MalignancyOptions(PartitionOptions):
-    """Options of benign and malignant images: cancer is rare in them, so splits are drawn class by class."""
-
-    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"sites": 4, "labelled": 1.0, "validation": 0.1, "test": 0.2}
-    )
-    scheme: Annotated[str, DIVISION] = "sites"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MammographyOptions(MalignancyOptions):
-    """Options of mammograms."""
-
-    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({**MalignancyOptions.defaults, "sites": 3})
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScreeningOptions(MammographyOptions):
-    """Options of mammograms of which some have no finding."""
-
-    normals: Annotated[Normals, "images without a finding are benign, a separate class, or dropped"] = "benign"
-
-
-@dataclass(frozen=True, kw_only=True)
-class InbreastOptions(ScreeningOptions):
-    """Options of INbreast."""
-
-    birads_3: Annotated[BiradsThree, "what BI-RADS 3 counts as; malignant in the Fed-Align-CL paper"] = "malignant"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CbisDdsmOptions(MammographyOptions):
-    """Options of CBIS-DDSM."""
-
-    published_test: Annotated[bool, "use the published test set, less the patients who are in training too"] = False
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """How each site divides its images; those of the published test set are not divided."""
-        return {**super().shares, "test": 0.0} if self.published_test else super().shares
-
-    def check(self) -> None:
-        """Refuse options that contradict each other or the scheme."""
-        super().check()
-        if self.published_test and self.test is not None:
-            raise ConfigurationError("published_test defines the test images; leave test out")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MiniMiasOptions(ScreeningOptions):
-    """Options of mini-MIAS."""
-
-    simulated_vendors: Annotated[Path | None, "empty folder for films of three simulated vendors, the sites"] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class MammogramsOptions(InbreastOptions, CbisDdsmOptions):
-    """Options of several mammography data sets together."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnImageOptions(MutualOptions):
-    """Options of images of one's own, whichever way they come: all labels are used, and splits are drawn class by class."""
-
-    defaults: ClassVar[Mapping[str, Any]] = MalignancyOptions.defaults
-    scheme: Annotated[str, OWN_DIVISION] = "auto"
-    schemes: ClassVar[tuple[str, ...]] = SCHEME_NAMES
-    dataset_name: Annotated[str, "name of the data set in jobs"] = "images"
-    classes: Annotated[tuple[str, ...], "vocabulary; by default the labels that occur"] = ()
-    task: Annotated[str, "single: one class for each image; multi: findings in the column label, effusion|mass"] = (
-        SINGLE.name
-    )
-    label_map: Annotated[tuple[str, ...], "labels to replace, OLD=NEW,...; without NEW the images are left out"] = ()
-    patient_pattern: Annotated[str, "regular expression over an image's name, its first group is the patient"] = ""
-    merge: Annotated[
-        tuple[str, ...], "near names that are one: patient, or label:Nevus=nevus; label:none= is missing"
-    ] = ()
-    distinct: Annotated[tuple[str, ...], "near names that are different: patient, or label:none for one name"] = ()
-    splits: Annotated[Splits, "keep the images' own splits where there are some, or draw them"] = "keep"
-    skip_unusable: Annotated[bool, "leave out rows of a table whose image is missing or cannot be used"] = False
-    windows: Annotated[Windows, "CT slices: CENTRE:WIDTH,... of the channels in Hounsfield units"] = ()
-    preprocess: Annotated[Preprocess, "crop, turn and pad mammograms, or retake images with a synthetic device"] = (
-        "none"
-    )
-    bits: Annotated[
-        int, "bits of grey images of more than 8, such as 12 for values up to 4095; 0: their files say it", Range(0, 16)
-    ] = 0
-
-    def check(self) -> None:
-        """Refuse options that contradict each other or the scheme."""
-        super().check()
-        if not self.dataset_name:
-            raise ConfigurationError("dataset_name must not be empty: jobs find the data set by it")
-        if self.windows and self.preprocess != "none":
-            raise ConfigurationError("windows are for CT and preprocess is for other images; leave one of them out")
-        if 0 < self.bits <= 8:
-            raise ConfigurationError(f"bits is for grey images of more than 8 bits, got {self.bits}; leave it out")
-        if self.label_map or self.scheme == "mdhfl":
-            self.kind.require_exclusive("label_map or the scheme mdhfl", "leave them out")
-        _ = self.choices
-
-    @property
-    def choices(self) -> KeyChoices:
-        """What was said about near names."""
-        return KeyChoices(tuple(self.merge), tuple(self.distinct))
-
-    @property
-    def kind(self) -> Task:
-        """What a label is."""
-        return task_named(self.task)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ManifestOptions(OwnImageOptions):
-    """Options of images that a table lists."""
-
-    manifest: Annotated[Path, "table that lists the images: CSV with any separator, .xlsx or Parquet"]
-    columns: Annotated[tuple[str, ...], "headings of the table's columns, label=Diagnose,patient=Fall,..."] = ()
-    sheet: Annotated[str, "sheet of an .xlsx file that has several"] = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FolderOptions(OwnImageOptions):
-    """Options of a folder whose sub-folders are classes, or sites with classes."""
-
-    layout: Annotated[Layout, "what the sub-folders are; auto: class or site/class"] = "auto"
-    patient_tag: Annotated[str, "DICOM keyword of the patient; PatientID where all images are DICOM"] = ""
-
-    def check(self) -> None:
-        """Refuse options that contradict each other or the layout."""
-        super().check()
-        self.kind.require_exclusive("a folder, which gives an image one class", "list the images in a manifest")
 
 
 DATASETS: Mapping[str, type[PartitionOptions]] = MappingProxyType(

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grandrounds.data.families import DATASETS, OwnImageOptions
+from grandrounds.data.datasets.own_options import OwnImageOptions
+from grandrounds.data.families import DATASETS
 from grandrounds.data.options import PartitionOptions
 from grandrounds.errors import ConfigurationError
 from grandrounds.plugins import Registry

@@ -27,13 +27,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.families import Preprocess
 from grandrounds.data.images.cache import OriginalShape, Quarantined, open_cache
 from grandrounds.data.images.dicom import Window
 from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.preparation import Shape
 from grandrounds.data.keys import NO_CHOICES, KeyChoices
 from grandrounds.data.manifest import read_manifest
+from grandrounds.data.options import Preprocess
 from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import read_json_object, require_object
 from grandrounds.option_annotations import require_type

@@ -10,7 +10,7 @@ import typer
 
 from grandrounds.commands.data.partition import option_parameters, show_partition
 from grandrounds.commands.options import Json
-from grandrounds.data.families import FolderOptions, ManifestOptions
+from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions
 
 IMPORT_HELP = """Read images of your own, account for every file or row, and divide them between sites.
 

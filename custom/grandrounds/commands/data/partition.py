@@ -20,7 +20,9 @@ from typer.core import TyperGroup
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.account import account_lines
 from grandrounds.console.output import notes, results, say, say_json
-from grandrounds.data.families import DATASETS, MalignancyOptions, ManifestOptions
+from grandrounds.data.datasets.mammography.options import MalignancyOptions
+from grandrounds.data.datasets.own_options import ManifestOptions
+from grandrounds.data.families import DATASETS
 from grandrounds.data.options import SCHEME_DEFAULTS, MutualOptions, PartitionOptions
 from grandrounds.option_annotations import Annotation, annotations_of
 

@@ -21,13 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from grandrounds.checks import require_known_label
-from grandrounds.data.datasets.published import (
-    image_called,
-    images_in_archive,
-    read_class_folders,
-    read_labels,
-    read_records,
-)
+from grandrounds.data.datasets.published import image_called, images_in_archive, read_class_folders, read_records
+from grandrounds.data.datasets.published_labels import read_labels
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 

@@ -29,9 +29,9 @@ from grandrounds.data.datasets.published import (
     image_called,
     images_by_name,
     images_in_archive,
-    marked_column,
     read_records,
 )
+from grandrounds.data.datasets.published_labels import marked_column
 from grandrounds.data.manifest import Record, further_columns, read_table
 from grandrounds.errors import DataError
 

@@ -25,15 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grandrounds.data.datasets.dermoscopy import HAM10000_LESION_LABELS, read_ham10000
-from grandrounds.data.datasets.published import (
-    NO_DIAGNOSIS,
-    find_table,
-    image_called,
-    images_by_name,
-    mapped_label,
-    marked_column,
-    read_records,
-)
+from grandrounds.data.datasets.published import NO_DIAGNOSIS, find_table, image_called, images_by_name, read_records
+from grandrounds.data.datasets.published_labels import mapped_label, marked_column
 from grandrounds.data.families import Variant
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.errors import DataError

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from grandrounds.data.families import FolderOptions, Layout, ManifestOptions, OwnImageOptions
+from grandrounds.data.datasets.own_options import FolderOptions, Layout, ManifestOptions, OwnImageOptions
 from grandrounds.data.found import ImageFiles, Seen, look_at, place_at
 from grandrounds.data.importing import UNWANTED, Import, look_up, shared_root
 from grandrounds.data.manifest import (

@@ -29,6 +29,7 @@ from grandrounds.data.datasets.dermoscopy import (
 )
 from grandrounds.data.datasets.lesions import LESION_CLASSES, read_lesions
 from grandrounds.data.datasets.mammography.collection import COLLECTION, MAMMOGRAPHY, read_mammography
+from grandrounds.data.datasets.mammography.options import MammographyOptions
 from grandrounds.data.datasets.mammography.records import vocabulary
 from grandrounds.data.datasets.own_images import (
     OwnImages,
@@ -38,20 +39,13 @@ from grandrounds.data.datasets.own_images import (
     vocabulary_of,
     with_drawn_splits,
 )
+from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions, OwnImageOptions, Preprocess
 from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
 from grandrounds.data.datasets.rsna_ich import ANY, RSNA_ICH_CLASSES, Progress, read_rsna_ich
 from grandrounds.data.datasets.settled import settled_images
-from grandrounds.data.families import (
-    CtOptions,
-    FolderOptions,
-    LesionOptions,
-    MammographyOptions,
-    ManifestOptions,
-    OwnImageOptions,
-    Preprocess,
-    SkinOptions,
-)
-from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, Window, windows_from
+from grandrounds.data.families import CtOptions, LesionOptions, SkinOptions
+from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, Window
+from grandrounds.data.images.files.windows import windows_from
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import PartitionOptions
 from grandrounds.data.own_datasets import own_datasets

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from grandrounds.data.datasets.own_images import OwnImages
-from grandrounds.data.families import OwnImageOptions
+from grandrounds.data.datasets.own_options import OwnImageOptions
 from grandrounds.data.keys import KeyChoices, Kind, canonical, comparison_key, settle, site_id
 from grandrounds.data.manifest import Record, require_grouped
 from grandrounds.errors import DataError

@@ -26,8 +26,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from grandrounds.checks import require_fraction
-from grandrounds.data.images.dicom import require_channels
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
+from grandrounds.data.images.files.windows import require_channels
 from grandrounds.data.images.ordered import in_order, kept_blocks
 from grandrounds.data.images.preparation import Preparation, Shape, Square
 from grandrounds.data.images.readers import ImageReader, open_images

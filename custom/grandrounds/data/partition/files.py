@@ -15,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from grandrounds.data.families import Preprocess
 from grandrounds.data.images.dicom import Window
 from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE, canonical
@@ -27,6 +26,7 @@ from grandrounds.data.manifest import (
     require_grouped,
     write_manifest,
 )
+from grandrounds.data.options import Preprocess
 from grandrounds.data.partition.label_noise import DrawnLabel, write_drawn_labels
 from grandrounds.data.partition.public_set import PublicSet, list_path, write_public_set
 from grandrounds.data.site import CONFIG_NAME

@@ -12,15 +12,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from grandrounds.data.datasets.mammography.options import MalignancyOptions
+from grandrounds.data.datasets.own_options import OwnImageOptions
 from grandrounds.data.datasets.registry import ReadDataset
-from grandrounds.data.families import MalignancyOptions, OwnImageOptions
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import PartitionOptions
 from grandrounds.data.own_schemes import SiteRule
 from grandrounds.data.partition.divide import Sites, draw_server
 from grandrounds.data.partition.files import Replicated
 from grandrounds.data.partition.label_noise import DrawnLabel
-from grandrounds.data.partition.splits import assign_own, assign_splits, assign_stratified, keep_labels, keep_splits
+from grandrounds.data.partition.own_splits import assign_own, keep_splits
+from grandrounds.data.partition.splits import assign_splits, assign_stratified, keep_labels
 from grandrounds.errors import DataError
 from grandrounds.protocol.names import SERVER
 from grandrounds.seeding import numpy_generator

@@ -12,7 +12,7 @@ from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 from grandrounds.data.datasets.own_images import read_folder, read_image_table
-from grandrounds.data.families import FolderOptions, ManifestOptions
+from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.make import make_partition
 from grandrounds.errors import ConfigurationError, DataError

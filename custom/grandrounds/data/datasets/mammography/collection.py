@@ -9,15 +9,15 @@ from types import MappingProxyType
 from typing import Any
 
 from grandrounds.data.datasets.mammography import cbis_ddsm, cmmd, inbreast, mini_mias
-from grandrounds.data.datasets.mammography.records import Mammogram, to_records
-from grandrounds.data.datasets.rsna_ich import Progress
-from grandrounds.data.families import (
+from grandrounds.data.datasets.mammography.options import (
     CbisDdsmOptions,
     InbreastOptions,
     MammographyOptions,
     MiniMiasOptions,
     ScreeningOptions,
 )
+from grandrounds.data.datasets.mammography.records import Mammogram, to_records
+from grandrounds.data.datasets.rsna_ich import Progress
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from grandrounds.data.images.breast_mask import Levels
 from grandrounds.data.images.decoding import decode_picture
-from grandrounds.data.images.dicom import Window, read_windows
+from grandrounds.data.images.dicom import Window
 from grandrounds.data.images.files.picture import Picture, scaled
+from grandrounds.data.images.files.windows import read_windows
 from grandrounds.data.images.mammogram import Laterality, read_mammogram
 from grandrounds.errors import DataError
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from grandrounds.data.families import Preprocess
-from grandrounds.data.images.dicom import Window, windows_from
+from grandrounds.data.images.dicom import Window
+from grandrounds.data.images.files.windows import windows_from
+from grandrounds.data.options import Preprocess
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import require_type
 
