@@ -39,7 +39,7 @@ from grandrounds.data.datasets.own_images import (
     vocabulary_of,
     with_drawn_splits,
 )
-from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions, OwnImageOptions, Preprocess
+from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions, OwnImageOptions
 from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
 from grandrounds.data.datasets.rsna_ich import ANY, RSNA_ICH_CLASSES, Progress, read_rsna_ich
 from grandrounds.data.datasets.settled import settled_images
@@ -47,7 +47,7 @@ from grandrounds.data.families import CtOptions, LesionOptions, SkinOptions
 from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, Window
 from grandrounds.data.images.files.windows import windows_from
 from grandrounds.data.manifest import Record
-from grandrounds.data.options import PartitionOptions
+from grandrounds.data.options import PartitionOptions, Preprocess
 from grandrounds.data.own_datasets import own_datasets
 from grandrounds.data.tables import Table
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError

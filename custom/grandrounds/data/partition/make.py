@@ -12,11 +12,11 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, get_args
 
-from grandrounds.data.datasets.own_options import OwnImageOptions, Preprocess
+from grandrounds.data.datasets.own_options import OwnImageOptions
 from grandrounds.data.datasets.registry import ReadDataset, read_dataset
 from grandrounds.data.datasets.rsna_ich import Progress
 from grandrounds.data.families import partition_options
-from grandrounds.data.options import PartitionOptions, SyntheticDevice
+from grandrounds.data.options import PartitionOptions, Preprocess, SyntheticDevice
 from grandrounds.data.own_datasets import dataset_options
 from grandrounds.data.partition.divide import site_names
 from grandrounds.data.partition.fedperl import relabel
