@@ -5,6 +5,8 @@ is taken from the refusal as it is printed and added to the same command.
 """
 
 import itertools
+import json
+import os
 import re
 import shlex
 import shutil
@@ -128,7 +130,7 @@ def refused_and_repaired(words, more, named, remedy, out):
     assert repaired.exit_code == 0, repaired.output
 
 
-@pytest.mark.parametrize(("kind", "form", "command"), itertools.product(TABLES, FORMATS, COMMANDS))
+@pytest.mark.parametrize(("kind", "form", "command"), [*itertools.product(TABLES, FORMATS, COMMANDS)])
 def test_a_wrong_table_is_refused_and_the_remedy_works(kind, form, command, pictures, tmp_path):
     change, more, named, remedy = TABLES[kind]
     source = table(change(ROWS), tmp_path / "t", form)
@@ -136,7 +138,7 @@ def test_a_wrong_table_is_refused_and_the_remedy_works(kind, form, command, pict
     refused_and_repaired(words, more, named, remedy, tmp_path / "out")
 
 
-@pytest.mark.parametrize(("kind", "packed", "command"), itertools.product(FOLDERS, (False, True), COMMANDS))
+@pytest.mark.parametrize(("kind", "packed", "command"), [*itertools.product(FOLDERS, (False, True), COMMANDS)])
 def test_a_wrong_folder_is_refused_and_the_remedy_works(kind, packed, command, tmp_path):
     place, more, named, remedy = FOLDERS[kind]
     names = [place(n) for n in range(48)]
@@ -162,6 +164,32 @@ def test_the_folder_of_the_images_is_said_where_they_are_not_beside_the_table(co
     refused_and_repaired(words[:place] + words[place + 2 :], (), "0.png", "--root", tmp_path / "out")
 
 
+HOSPITAL = {
+    "two spellings of a patient": (changed(patient=lambda n, row: f"{'Pp'[n % 2]}{n // 2}"), "'p0'"),
+    "patients with zeros": (changed(patient=lambda n, row: f"{n // 2:0{1 + 2 * (n % 2)}d}"), "'000'"),
+    "patients with blanks": (changed(patient=lambda n, row: f"P{'_ '[n % 2]}{n // 2}"), "'P 0'"),
+    "two spellings of a lesion": (changed(lesion=lambda n, row: f"{'Ll'[n % 2]}{n // 2}"), "'l0'"),
+}
+
+
+@pytest.mark.parametrize(("kind", "said"), [*itertools.product(HOSPITAL, ("merge", "distinct"))])
+def test_a_wrong_manifest_of_a_hospital_is_refused_and_the_entry_that_it_names_works(kind, said, pictures, tmp_path):
+    change, named = HOSPITAL[kind]
+    splits = changed(split=lambda n, row: "train" if n < 40 else ("val", "test")[n // 2 % 2])
+    table(change(splits(ROWS)), tmp_path / "t", "csv")
+    entry = {"manifest": "t.csv", "root": str(pictures)}
+    config = tmp_path / "grandrounds.json"
+    words = ["doctor", "--site-config", str(config), "--dataset", "x", "--classes", "a,b"]
+    config.write_text(json.dumps({"datasets": {"x": entry}}))
+    refusal = run(words)
+    assert refusal.exit_code == 1
+    finding = " ".join(refusal.output.replace("│", " ").split())
+    assert named in finding
+    remedy = re.search(rf'"{said}": \["\w+"\]', finding)[0]
+    config.write_text(json.dumps({"datasets": {"x": entry | json.loads(f"{{{remedy}}}")}}))
+    assert run(words).exit_code == 0
+
+
 @pytest.mark.parametrize("name", [b"M\xfcller", b"a\xff"])
 def test_names_that_are_not_utf_8_give_a_line_and_no_traceback(name, tmp_path):
     """As a program of its own: with a closed standard input, and an output that is UTF-8 as usual."""
@@ -169,7 +197,7 @@ def test_names_that_are_not_utf_8_give_a_line_and_no_traceback(name, tmp_path):
     write_pictures(folder, ["a/1.png"])
     for source in (folder, folder / "a" / "1.png", folder / "t.csv"):
         words = [sys.executable, "-m", "grandrounds.cli", "import", source, "--out", tmp_path / "out"]
-        ended = subprocess.run(words, capture_output=True, stdin=None, close_fds=True, check=False)
+        ended = subprocess.run(words, capture_output=True, preexec_fn=lambda: os.close(0), check=False)
         assert ended.returncode == 1
         assert ended.stderr.count(b"\n") == 1
         assert b"Traceback" not in ended.stderr
