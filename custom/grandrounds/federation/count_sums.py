@@ -95,7 +95,10 @@ class CountSums:
         records = [self._tests[site][model] for site in sites]
         together = pooled(records)
         if not all(one.images for one in records):  # a policy may let counts out without the number of images
-            together = replace(together, images=int(counts.images[0, :, :2].clip(min=0).sum()), exact={})
+            if counts.hidden.any():
+                unknown = ", ".join(site for site in sites if not self._tests[site][model].images)
+                return PooledRecord(sites, reason=f"a class is hidden, and {unknown} keeps the number of its images")
+            together = replace(together, images=int(counts.images[:, :, :2].sum(axis=(1, 2)).max()), exact={})
         part = f"{len(sites)} of {len(tested)} sites" if len(sites) < len(tested) else ""
         return PooledRecord(sites, replace(together, counts=(counts,), sites=1, part=part))
 

@@ -53,7 +53,8 @@ def decrypt_counts(packed: Tensor, site: str, key: bytes, shape: tuple[int, ...]
         shape: of the counts.
 
     Raises:
-        MessageError: if the sum is damaged, of too few sites, without this one, or not of counts.
+        MessageError: if the sum is damaged, of too few sites, without this one, or not of counts, or if some of its sites
+            hide small counts and others show their own.
     """
     name = "the sum of the encrypted counts"
     total, roster = decrypt_sum(packed, key, count_shapes(shape), name, MIN_POOLED_SITES)
@@ -68,4 +69,9 @@ def decrypt_counts(packed: Tensor, site: str, key: bytes, shape: tuple[int, ...]
         counts = check_counts(images, patients, shape)
     except ValueError as error:
         raise MessageError(f"{name}: {error}") from error
-    return suppress_counts(counts, int(whole[MINIMUMS].nonzero().max()))
+    minimums = whole[MINIMUMS].nonzero().flatten()
+    if minimums.min() <= 1 < minimums.max():
+        raise MessageError(
+            f"{name} is of sites that show their own counts and of others that hide small ones; their difference shows these"
+        )
+    return suppress_counts(counts, int(minimums.max()))

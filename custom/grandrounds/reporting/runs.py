@@ -117,7 +117,8 @@ def _read_tests(
             if model in summary["records"].get(site, {})
         }
         summed = summary.get("pooled", {}).get(model, {}).get("record")
-        together = None if summed is None or predictions else EvalRecord.from_json(task, classes, summed)
+        complete = records.keys() <= predictions.keys()
+        together = None if summed is None or complete else EvalRecord.from_json(task, classes, summed)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(
             f"{answers / SUMMARY}: a record is damaged ({error}); restore the file or run the job again"

@@ -28,6 +28,7 @@ JOB = [
 ]
 POOLED = {"kind": "pooled_counts", "name": "pooled_*", "treatment": "minimum_support", "minimum": 10}
 COUNTS = {"kind": "counts", "name": "counts_*", "treatment": "minimum_support", "minimum": 10}
+CURVES = {"kind": "curves", "name": "curves_*", "treatment": "minimum_support", "minimum": 5}
 UPDATE = {"kind": "model_update", "name": "update", "treatment": "unmodified"}
 SCALARS = [
     {"name": f"{name}.*", "part": part, "minimum_support": 5}
@@ -130,6 +131,18 @@ def test_the_score_of_all_images_is_shown_where_those_of_the_sites_are_withheld(
         booking.purpose for booking in Ledger(tmp_path / "w/flare/site-1/local/privacy", "site-1").content().bookings
     ]
     assert [purpose.release for purpose in purposes].count("pooled_common") == 2
+
+
+def test_no_curve_and_no_table_of_another_model_leaves_beside_the_sum(go, same_answers, tmp_path):
+    """Each has the sizes of a site's classes: the sum less those of two sites is what the third hides."""
+    common = {**POOLED, "name": "pooled_common"}
+    found, _ = go({"site-1": [COUNTS, POOLED, CURVES], "site-2": [{**COUNTS, "minimum": 5}, common, CURVES]})
+    assert found.summary["pooled"]["common"]["sites"] == SITES
+    for site, sums in (("site-1", {"pooled_common", "pooled_own"}), ("site-2", {"pooled_common"})):
+        audit = (tmp_path / "w/flare" / site / "local/privacy/audit.jsonl").read_text().splitlines()
+        (test,) = [line for line in map(json.loads, audit) if line["task"] == "test"]
+        assert test["releases"].keys() - {"curves_validation"} == sums
+    assert {name for bytes_of in found.summary["bytes"].values() for name in bytes_of} == {"down.global", "up.update"}
 
 
 def test_a_site_whose_policy_does_not_name_the_sum_keeps_its_counts_out_of_it(go, same_answers):

@@ -55,6 +55,15 @@ def test_the_sites_largest_minimum_counts(keys):
     assert (shown.images == HIDDEN).all()
 
 
+def test_a_sum_with_a_site_that_shows_its_own_counts_is_refused(keys):
+    """Such a site hides nothing: the sum less its table would be a table of the two others, in which nothing is hidden."""
+    given = contributions(keys) | contributions(keys, ["site-3"], minimum=1)
+    with pytest.raises(MessageError, match="show their own counts"):
+        decrypt_counts(added(given, keys), "site-1", keys.secret, SHAPE)
+    shown = decrypt_counts(added(contributions(keys, minimum=1), keys), "site-1", keys.secret, SHAPE)
+    assert not shown.hidden.any()
+
+
 def test_a_sum_of_two_sites_or_of_others_is_refused(keys):
     with pytest.raises(MessageError, match="at least 3 different sites"):
         decrypt_counts(added(contributions(keys, SITES[:2]), keys), "site-1", keys.secret, SHAPE)
@@ -78,8 +87,9 @@ def test_a_sum_that_is_not_of_counts_is_refused(keys, strange):
 def sums(keys):
     """Sums at the server, to which the first sites of three have added their counts."""
 
-    def make(number=3, tested=SITES):
-        tests = {site: {"common": EvalRecord(SINGLE, ("a", "b"), 20, {"accuracy": 0.75})} for site in tested}
+    def make(number=3, tested=SITES, silent=()):
+        known, unknown = EvalRecord(SINGLE, ("a", "b"), 20, {"accuracy": 0.75}), EvalRecord(SINGLE, ("a", "b"), 0)
+        tests = {site: {"common": unknown if site in silent else known} for site in tested}
         made = CountSums(keys.public, Problem("skin", ("a", "b")), tests)
         given = contributions(keys, SITES[:number])
         made.add({site: {"common": {"contribution": value}} for site, value in given.items()})
@@ -132,6 +142,16 @@ def test_scores_of_some_of_the_sites_have_another_name(sums):
     assert sheet.scores["balanced_accuracy_of_3_sites"].of == "3 of 4 sites"
     assert not sheet.score("balanced_accuracy").known
     assert sheet.best("balanced_accuracy").value == pytest.approx((1 + 30 / 45) / 2)
+
+
+def test_images_that_a_site_does_not_count_are_those_of_the_sum_unless_a_class_is_hidden(sums):
+    """Without all images the specificity of a class that is shown is not known."""
+    whole, hiding = [[[15, 0, 15], [30, 15, 0]]], [[[15, 0, 15], [-1, -1, -1]]]
+    found = sums(silent=["site-2"]).close({site: table(whole) for site in SITES})["common"]
+    assert (found.record.images, dict(found.record.exact)) == (60, {})
+    assert found.record.score("accuracy").value == pytest.approx(45 / 60)
+    found = sums(silent=["site-2"]).close({site: table(hiding) for site in SITES})["common"]
+    assert (found.record, found.reason) == (None, "a class is hidden, and site-2 keeps the number of its images")
 
 
 def test_what_is_no_contribution_is_left_out_and_named(sums, keys):

@@ -25,7 +25,7 @@ from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribe
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.entries import tensor_bytes
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
-from grandrounds.protocol.messages import CURVES, JOIN, POOLED_RELEASES, TEST, TRAIN, ReleaseKind, Result, State
+from grandrounds.protocol.messages import CURVES, JOIN, POOL, POOLED_RELEASES, TEST, TRAIN, ReleaseKind, Result, State
 from grandrounds.protocol.names import VALIDATION_PREFIX
 from grandrounds.protocol.paths import result_folder
 from grandrounds.protocol.problem import Problem
@@ -141,9 +141,10 @@ class TaskDispatcher:
             RunAborted: if FLARE aborts the job.
         """
         self.metrics, self.counts, self.pooled = {}, {}, {}
-        for site, (_, payload) in assignments.items():
+        for site, (task, payload) in assignments.items():
             self._round_number = payload.round_number
-            self._record.count_bytes(site, "down", tensor_bytes(payload.parts))
+            if task != POOL:  # the contributions to these sums are not counted either
+                self._record.count_bytes(site, "down", tensor_bytes(payload.parts))
         exchange = Exchange(self._controller, self._fl_ctx, self._run.round_timeout, grace, self._received)
         # Scores come quickly; only training answers may end the wait for others that train.
         training = [site for site, assignment in assignments.items() if assignment.task == TRAIN]
