@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from grandrounds.data.images.dicom import is_dicom
 from grandrounds.data.images.files.opening import raster_frames
+from grandrounds.data.images.readers import open_archive
 from grandrounds.errors import DataError, printable
 
 MAX_MEMBERS = 1_000_000
@@ -32,7 +33,7 @@ MASKS, LINKS, LARGE = "masks", "symbolic links out of the folder", "over the lim
 
 _SYSTEM = frozenset({"thumbs.db", "desktop.ini", "ehthumbs.db", "dicomdir", "icon\r"})
 _IMAGE_SUFFIX = re.compile(
-    r"\.(png|jpe?g|jpe|jfif|jp2|j2k|tiff?|bmp|dib|gif|webp|p[bgpn]m|avif|dcm|dicom|ima)", re.IGNORECASE
+    r"\.(png|jpe?g|jpe|jfif|jp2|j2k|tiff?|bmp|dib|gif|webp|p[bgpn]m|avif|hei[cf]|jxl|dcm|dicom|ima)", re.IGNORECASE
 )
 """What is called so and cannot be read is a damaged image, and not another kind of file."""
 _DOCUMENTS = frozenset({"PDF", "EPS", "WMF", "FITS", "GRIB", "HDF5", "BUFR", "MPEG"})
@@ -134,10 +135,7 @@ class Archive(ImageFiles):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        try:
-            self._archive = zipfile.ZipFile(root)
-        except (OSError, zipfile.BadZipFile) as error:
-            raise DataError(f"{root} cannot be opened: {error}") from error
+        self._archive = open_archive(root)
         self._members = [one for one in self._archive.infolist() if not one.is_dir()]
         self._check()
 
@@ -282,23 +280,26 @@ def _dicom(stream: IO[bytes]) -> Seen:
 
 def _masks(place: ImageFiles, found: Mapping[str, Seen]) -> Iterator[str]:
     """Images that are masks of others: by a word in their name or folder, or as a picture of few levels beside another."""
-    stems: dict[str, list[str]] = defaultdict(list)
+    of_stem: set[str] = set()
+    beside: dict[tuple[PurePosixPath, str], list[str]] = defaultdict(list)
     for name in found:
-        stems[PurePosixPath(name).stem.casefold()].append(name)
+        path = PurePosixPath(name)
+        stem = path.stem.casefold()
+        beside[path.parent, stem].append(name)
+        if not _of_masks(path):
+            of_stem.add(stem)
     for name, picture in found.items():
         path = PurePosixPath(name)
         stem = path.stem.casefold()
         match = _MASK_AFTER.fullmatch(stem) or _MASK_BEFORE.fullmatch(stem)
-        inside = any(_MASK_FOLDER.fullmatch(part) for part in path.parts[:-1])
-        bases = [stem, *([match[1]] if match else [])]
-        others = [one for base in bases for one in stems[base] if one != name and not _of_masks(one)]
-        beside = [one for one in stems[stem] if one != name and PurePosixPath(one).parent == path.parent]
-        if ((match or inside) and others) or _flat_copy(place, name, picture, beside, found):
+        bases = ([match[1]] if match else []) + ([stem] if _of_masks(path) else [])
+        copies = [one for one in beside[path.parent, stem] if one != name]
+        if not of_stem.isdisjoint(bases) or _flat_copy(place, name, picture, copies, found):
             yield name
 
 
-def _of_masks(name: str) -> bool:
-    return any(_MASK_FOLDER.fullmatch(part) for part in PurePosixPath(name).parts[:-1])
+def _of_masks(path: PurePosixPath) -> bool:
+    return any(_MASK_FOLDER.fullmatch(part) for part in path.parts[:-1])
 
 
 def _flat_copy(place: ImageFiles, name: str, picture: Seen, beside: Sequence[str], found: Mapping[str, Seen]) -> bool:

@@ -8,10 +8,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from grandrounds.data.found import DAMAGED, FRAMES, ImageFiles, Seen, place_at, require_text_names
+from grandrounds.data.found import DAMAGED, FRAMES, OTHER, ImageFiles, Seen, place_at, require_text_names
 from grandrounds.data.images.readers import open_images
 from grandrounds.errors import DataError, printable
 
@@ -107,7 +108,6 @@ class Names:
 
     def __init__(self, place: ImageFiles) -> None:
         self._place = place
-        self._by_name: dict[str, list[str]] | None = None
 
     def find(self, text: str) -> list[str]:
         """The files that a name may mean; the first alone where it is written as the file is."""
@@ -128,49 +128,35 @@ class Names:
 
     def _is_there(self, name: str) -> bool:
         return (
-            name in self._whole()
-            if self._by_name is not None or not self._place.root.is_dir()
-            else os.path.lexists(self._place.root / name)
+            os.path.lexists(self._place.root / name)
+            if self._place.root.is_dir()
+            else name in self._by_end.get(_folded_parts(name), ())
         )
 
-    def _whole(self) -> set[str]:
-        return {name for names in self._index().values() for name in names}
-
-    def _index(self) -> dict[str, list[str]]:
-        """All files by their own name, and by it without suffix, folded."""
-        if self._by_name is None:
-            self._by_name = {}
-            for name, _ in sorted(self._place.entries()):
-                path = PurePosixPath(name)
-                for key in {_folded(path.name), _folded(path.stem)}:
-                    self._by_name.setdefault(key, []).append(name)
-        return self._by_name
+    @cached_property
+    def _by_end(self) -> Mapping[tuple[str, ...], list[str]]:
+        """All files by each end of their path, with and without their suffix, folded."""
+        found: dict[tuple[str, ...], list[str]] = {}
+        for name, _ in sorted(self._place.entries()):
+            *folders, last = _folded_parts(name)
+            for own in dict.fromkeys((last, PurePosixPath(last).stem)):
+                for first in range(len(folders) + 1):
+                    found.setdefault((*folders[first:], own), []).append(name)
+        return found
 
     def _similar(self, parts: tuple[str, ...], absolute: bool) -> list[str]:
         """The files whose path ends like this one, of an absolute one with as few of its folders as need be."""
-        wanted = [_folded(part) for part in parts if part != "/"]
-        if not wanted:
-            return []
-        near = [
-            (name, [_folded(part) for part in PurePosixPath(name).parts]) for name in self._index().get(wanted[-1], ())
-        ]
-        for first in range(len(wanted) if absolute else 1):
-            fitting = [(name, own) for name, own in near if _ends(own, wanted[first:])]
-            whole = [name for name, own in fitting if len(own) == len(wanted[first:])]
+        wanted = _folded_parts("/".join(part for part in parts if part != "/"))
+        for first in range(len(wanted) if absolute else min(len(wanted), 1)):
+            fitting = self._by_end.get(wanted[first:], [])
+            whole = [name for name in fitting if name.count("/") == len(wanted[first:]) - 1]
             if fitting:
-                return whole if len(whole) == 1 else [name for name, _ in fitting]
+                return whole if len(whole) == 1 else fitting
         return []
 
 
-def _folded(text: str) -> str:
-    return unicodedata.normalize("NFC", text).casefold()
-
-
-def _ends(own: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether a path ends with these parts; the last may lack its suffix."""
-    if len(own) < len(wanted) or list(own[len(own) - len(wanted) : -1]) != list(wanted[:-1]):
-        return False
-    return own[-1] == wanted[-1] or PurePosixPath(own[-1]).stem == wanted[-1]
+def _folded_parts(name: str) -> tuple[str, ...]:
+    return PurePosixPath(unicodedata.normalize("NFC", name).casefold()).parts
 
 
 @dataclass(frozen=True)
@@ -208,12 +194,14 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
     bad: list[tuple[int, str, str]] = []
     used: dict[str, Seen] = {}
     for line, text in rows:
-        found = names.find(text)
+        seen = {name: place.look(name) for name in names.find(text)}
+        # Beside an image there may be a file of the same name about it, such as its JSON or text.
+        found = [name for name, one in seen.items() if one.reason != OTHER] or [*seen]
         if len(found) > 1:
             raise DataError(
                 f"{source} line {line}: {printable(text)} may be {printable(found[0])} or {printable(found[1])}; write one"
             )
-        picture = place.look(found[0]) if found else Seen("", reason=NOT_THERE)
+        picture = seen[found[0]] if found else Seen("", reason=NOT_THERE)
         reason = picture.reason or (FRAMES if picture.frames > 1 else "")
         if reason:
             bad.append((line, text, f"{reason} ({picture.frames} frames)" if reason == FRAMES else reason))

@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.protocol.names import SERVER
 
 KEY_RULE = 1
 """Version of the rule; two versions in one run would make two keys of one name."""
@@ -41,6 +42,9 @@ _PERHAPS_MISSING = frozenset({"na", "n/a", "n.a.", "none", "nil", "unknown", "-"
 _NUMBER = re.compile(r"([+-]?)0*([0-9]+)(?:[.,]0*)?")
 _SEPARATORS = re.compile(r"[\s_.,/\\\u002d\u2010-\u2015\u2212]+")
 _SHOWN = 3
+_TAKEN = frozenset({SERVER, "partition.json"})
+"""Names in a partition's folder that are no site."""
+_LONGEST_ID = 64
 
 
 def canonical(text: str) -> str:
@@ -206,18 +210,18 @@ def settle(
 def site_id(name: str) -> str:
     """The name of a site in folders and messages: letters, digits, ``.``, ``_`` and ``-``; different names stay different.
 
-    A name that is one already stays. Another becomes what is readable of it and 8 digits of its SHA-256; where people
-    read, its own name is shown.
+    A name that is one already stays. Another, one that a partition's folder has a use for, or a very long one becomes what
+    is readable of it and 8 digits of its SHA-256; where people read, its own name is shown.
 
     Example:
         >>> site_id("Leeds-2"), site_id("Köln")
         ('Leeds-2', 'Koln-x430b4fc5')
     """
     text = canonical(name)
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text) and text not in _TAKEN and len(text) <= _LONGEST_ID:
         return text
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    readable = re.sub(r"[^A-Za-z0-9._]+", "-", plain).strip("-._")
+    readable = re.sub(r"[^A-Za-z0-9._]+", "-", plain)[: _LONGEST_ID - 10].strip("-._")
     return f"{readable or 'site'}-x{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 

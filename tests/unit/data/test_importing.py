@@ -16,7 +16,9 @@ from PIL import Image
 
 import grandrounds as gr
 from grandrounds.data import found as found_files
+from grandrounds.data import importing
 from grandrounds.data.found import look_at, place_at
+from grandrounds.data.images.readers import open_images
 from grandrounds.data.importing import Import, account, look_up
 from grandrounds.errors import DataError
 from tests.federations import write_pictures
@@ -52,7 +54,8 @@ FILES = {
 ODD = {
     "x/film.tif": (encoded("TIFF", 3), "of several frames"), "x/film.gif": (encoded("GIF", 2), "of several frames"),
     "x/cut.jpg": (encoded("JPEG", size=(90, 90), quality=100)[:-900], "unreadable"), "x/empty.png": (b"", "unreadable"),
-    "x/text.jpg": (b"no image", "unreadable"), "notes.txt": (b"x", "no images"), "all.csv": (b"image\n", "no images"),
+    "x/text.jpg": (b"no image", "unreadable"), "x/phone.HEIC": (b"ftypheic", "unreadable"),
+    "notes.txt": (b"x", "no images"), "all.csv": (b"image\n", "no images"),
     "x/a_mask.png": (encoded("PNG"), "masks"), "masks/e.png": (encoded("PNG"), "masks"),
     "x/.hidden.jpg": (FILES["x/a.JPG"], "hidden or system files"), "__MACOSX/x/._a.jpg": (b"x", "hidden or system files"),
     "Thumbs.db": (b"x", "hidden or system files"), "y/DICOMDIR": (b"x", "hidden or system files"),
@@ -73,7 +76,7 @@ def test_the_first_names_of_what_a_person_should_look_at_are_kept(tmp_path):
     named = Import("files", {}, look_at(place_at(root))[1]).facts()["import"]["named"]
     assert sorted(named) == [
         "of several frames: x/film.gif, x/film.tif",
-        "unreadable: x/cut.jpg, x/empty.png, x/text.jpg",
+        "unreadable: x/cut.jpg, x/empty.png, x/phone.HEIC ...",
     ]
 
 
@@ -89,7 +92,7 @@ def test_a_picture_of_two_levels_beside_another_of_its_name_is_its_mask(tmp_path
 
 
 def test_a_class_may_be_called_mask_and_words_for_masks_need_an_image_beside_them(tmp_path):
-    names = {"mask/1.png", "no mask/1.png", "x/gt_7.png", "x/contour 3.png"}
+    names = {"mask/1.png", "no mask/1.png", "x/gt_7.png", "x/contour 3.png", "x/label_5.png", "y/label_5.png"}
     used, left = look_at(place_at(put(tmp_path, dict.fromkeys(names, encoded("PNG")))))
     assert (set(used), left) == (names, {})
 
@@ -168,6 +171,43 @@ def test_a_table_may_write_a_path_as_another_machine_does(tmp_path, written, arc
     root = put(tmp_path / "in", {"sub/Bäume/I1.JPG": encoded("JPEG"), "sub/Bäume/I10.JPG": encoded("JPEG")})
     root = packed(root, tmp_path / "in.zip") if archive else root
     assert look_up("t.csv", root, [(2, written)], skip=False).files == {2: "sub/Bäume/I1.JPG"}
+
+
+def test_a_name_without_suffix_is_the_image_among_files_of_that_name(tmp_path):
+    root = put(tmp_path, {"a.json": b"{}", "a.png": encoded("PNG"), "a.txt": b"0 0.5 0.5"})
+    assert look_up("t.csv", root, [(2, "a")], skip=False).files == {2: "a.png"}
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_many_images_of_one_name_are_found_without_comparing_each_with_all(tmp_path, archive, monkeypatch):
+    folders = [f"P{number}" for number in range(200)]
+    put(tmp_path / "in", dict.fromkeys([f"{own}/image.png" for own in folders], encoded("PNG")))
+    folded = []
+    monkeypatch.setattr(
+        importing, "_folded_parts", lambda name, own=importing._folded_parts: folded.append(1) or own(name)
+    )
+    root = packed(tmp_path / "in", tmp_path / "in.zip") if archive else tmp_path / "in"
+    rows = [(line, f"D:\\data\\{own}\\image.png") for line, own in enumerate(folders)]
+    assert look_up("t.csv", root, rows, skip=False).files == {n: f"{own}/image.png" for n, own in enumerate(folders)}
+    assert len(folded) < 5 * len(folders)
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_names_in_an_archive_are_text_whether_it_says_its_encoding_or_not(tmp_path, said):
+    """Info-ZIP writes UTF-8 without the flag for it: here the flag is taken out of both headers of the member."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("Nävus/ä.png", encoded("PNG"))
+    if not said:
+        data = (tmp_path / "a.zip").read_bytes()
+        data = data[:6] + bytes([data[6], data[7] & ~8]) + data[8:]
+        directory = data.index(b"PK\x01\x02")
+        (tmp_path / "a.zip").write_bytes(
+            data[: directory + 9] + bytes([data[directory + 9] & ~8]) + data[directory + 10 :]
+        )
+    used, left = look_at(place_at(tmp_path / "a.zip"))
+    assert (list(used), left) == (["Nävus/ä.png"], {})
+    with open_images(tmp_path / "a.zip") as reader:
+        assert reader.read("Nävus/ä.png").shape == (4, 6, 3)
 
 
 def test_an_absolute_path_of_this_machine_is_below_the_root(tmp_path):

@@ -6,9 +6,11 @@ A table has the columns ``image`` and ``label`` and, optionally, ``split``, ``pa
 
 from __future__ import annotations
 
+import difflib
+import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -16,6 +18,7 @@ from types import MappingProxyType
 from grandrounds.data.datasets.own_options import FolderOptions, Layout, ManifestOptions, OwnImageOptions
 from grandrounds.data.found import ImageFiles, Seen, look_at, place_at
 from grandrounds.data.importing import UNWANTED, Import, look_up, shared_root
+from grandrounds.data.keys import canonical
 from grandrounds.data.manifest import (
     LABELLED_FLAGS,
     MANIFEST_COLUMNS,
@@ -35,6 +38,8 @@ SPLIT_FOLDERS: Mapping[str, str] = MappingProxyType(
 )
 UNLABELLED = frozenset({"unlabelled", "unlabeled"})
 """Folders of images whose class is not known."""
+LEVELS: Mapping[str, int] = MappingProxyType({"class": 1, "site/class": 2, "class/patient": 2})
+"""Folders between root and image, by layout."""
 UNKNOWN_PATIENTS = (
     "the patients are unknown, so each image counts as a patient of its own: images of one patient may be in training and "
     "test, and scores would be too high; find the patient in an image's name by --patient-pattern (patient_pattern), or "
@@ -65,7 +70,8 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
     """Read a folder or archive of images whose sub-folders are classes.
 
     Known layouts are ``CLASS/image``, ``SITE/CLASS/image`` and ``CLASS/PATIENT/image``, each with a folder ``train``,
-    ``val`` or ``test`` anywhere above the image. The images of a folder ``unlabelled`` have no label. Of DICOM files the
+    ``val`` or ``test`` anywhere above the image; folders that all images are below, as archives have them, mean nothing, so
+    that a single site needs ``layout``. The images of a folder ``unlabelled`` have no label. Of DICOM files the
     patient is read from the header, if no pattern is given. Patients of different sites are different patients.
 
     Raises:
@@ -76,7 +82,6 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
     if place is None:
         raise DataError(f"{root} is neither a folder nor a .zip of images; for pixels in arrays write a table")
     found, left_out = look_at(place)
-    account = Import("files", found, left_out)
     if not found:
         raise DataError(
             f"{root} has no image that can be used ({len(left_out)} files of other kinds); expected {root.name}/CLASS/image "
@@ -84,12 +89,13 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
         )
     names = list(found)
     places = [_without_split(PurePosixPath(name).parts[:-1]) for name in names]
-    layout = _layout(root, names, [folders for folders, _ in places], options.layout)
+    above, inside = _unwrapped([folders for folders, _ in places], options.layout)
+    layout = _layout(root, names, inside, options.layout)
     patients = _patients(place, found, options)
-    labels = _label_map(options.label_map)
+    owners = [dict(zip(layout.split("/"), folders, strict=True)) for folders in inside]
+    labels = _label_map(options.label_map, [own["class"] for own in owners])
     records, sites = [], []
-    for name, (folders, split), patient in zip(names, places, patients, strict=True):
-        own = dict(zip(layout.split("/"), folders, strict=True))
+    for name, own, (_, split), patient in zip(names, owners, places, patients, strict=True):
         label = "" if own["class"].casefold() in UNLABELLED else own["class"]
         if label in labels and not labels[label]:
             continue
@@ -97,6 +103,12 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
         local = f"{site}/{known}" if site and known else known
         records.append(Record(name, labels.get(label, label), split or "train", local))
         sites.append(site)
+    notes = (
+        (f"all images are below {above!r}, which is taken for no site (--layout site/class if it is one)",)
+        if above
+        else ()
+    )
+    account = Import("files", found, left_out, notes)
     account = account.without(set(names) - {record.image for record in records}, UNWANTED)
     splits = any(split for _, split in places)
     return OwnImages(tuple(records), tuple(sites) if any(sites) else (), splits, root, account)
@@ -127,7 +139,8 @@ def images_of_rows(table: Table, root: Path, options: OwnImageOptions) -> OwnIma
     Raises:
         DataError: if a row is damaged or its image cannot be used; source, line and column are named.
     """
-    labels, pattern = _label_map(options.label_map), _pattern(options.patient_pattern)
+    labels = _label_map(options.label_map, [row["label"] for _, row in table.rows])
+    pattern = _pattern(options.patient_pattern)
     wanted = [(line, row) for line, row in table.rows if labels.get(row["label"], "kept")]
     for line, row in wanted:
         if not row["image"]:
@@ -195,11 +208,17 @@ def _without_split(folders: Sequence[str]) -> tuple[tuple[str, ...], str]:
     return tuple(folder for folder in folders if folder != named[0]), SPLIT_FOLDERS[named[0].casefold()]
 
 
+def _unwrapped(folders: Sequence[Sequence[str]], wanted: Layout) -> tuple[str, list[Sequence[str]]]:
+    """The folder that all images are below, and the folders of each image without it."""
+    spare = min(map(len, folders)) - LEVELS.get(wanted, 1)
+    above = PurePosixPath(os.path.commonpath(["/".join(own) for own in folders])).parts[: max(spare, 0)]
+    return "/".join(above), [own[len(above) :] for own in folders]
+
+
 def _layout(root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], wanted: Layout) -> str:
     """What the folders between root and image are."""
     depth = Counter(len(own) for own in folders)
-    usual = {"class": 1, "site/class": 2, "class/patient": 2}
-    levels = usual.get(wanted) or (depth.most_common(1)[0][0] if depth else 0)
+    levels = LEVELS.get(wanted) or (depth.most_common(1)[0][0] if depth else 0)
     odd = next(
         (name for name, own in zip(names, folders, strict=True) if len(own) != levels or levels not in (1, 2)), None
     )
@@ -265,14 +284,21 @@ def _match(pattern: re.Pattern[str], name: str) -> str:
     return patient
 
 
-def _label_map(entries: Sequence[str]) -> dict[str, str]:
-    """Labels by those that they replace, from ``OLD=NEW``; an empty new one leaves the images out."""
-    found = {}
+def _label_map(entries: Sequence[str], occurring: Iterable[str]) -> dict[str, str]:
+    """New labels by the spellings that occur, from ``OLD=NEW``; an empty new one leaves the images out."""
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for label in dict.fromkeys(filter(None, occurring)):
+        spellings[canonical(label)].append(label)
+    found: dict[str, str] = {}
     for entry in entries:
-        old, equals, new = entry.partition("=")
-        if not equals or not old.strip():
+        old, equals, new = (canonical(part) for part in entry.partition("="))
+        if not equals or not old:
             raise ConfigurationError(f"label_map: expected OLD=NEW, got {entry!r}")
-        found[old.strip()] = new.strip()
+        if old not in spellings:
+            near = difflib.get_close_matches(old.casefold(), [name.casefold() for name in spellings], n=1)
+            hint = next((f"; did you mean {name!r}?" for name in spellings if name.casefold() in near), "")
+            raise ConfigurationError(f"label_map {entry!r}: there is no label {old!r}{hint}")
+        found |= dict.fromkeys(spellings[old], new)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -59,7 +60,7 @@ def settled_images(found: OwnImages, options: OwnImageOptions, source: str) -> t
         raise DataError(
             f"{source}: two sites would have the same id; rename one of them in the folders or the column site"
         )
-    facts = {**settling.facts(), **_site_names(names), **_unknown_patients(records)}
+    facts = {**settling.facts(), **_site_names(names), **_unknown_patients(records), **_named_alike(patients, sites)}
     return replace(found, records=records, sites=tuple(site_id(site) for site in sites)), facts
 
 
@@ -79,6 +80,11 @@ def key_remarks(description: Mapping[str, Any]) -> list[str]:
         elif changed:
             pairs = [f"{old!r} as {new!r}" for old, new in changed.items()]
             remarks.append(f"a {kind} has another spelling: {', '.join(pairs[:NAMED])}{' ...' * (len(pairs) > NAMED)}")
+    if "same_patient_names" in description:
+        remarks.append(
+            f"{description['same_patient_names']} names of patients occur at several sites, where they count as different "
+            "people; if they are the same, list the images in a table with a column patient"
+        )
     if "without_patient" in description:
         found = description["without_patient"]
         first = ", ".join(found["first"])
@@ -154,23 +160,18 @@ def _require_single_names(names: Sequence[str], task: Task, choices: KeyChoices,
     if choices.distinguishes_all("label"):
         return
     parts_of = {name: [part for part in map(canonical, JOINED.split(name)) if part] for name in names}
-    others = [comparison_key(name) for name in names]
+    others = {comparison_key(name) for name in names}
     if task.parts_are_classes:
-        others += _shared(parts_of.values())
+        others |= _shared(parts_of.values())
     for name, parts in parts_of.items():
-        if (
-            len(parts) > 1
-            and name not in choices.names("label")
-            and {comparison_key(one) for one in parts} <= set(others)
-        ):
+        if len(parts) > 1 and name not in choices.names("label") and {comparison_key(one) for one in parts} <= others:
             raise DataError(_joined(name, parts, task, source))
 
 
-def _shared(names: Iterable[Sequence[str]]) -> list[str]:
-    several = [{comparison_key(part) for part in parts} for parts in names if len(parts) > 1]
-    return [
-        part for number, parts in enumerate(several) for part in parts if any(part in one for one in several[:number])
-    ]
+def _shared(names: Iterable[Sequence[str]]) -> set[str]:
+    """The keys of parts that several joined names have."""
+    counts = Counter(key for parts in names if len(parts) > 1 for key in {comparison_key(part) for part in parts})
+    return {key for key, count in counts.items() if count > 1}
 
 
 def _joined(name: str, parts: Sequence[str], task: Task, source: str) -> str:
@@ -194,6 +195,17 @@ def _patients(found: OwnImages, sites: Sequence[str], settling: _Settling) -> li
     names = [patient.removeprefix(f"{site}/") for patient, site in zip(given, found.sites, strict=True)]
     keys = settling.column("patient", names, scopes=sites)
     return [f"{site}/{key}" if key else "" for site, key in zip(sites, keys, strict=True)]
+
+
+def _named_alike(patients: Sequence[str], sites: Sequence[str]) -> dict[str, int]:
+    """How many patients of folders have a name that one of another site has."""
+    pairs = {(site, patient) for site, patient in zip(sites, patients, strict=False) if patient.startswith(f"{site}/")}
+    alike = [
+        name
+        for name, count in Counter(patient.removeprefix(f"{site}/") for site, patient in pairs).items()
+        if count > 1
+    ]
+    return {"same_patient_names": len(alike)} if alike else {}
 
 
 def _site_names(names: Mapping[str, str]) -> dict[str, Any]:

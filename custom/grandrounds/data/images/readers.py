@@ -30,6 +30,8 @@ from grandrounds.errors import DataError
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm", *DICOM_SUFFIXES)
 IDX_IMAGES = b"\0\0\x08\x03"
 """How an idx file of unsigned bytes in three dimensions begins."""
+ZIP_UTF8 = 0x800
+"""The flag of a zip archive's member whose name is stated to be UTF-8."""
 
 
 class ImageReader(ABC):
@@ -158,15 +160,40 @@ class _FolderReader(ImageReader):
         return self._root / name
 
 
+def open_archive(root: Path) -> zipfile.ZipFile:
+    """A zip archive with its names as they were packed.
+
+    Info-ZIP and macOS store UTF-8 and do not say so, where the format then means code page 437. That text in it reads as
+    UTF-8 throughout does not happen by chance.
+
+    Raises:
+        DataError: if it is damaged or cannot be read.
+    """
+    try:
+        archive = zipfile.ZipFile(root)
+        unsaid = [one.orig_filename for one in archive.infolist() if not one.flag_bits & ZIP_UTF8]
+        if all(map(str.isascii, unsaid)) or not all(map(_is_utf8, unsaid)):
+            return archive
+        archive.close()
+        return zipfile.ZipFile(root, metadata_encoding="utf-8")
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{root} cannot be opened: {error}") from error
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return False
+    return True
+
+
 class _ArchiveReader(ImageReader):
     """What zip and npz files share: an npz file is a zip archive of arrays."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        try:
-            self._archive = zipfile.ZipFile(root)
-        except (OSError, zipfile.BadZipFile) as error:
-            raise DataError(f"{root} cannot be opened: {error}") from error
+        self._archive = open_archive(root)
 
     def fingerprint(self, names: Sequence[str] | None = None) -> str:
         return _digest((item.filename, str(item.file_size), str(item.CRC)) for item in self._archive.infolist())

@@ -59,6 +59,37 @@ def test_two_levels_are_sites_and_classes_and_the_same_number_is_another_patient
     assert [patient for *_, patient in rows] == ["Leeds/P2", "Leeds/P1", "York/P1", "York/P1"]
 
 
+@pytest.mark.parametrize(
+    ("names", "options", "sites"),
+    [
+        (["data/nevus/a.png", "data/melanoma/b.png"], {}, ()),
+        (["out/data/nevus/a.png", "out/data/melanoma/b.png"], {}, ()),
+        (
+            ["data/Leeds/nevus/a.png", "data/York/nevus/b.png", "data/York/melanoma/c.png"],
+            {},
+            ("Leeds", "York", "York"),
+        ),
+        (["Leeds/nevus/a.png", "Leeds/melanoma/b.png"], {"layout": "site/class"}, ("Leeds", "Leeds")),
+        (["data/nevus/P1/a.png", "data/melanoma/P2/b.png"], {"layout": "class/patient"}, ()),
+    ],
+)
+def test_a_folder_that_all_images_are_below_is_no_site_unless_the_layout_says_so(folder, names, options, sites):
+    _, found = read(folder(*names), **options)
+    assert {one.label for one in found.records} == {"nevus", "melanoma"}
+    assert (tuple(sorted(found.sites)), bool(found.account.notes)) == (
+        sites,
+        "layout" not in options or "data" in names[0],
+    )
+
+
+def test_a_label_map_finds_a_label_however_its_accents_are_stored_and_refuses_what_no_image_has(folder):
+    root = folder("na\u0308vus/a.png", "melanoma/b.png")
+    rows, _ = read(root, label_map=("nävus=nevus",))
+    assert [label for _, label, _, _ in rows] == ["melanoma", "nevus"]
+    with pytest.raises(ConfigurationError, match=r"Melanoma.*'melanoma'"):
+        read(root, label_map=("Melanoma=nevus",))
+
+
 def test_folders_of_splits_are_kept_wherever_they_are(folder):
     rows, found = read(folder("train/nevus/a.png", "Validation/nevus/b.png", "test/melanoma/c.png"))
     assert {name: split for name, _, split, _ in rows} == {

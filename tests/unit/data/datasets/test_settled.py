@@ -152,6 +152,20 @@ def test_folders_whose_names_look_alike_are_one_class_and_sites_keep_their_names
     assert {record.patient.partition("/")[0] for record in records_of(sites)} == {"Köln", "Zürich"}
 
 
+def test_patients_of_one_name_in_the_folders_of_two_sites_are_remarked_on(tmp_path):
+    root = folder_of(tmp_path / "in", ("Leeds", "York"), ("nevus", "melanoma"))
+    sites = Sites.from_folder(root, tmp_path / "out", patient_pattern=r"([^/]+)\.png")
+    assert any(remark.startswith("8 names of patients occur at several sites") for remark in sites.remarks)
+
+
+def test_a_site_called_as_the_server_or_a_file_of_the_partition_keeps_its_images(tmp_path):
+    names = ("server", "partition.json", "x" * 200)
+    root = folder_of(tmp_path / "in", names, ("nevus", "melanoma"))
+    sites = Sites.from_folder(root, tmp_path / "out", patient_pattern=r"([^/]+/[^/]+)\.png")
+    assert sorted(sites.description["site_names"].values()) == sorted(names)
+    assert sorted(sites.description["site_names"]) == sorted(sites.names)
+
+
 def test_site_folders_that_are_near_are_refused(tmp_path):
     root = folder_of(tmp_path / "im", ["Köln", "KÖln", "Käln"], ["a", "b"])
     with pytest.raises(DataError, match="'KÖln' and 'Köln'"):
