@@ -363,7 +363,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         writes = self.own_model or ENCRYPTION in payload.values  # the server has no such model
         leaving = self._pool.released if self._pool else partial(released, minimum=context.data.min_support)
         result = evaluate_models(models, lambda state: self._loaded(state, context), context, store, writes, leaving)
-        result = self._pool.without_tables(result) if self._pool else result
+        result = self._pool.beside_sums(result) if self._pool else result
         return replace(result, metrics={**own_round, **result.metrics})
 
     def _open_sums(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:

@@ -10,7 +10,8 @@ from nvflare.apis.fl_context import FLContext
 
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
-from grandrounds.evaluation.record import UNIT, UNITS, EvalRecord
+from grandrounds.evaluation.metrics import OF_CLASSES
+from grandrounds.evaluation.record import EvalRecord
 from grandrounds.federation.encrypted import find_key
 from grandrounds.federation.encrypted_counts import LARGEST_MINIMUM, decrypt_counts, encrypt_counts
 from grandrounds.federation.site.context import SiteContext
@@ -59,31 +60,27 @@ class CountPool:
         return cls(context.site, find_key(key_folders(fl_ctx), context.site), own, kept)
 
     def released(self, name: str, record: EvalRecord) -> Result:
-        """What may leave of a record: its counts in the sum and, if small ones must be hidden, nowhere else.
-
-        A table beside the sum of all would give the others' hidden counts away, and so would exact scores of classes.
-        """
+        """What leaves of a record, as without sums, and its counts in the sum."""
+        alone = released(name, record, self.own)
         if name not in self.minimums or not record.counts:
-            return released(name, record, self.own)
+            return alone
         (counts,) = record.counts
         contribution = encrypt_counts(counts, self.minimums[name], self.site, self.key)
         release = {POOLED_RELEASES[name]: Release(ReleaseKind.POOLED_COUNTS, {CONTRIBUTION: contribution})}
-        if self.minimums[name] == 1:
-            alone = released(name, record, self.own)
-            return replace(alone, releases={**alone.releases, **release})
-        hidden = record.without([True] * len(record.names))
-        metrics = {f"{name}.{score}": value for score, value in hidden.exact.items()}
-        return Result(release, {**metrics, f"{name}.{UNIT}": float(UNITS.index(record.unit))})
+        return replace(alone, releases={**alone.releases, **release})
 
-    def without_tables(self, answer: Result) -> Result:
-        """A test's answer without counts and curves of the same images, where counts leave in a sum that hides small ones.
+    def beside_sums(self, answer: Result) -> Result:
+        """What may leave of a test's answer where its counts are in a sum that hides small ones.
 
-        They have the sizes of the site's classes: with those of the other sites they give away what one hides.
+        Counts, curves and exact scores of classes, of any model, have the sizes of the site's classes: with those of the
+        other sites they give away what one hides.
         """
         if not any(self.minimums[model] > 1 and POOLED_RELEASES[model] in answer.releases for model in self.minimums):
             return answer
         told = {names[model] for names in (COUNTS, CURVES) for model in POOLED_RELEASES}
-        return replace(answer, releases={name: one for name, one in answer.releases.items() if name not in told})
+        releases = {name: one for name, one in answer.releases.items() if name not in told}
+        metrics = {name: one for name, one in answer.metrics.items() if name.rpartition(".")[2] not in OF_CLASSES}
+        return replace(answer, releases=releases, metrics=metrics)
 
     def opened(self, payload: Payload, context: SiteContext) -> Result:
         """The decrypted sums in a task, without counts of few cases.
