@@ -102,12 +102,9 @@ def describe(group: type) -> list[OptionInfo]:
     """What is known of each option of a group.
 
     Example:
-        >>> from dataclasses import dataclass
-        >>> @dataclass(frozen=True)
-        ... class Steps(Options):
-        ...     steps: Annotated[int, "local steps in a round", Min(1)] = 26
-        >>> describe(Steps)[0][:5]
-        ('steps', 'an integer', 'at least 1', 26, 'local steps in a round')
+        >>> from grandrounds.methods.baselines.swarm.controller import SwarmOptions
+        >>> describe(SwarmOptions)[2][:5]
+        ('min_sites', 'an integer', 'at least 2', 2, 'minimum number of sites')
     """
     known = annotations_of(group)
     return [
@@ -148,6 +145,7 @@ def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group,
 
     Example:
         >>> from dataclasses import dataclass
+        >>> from typing import Annotated
         >>> @dataclass(frozen=True)
         ... class Steps:
         ...     steps: int = 26

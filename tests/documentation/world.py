@@ -69,8 +69,9 @@ def readme(folder: Path) -> None:
 
 
 def site_of_hospital(folder: Path) -> None:
-    """The manifest of a site beside its ``grandrounds.json``."""
+    """The manifest of a site beside its ``grandrounds.json``; York spells a class in another way."""
     own_images(folder)
+    (folder / "FOLDER" / "York" / "nevus").rename(folder / "FOLDER" / "York" / "naevus")
     (folder / "local").mkdir()
     shutil.copy(folder / "all.csv", folder / "local" / "skin.csv")
 
