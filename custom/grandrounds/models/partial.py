@@ -10,7 +10,6 @@ trained on without the front.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.chain import block_name, chain_names
+from grandrounds.models.chain import block_name, chain_names, shell
+from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm import folded_copy
 from grandrounds.models.norm_layers import frozen_statistics, replace_module
@@ -124,11 +124,13 @@ def freeze_front(
         channels: of the images.
         intensities: how images are normalised before the first layer.
     """
-    if trainable.startswith(FROM):
-        layers: nn.Module = nn.Sequential(*(model.get_submodule(name) for name in frozen))
+    if isinstance(model, DepthNetwork):
+        layers = model.freeze(frozen)
+    elif trainable.startswith(FROM):
+        layers = nn.Sequential(*(model.get_submodule(name) for name in frozen))
     else:
         # A copy of the outermost modules, whose tables of children change below.
-        layers = PooledEncoder(split_network(_shell(model, frozen)).encoder)
+        layers = PooledEncoder(split_network(shell(model, frozen)).encoder)
     digest = _digest(layers.state_dict())
     key = (digest, f"{trainable}/{intensities}/{channels}")
     shared = _shared.get(key)
@@ -168,18 +170,6 @@ def frozen_digest(model: nn.Module) -> str | None:
 def _first_trained(model: nn.Module, names: Sequence[str]) -> int:
     """The position of the first module with parameters: before it nothing can be frozen."""
     return next(index for index, name in enumerate(names) if list(model.get_submodule(name).parameters()))
-
-
-def _shell(model: nn.Module, names: Sequence[str]) -> nn.Module:
-    """A copy of the modules that contain the chain; the modules of the chain and the head are the model's own."""
-    parents = {name.rpartition(".")[0] for name in names} - {""}
-    shell = copy.copy(model)
-    shell._modules = dict(model._modules)
-    for parent in sorted(parents):
-        container = copy.copy(model.get_submodule(parent))
-        container._modules = dict(container._modules)
-        replace_module(shell, parent, container)
-    return shell
 
 
 def _digest(state: Mapping[str, Tensor]) -> str:

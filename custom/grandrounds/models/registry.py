@@ -23,13 +23,14 @@ from grandrounds.models.backbones.efficientnet_lite0 import EfficientNetLite0
 from grandrounds.models.backbones.mobile import MobileNetV2, ShuffleNet
 from grandrounds.models.backbones.resnet22 import ResNet22
 from grandrounds.models.backbones.small_resnets import CompactNet, ResNet9, ResNet10, ResNet12
+from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm_layers import frozen_statistics, replace_module, to_frozen_norm, to_group_norm
 from grandrounds.models.own_backbones import OWN_BACKBONES, OwnBackbone
 from grandrounds.models.partial import freeze_front, frozen_names
 from grandrounds.models.split import find_stem, head_of
 from grandrounds.models.weights import chosen_intensities, import_torchvision, load_weights
-from grandrounds.protocol.problem import FROZEN_NORMS, SITE_NORM, ModelSpec, hidden_widths
+from grandrounds.protocol.problem import DEPTHS, FROZEN_NORMS, SITE_NORM, ModelSpec, hidden_widths
 
 
 class Backbone(NamedTuple):
@@ -37,27 +38,56 @@ class Backbone(NamedTuple):
 
     ``stride`` is how much smaller than the image the last feature map is. ``chain`` names the modules that images pass one
     after the other, up to the pooling, with ``.*`` for the children of a sequence; a network can be frozen up to each of
-    them. ``build`` takes the numbers of classes and of channels, and is None for torchvision's.
+    them. ``build`` takes the numbers of classes and of channels, and is None for torchvision's. ``taps`` are the modules of
+    the chain that the head ``depths`` reads beside the last one, each with its number of channels: where a stage ends.
     """
 
     stride: int
     chain: tuple[str, ...]
     build: Callable[[int, int], nn.Module] | None = None
+    taps: tuple[tuple[str, int], ...] = ()
+
+
+def _blocks(channels: Mapping[int, int]) -> tuple[tuple[str, int], ...]:
+    return tuple((f"blocks.{number}", width) for number, width in channels.items())
 
 
 BACKBONES: Mapping[str, Backbone] = MappingProxyType(
     {
-        "compact": Backbone(16, ("stem", "blocks.*"), CompactNet),
-        "densenet121": Backbone(32, ("features.*",)),
-        "efficientnet_b0": Backbone(32, ("features.*",)),
-        "efficientnet_lite0": Backbone(32, ("stem", "blocks.*", "widen"), EfficientNetLite0),
-        "mobilenetv2": Backbone(8, ("stem", "blocks.*", "widen"), MobileNetV2),
-        "resnet10": Backbone(8, ("stem", "blocks.*"), ResNet10),
-        "resnet12": Backbone(8, ("stem", "blocks.*"), ResNet12),
-        "resnet18": Backbone(32, ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")),
-        "resnet22": Backbone(64, ("noise", "stem", "blocks.*", "norm"), ResNet22),
-        "resnet9": Backbone(8, ("stem", "residual1", "middle", "residual2"), ResNet9),
-        "shufflenet": Backbone(8, ("stem", "units.*"), ShuffleNet),
+        "compact": Backbone(16, ("stem", "blocks.*"), CompactNet, _blocks({0: 32, 1: 64})),
+        "densenet121": Backbone(
+            32,
+            ("features.*",),
+            None,
+            (("features.transition1", 128), ("features.transition2", 256), ("features.transition3", 512)),
+        ),
+        "efficientnet_b0": Backbone(
+            32,
+            ("features.*",),
+            None,
+            (("features.3", 40), ("features.4", 80), ("features.5", 112), ("features.6", 192)),
+        ),
+        "efficientnet_lite0": Backbone(
+            32, ("stem", "blocks.*", "widen"), EfficientNetLite0, _blocks({4: 40, 7: 80, 10: 112, 14: 192})
+        ),
+        "mobilenetv2": Backbone(
+            8, ("stem", "blocks.*", "widen"), MobileNetV2, _blocks({5: 32, 9: 64, 12: 96, 15: 160})
+        ),
+        "resnet10": Backbone(8, ("stem", "blocks.*"), ResNet10, _blocks({0: 64, 1: 128, 2: 256})),
+        "resnet12": Backbone(8, ("stem", "blocks.*"), ResNet12, _blocks({1: 64, 2: 128, 3: 256})),
+        "resnet18": Backbone(
+            32,
+            ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4"),
+            None,
+            (("layer1", 64), ("layer2", 128), ("layer3", 256)),
+        ),
+        "resnet22": Backbone(
+            64, ("noise", "stem", "blocks.*", "norm"), ResNet22, _blocks({1: 16, 3: 32, 5: 64, 7: 128})
+        ),
+        "resnet9": Backbone(
+            8, ("stem", "residual1", "middle", "residual2"), ResNet9, (("residual1", 128), ("middle", 512))
+        ),
+        "shufflenet": Backbone(8, ("stem", "units.*"), ShuffleNet, (("units.3", 200), ("units.11", 400))),
     }
 )
 # The paper's batch norm keeps 0.99 of its running statistics in each step, 0.01 in torch's convention; torchvision leaves
@@ -99,6 +129,9 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
         # Not torch.manual_seed, which would also seed every GPU.
         torch.default_generator.manual_seed(seed)
         model = _bare_model(spec)
+        if spec.head == DEPTHS:
+            backbone = _known(spec.backbone)
+            model = DepthNetwork(model, backbone.chain, dict(backbone.taps), spec.classes)
         _add_hidden_layers(model, hidden_widths(spec.head))
         _set_head_dropout(model, spec)
     if spec.load_weights or spec.has_frozen:
@@ -151,6 +184,11 @@ def require_buildable(spec: ModelSpec, image_size: int | None = None) -> None:
     if image_size is not None and image_size < minimum:
         raise ConfigurationError(
             f"problem.image_size must be at least {minimum} for backbone {spec.backbone}, got {image_size}"
+        )
+    if spec.head == DEPTHS and not _known(spec.backbone).taps:
+        raise ConfigurationError(
+            f"problem.head=depths: backbone {spec.backbone} declares no layers to read; use linear or mlp:<widths>, or a "
+            "backbone of the package"
         )
     if spec.dropout_at == "layers" and spec.backbone not in WITH_DROPOUT_LAYERS:
         raise ConfigurationError(

@@ -35,7 +35,7 @@ FROZEN_NORMS: tuple[Norm, ...] = ("frozen", SITE_NORM)
 """Batch norms whose statistics do not change in training and are in no message."""
 IMAGENET = "imagenet"
 WEIGHTS_NAME = re.compile(r"[A-Za-z0-9_-]+")
-LINEAR = "linear"
+LINEAR, DEPTHS = "linear", "depths"
 TRAIN_ALL, TRAIN_HEAD, FROM = "all", "head", "from:"
 DropoutAt = Literal["head", "layers"]
 DROPOUT = Range(0, 1, open_maximum=True)
@@ -44,7 +44,10 @@ NORM_MEANING = (
     "images (site)"
 )
 INTENSITIES_MEANING = "of an image before the first layer; auto is what the weights were trained with"
-HEAD_MEANING = "linear, or mlp:<widths> for hidden layers with ReLU before the last one, such as mlp:256 or mlp:256,64"
+HEAD_MEANING = (
+    "linear; mlp:<widths> for hidden layers with ReLU before the last one, such as mlp:256 or mlp:256,64; or depths, linear "
+    "on features of several layers"
+)
 TRAINABLE_MEANING = "all layers, the head, or from:<block> on; sites load the frozen layers themselves"
 
 
@@ -87,19 +90,21 @@ class ModelSpec(Options):
 
 
 def hidden_widths(head: str) -> tuple[int, ...]:
-    """The widths of a head's hidden layers; none for a linear one.
+    """The widths of a head's hidden layers; none for one that is linear, on the last layer or on several.
 
     Raises:
-        ConfigurationError: for anything but ``linear`` and ``mlp:<widths>``.
+        ConfigurationError: for anything but ``linear``, ``depths`` and ``mlp:<widths>``.
 
     Example:
         >>> hidden_widths("linear"), hidden_widths("mlp:256,64")
         ((), (256, 64))
     """
-    if head == LINEAR:
+    if head in (LINEAR, DEPTHS):
         return ()
     if not re.fullmatch(r"mlp:[1-9]\d{0,4}(,[1-9]\d{0,4})*", head):
-        raise ConfigurationError(f"head must be linear or mlp:<widths>, such as mlp:256 or mlp:256,64; got {head!r}")
+        raise ConfigurationError(
+            f"head must be linear, depths or mlp:<widths>, such as mlp:256 or mlp:256,64; got {head!r}"
+        )
     return tuple(int(width) for width in head.removeprefix("mlp:").split(","))
 
 

@@ -194,7 +194,7 @@ def test_hidden_layers_of_the_head_come_between_embeddings_and_logits(backbone, 
 
 @pytest.mark.parametrize("head", ["mlp", "mlp:0", "mlp:8,", "deep"])
 def test_a_head_that_cannot_be_built_is_refused(head):
-    with pytest.raises(ConfigurationError, match="head must be linear or mlp:<widths>"):
+    with pytest.raises(ConfigurationError, match="head must be linear, depths or mlp:<widths>"):
         ModelSpec("compact", classes=2, head=head)
 
 

@@ -1,0 +1,224 @@
+r"""A head that is linear on features of several depths, in place of the backbone's own (``problem.head=depths``).
+
+.. math:: \phi(x) = [\text{mean}_{hw} A_1, \text{std}_{hw} A_1, \dots, \text{std}_{hw} A_K, f], \qquad
+          z = T \, \big( W (s \odot (\phi(x) - \mu)) + b \big)
+
+:math:`A_k` are the maps after layers that the registry declares for a backbone, its *taps*; :math:`f` is the pooled last
+layer, which is all that the backbone's own head reads. The head's state is :math:`W`, :math:`b`, the scaling
+:math:`\mu, s` and the temperature :math:`T`; scaling and temperature are not trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from grandrounds.models.chain import chain_names, without
+from grandrounds.models.norm_layers import replace_module
+from grandrounds.models.split import embedding_width, head_name, head_of, split_network
+
+
+class DepthHead(nn.Module):
+    """A linear layer on scaled features, times a temperature.
+
+    Args:
+        features: of an image, d.
+        classes: of the logits.
+        dropout: probability of dropping a scaled feature in training, in [0, 1).
+    """
+
+    shift: Tensor
+    scale: Tensor
+    temperature: Tensor
+
+    def __init__(self, features: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        self.features = features
+        self.register_buffer("shift", torch.zeros(features))
+        self.register_buffer("scale", torch.ones(features))
+        self.register_buffer("temperature", torch.ones(()))
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(features, classes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features ``(batch, features)`` to logits ``(batch, classes)``."""
+        scores: Tensor = self.linear(self.dropout((features - self.shift) * self.scale))
+        return self.temperature * scores
+
+    @torch.no_grad()
+    def set_linear(
+        self,
+        weights: Tensor,
+        bias: Tensor,
+        shift: Tensor | None = None,
+        scale: Tensor | None = None,
+        temperature: float = 1.0,
+    ) -> None:
+        """Write a solution into the state: logits are ``temperature * (weights @ (scale * (features - shift)) + bias)``.
+
+        Args:
+            weights: shape ``(classes, features)``, of any floating type; it is rounded to float32.
+            bias: shape ``(classes,)``.
+            shift: shape ``(features,)``; None for zeros.
+            scale: shape ``(features,)``; None for ones.
+            temperature: above 0.
+
+        Raises:
+            ValueError: if a shape differs, a value is not finite in float32, or the temperature is not above 0.
+        """
+        given = {
+            "weights": (self.linear.weight, weights),
+            "bias": (self.linear.bias, bias),
+            "shift": (self.shift, torch.zeros_like(self.shift) if shift is None else shift),
+            "scale": (self.scale, torch.ones_like(self.scale) if scale is None else scale),
+            "temperature": (self.temperature, torch.as_tensor(temperature)),
+        }
+        for name, (own, value) in given.items():
+            if value.shape != own.shape or not bool(value.to(own.dtype).isfinite().all()):
+                raise ValueError(f"{name} must be finite and of shape {tuple(own.shape)}, got {tuple(value.shape)}")
+        if temperature <= 0:
+            raise ValueError(f"temperature must be above 0, got {temperature}")
+        for own, value in given.values():
+            own.copy_(value)
+
+
+class DepthNetwork(nn.Module):
+    """A backbone with a :class:`DepthHead`; its other layers keep their names.
+
+    Args:
+        network: whose layers it takes over.
+        chain: names of the modules that images pass one after the other, up to the pooling; ``name.*`` for the children of
+            a sequence.
+        taps: channels after the tapped modules of the chain, by full name, in the chain's order.
+        classes: of the logits.
+    """
+
+    def __init__(self, network: nn.Module, chain: Sequence[str], taps: Mapping[str, int], classes: int) -> None:
+        super().__init__()
+        name, head = head_name(network), head_of(network)
+        self._chain, self._taps, self._carried = chain_names(network, chain), dict(taps), 0
+        # In a tuple, because nn.Module would register it as a child; it has neither parameters nor buffers.
+        self._pool = (without(network, [*self._chain, name]),)
+        for child, module in network.named_children():
+            self.add_module(child, module)
+        dropouts = [module.p for module in head.modules() if isinstance(module, nn.Dropout)]
+        width = 2 * sum(taps.values()) + embedding_width(head)
+        replace_module(self, name, DepthHead(width, classes, dropouts[0] if dropouts else 0.0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images ``(batch, channels, height, width)``, or what the network's front made of them, to logits."""
+        logits: Tensor = head_of(self)(self._features(images))
+        return logits
+
+    def freeze(self, frozen: Sequence[str]) -> nn.Module:
+        """Frozen modules, from the chain's first one on, as one module to put in their place.
+
+        It gives maps with the taps among these modules beside them, or with the whole chain the features.
+        """
+        taps = {name: width for name, width in self._taps.items() if name in frozen}
+        whole = len(frozen) == len(self._chain)
+        layers = {name: self.get_submodule(name) for name in frozen}
+        front = _PackedLayers(layers, taps, self._pool[0] if whole else None)
+        self._carried = embedding_width(head_of(self)) if whole else 2 * sum(taps.values())
+        self._taps = {name: width for name, width in self._taps.items() if name not in taps}
+        return front
+
+    def _features(self, images: Tensor) -> Tensor:
+        if not self._carried:
+            maps, found = _pass(((name, self.get_submodule(name)) for name in self._chain), self._taps, images)
+            return torch.cat([*found, self._pool[0](maps)], dim=1)
+        first, *others = self._chain
+        maps, carried = _unpacked(self.get_submodule(first)(images), self._carried)
+        if not maps.shape[1]:
+            return carried
+        maps, found = _pass(((name, self.get_submodule(name)) for name in others), self._taps, maps)
+        return torch.cat([carried, *found, self._pool[0](maps)], dim=1)
+
+
+@torch.no_grad()
+def depth_features(network: nn.Module, images: Tensor) -> Tensor:
+    """The features that a network's :class:`DepthHead` reads, without dropout and before the head's scaling.
+
+    Args:
+        network: built with ``head="depths"``, in evaluation mode.
+        images: in [0, 1], shape ``(batch, channels, height, width)``, or what the network's front made of them.
+
+    Returns:
+        Shape ``(batch, head_of(network).features)``, float32, on the network's device.
+
+    Raises:
+        ValueError: if the network has no such head, or is in training mode.
+    """
+    if not isinstance(network, DepthNetwork):
+        raise ValueError(f"{type(network).__name__} has no features of several depths: build it with head=depths")
+    if network.training:
+        raise ValueError(
+            "the network must be in evaluation mode: in training mode images of a batch depend on each other"
+        )
+    with torch.autocast(images.device.type, enabled=False):
+        features: Tensor = split_network(network).encoder(images)
+    return features.float()
+
+
+def moments(maps: Tensor) -> list[Tensor]:
+    """Mean and standard deviation over the positions of maps ``(batch, channels, h, w)``, each ``(batch, channels)``.
+
+    The deviation is that of the positions themselves, not an estimate for others: of one position it is 0.
+
+    Example:
+        >>> [found.tolist() for found in moments(torch.tensor([[[[1.0, 3.0]]]]))]
+        [[[2.0]], [[1.0]]]
+    """
+    deviation, mean = torch.std_mean(maps, dim=(2, 3), correction=0)
+    return [mean, deviation]
+
+
+class _PackedLayers(nn.Module):
+    """Layers that give maps with the moments of tapped layers beside them, or with the pooling all features.
+
+    Features have shape ``(batch, features, 1, 1)``.
+    """
+
+    def __init__(self, layers: Mapping[str, nn.Module], taps: Mapping[str, int], pool: nn.Module | None) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers.values())
+        self.names, self.taps, self.pool = tuple(layers), dict(taps), pool
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images to one tensor of four dimensions."""
+        maps, found = _pass(zip(self.names, self.layers, strict=True), self.taps, images)
+        if self.pool is not None:
+            return torch.cat([*found, self.pool(maps)], dim=1)[:, :, None, None]
+        return _packed(maps, torch.cat(found, dim=1)) if found else maps
+
+
+def _pass(
+    layers: Iterable[tuple[str, nn.Module]], taps: Mapping[str, int], maps: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """The maps after named layers, and the moments of the tapped ones."""
+    found: list[Tensor] = []
+    for name, layer in layers:
+        maps = layer(maps)
+        if name in taps:
+            found += moments(maps)
+    return maps, found
+
+
+def _packed(maps: Tensor, numbers: Tensor) -> Tensor:
+    """Maps ``(batch, channels, h, w)`` with numbers ``(batch, n)`` in further channels, filled up with zeros.
+
+    So what a front gives is one tensor, which a batch is made of and a cache keeps.
+    """
+    height, width = maps.shape[2:]
+    channels = -(-numbers.shape[1] // (height * width))
+    filled = F.pad(numbers, (0, channels * height * width - numbers.shape[1]))
+    return torch.cat([maps, filled.reshape(-1, channels, height, width)], dim=1)
+
+
+def _unpacked(packed: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The maps and the ``count`` numbers that :func:`_packed` put together."""
+    channels = packed.shape[1] + -count // (packed.shape[2] * packed.shape[3])
+    return packed[:, :channels], packed[:, channels:].flatten(1)[:, :count]
