@@ -63,6 +63,18 @@ The new fingerprint is computed from the manifest.
 """
 
 
+DISTINGUISH_HELP = """Record that the patients of two data sets are different people, although some are called alike.
+
+Each patient has one budget, so a data set with a patient of another one is refused. Numbers from two lists may agree by
+chance: then say so here.
+
+[bold]Example[/bold]
+
+\b
+  grandrounds ledger distinguish local/privacy skin blood --reason "numbers of two studies"
+"""
+
+
 LEDGER_COLUMNS = (
     "time",
     "job",
@@ -101,6 +113,7 @@ def build_group() -> typer.Typer:
     group.command(name="verify", help=VERIFY_LEDGER_HELP)(verify)
     group.command(name="create", help=CREATE_HELP)(create)
     group.command(name="amend", help=AMEND_HELP)(amend)
+    group.command(name="distinguish", help=DISTINGUISH_HELP)(distinguish)
     return group
 
 
@@ -144,6 +157,23 @@ def amend(
     content = ledger.content()
     say(results(), f"{dataset}: fingerprint {fingerprint[:12]}, {len(content.spendings(dataset))} releases stay booked")
     say(results(), f"head: {content.chain.head}")
+
+
+def distinguish(
+    folder: Folder,
+    first: Annotated[str, typer.Argument(metavar="DATASET", help="Its name in the ledger.")],
+    second: Annotated[str, typer.Argument(metavar="OTHER", help="The other one's name.")],
+    reason: Annotated[str, typer.Option(help="Why their patients are different people, in a sentence.")],
+) -> None:
+    """Record that patients of two data sets are different people."""
+    from grandrounds.deployment.kit.read import require_owner
+    from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, read_ledger
+
+    require_owner(folder)
+    ledger = Ledger(folder, read_ledger(folder / LEDGER_NAME).opening.site)
+    ledger.distinguish(first, second, reason)
+    say(results(), f"{first} and {second}: patients that are called alike are different people")
+    say(results(), f"head: {ledger.content().chain.head}")
 
 
 def show(

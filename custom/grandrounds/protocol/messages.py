@@ -52,6 +52,8 @@ FACTS = "facts"
 TREATED = "treated"
 """Property of a release with the name of its treatment by a gate."""
 REASON_HEADER = "grandrounds.reason"
+LEDGER_HEAD = "ledger_head"
+"""In an answer the head of the site's ledger, and in a task the last one that the server has got from the site."""
 DXO_KEY = "DXO"
 """Of the content in a message of FLARE's."""
 PROTOCOL = 1
@@ -59,6 +61,7 @@ MAX_SAMPLES = 10**9
 MAX_ROUND = 10**9
 MAX_METRICS, MAX_NAME_LENGTH, LARGEST_METRIC = 1024, 128, 1e12
 """Of the numbers in one answer."""
+HEAD = re.compile(r"[0-9a-f]{64}")
 TREATMENT = re.compile(r"[a-z_]{1,32}")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -125,12 +128,14 @@ class Result:
         metrics: finite scalars.
         samples: number of training samples behind the releases; at least 1 with an update.
         facts: short texts of a site that registers; no other answer has any.
+        ledger_head: of the site's ledger; empty without a gate.
     """
 
     releases: Mapping[str, Release] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
     facts: Mapping[str, str] = field(default_factory=dict)
+    ledger_head: str = ""
 
     @property
     def update(self) -> State | None:
@@ -152,3 +157,16 @@ def require_run_name(name: object, what: str = "run_name") -> str:
     if not isinstance(name, str) or not RUN_NAME.fullmatch(name):
         raise MessageError(f"{what} must be 1 to 64 letters, digits, '_', '-' or '.', got {name!r}")
     return name
+
+
+def require_head(head: object) -> str:
+    """Check the head of a ledger in a message; empty for None, where none is known.
+
+    Raises:
+        MessageError: if it is no SHA-256.
+    """
+    if head is None:
+        return ""
+    if not isinstance(head, str) or not HEAD.fullmatch(head):
+        raise MessageError(f"the head of a ledger must be 64 hexadecimal digits, got {str(head)[:80]!r}")
+    return head

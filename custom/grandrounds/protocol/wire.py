@@ -14,6 +14,7 @@ from grandrounds.protocol.messages import (
     DXO_KEY,
     FACTS,
     LARGEST_METRIC,
+    LEDGER_HEAD,
     MAX_METRICS,
     MAX_NAME_LENGTH,
     MAX_ROUND,
@@ -28,6 +29,7 @@ from grandrounds.protocol.messages import (
     ReleaseKind,
     Result,
     State,
+    require_head,
     require_run_name,
 )
 from grandrounds.protocol.plain import plain
@@ -117,7 +119,7 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
     Raises:
         MessageError: if the message is not a result or answers another task, an entry is not a finite tensor or of another
             precision than the task asks for, a metric no finite number, a fact no short text, or the number of samples
-            makes no sense.
+            or the head of the ledger makes no sense.
     """
     parts, header = _collection(message, share=False)
     if (header["round"], header.get("run_id")) != (asked.round_number, asked.values["run_id"]):
@@ -144,7 +146,8 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
     samples = header.get("samples")
     if not isinstance(samples, int) or not (UPDATE in releases) <= samples <= MAX_SAMPLES:
         raise MessageError(f"an update must come with its number of samples, at most {MAX_SAMPLES}, got {samples!r}")
-    return Result(releases=releases, metrics=metrics, samples=samples, facts=dict(facts))
+    head = require_head(header.get(LEDGER_HEAD))
+    return Result(releases=releases, metrics=metrics, samples=samples, facts=dict(facts), ledger_head=head)
 
 
 def _collection(message: Shareable, share: bool) -> tuple[dict[str, DXO], dict[str, Any]]:

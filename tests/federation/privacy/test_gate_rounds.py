@@ -68,3 +68,19 @@ def test_a_site_without_a_ledger_takes_no_part_and_reports_the_reason(tiny, run,
     found = run(tiny("ssfl", "controller.rounds=1", "controller.min_sites=1"), tmp_path, sites=SITES)
     (entry,) = found.summary["rounds"]
     assert entry["dropped"] == {"site-1": Reason.LEDGER.value}
+
+
+def test_a_ledger_that_was_set_back_is_refused_by_the_next_run(tiny, run, tmp_path, install, policy_of):
+    """The budget would begin anew; file and head are those of a whole, older ledger, so the site alone cannot tell."""
+    local = tmp_path / "flare" / "site-1" / "local"
+    install(local, policy_of())
+    older = {path: path.read_bytes() for path in (local / "privacy").glob("ledger*")}
+    job = tiny("ssfl", "controller.rounds=1", "controller.min_sites=1")
+    assert run(job, tmp_path, sites=SITES).summary["rounds"][0]["answered"] == SITES
+    for path, content in older.items():
+        path.write_bytes(content)
+    job.server["workflows"][0]["args"]["run_name"] = "another"
+    (entry,) = run(job, tmp_path, sites=SITES).summary["rounds"]
+    assert (entry["answered"], entry["dropped"]) == (["site-2"], {"site-1": Reason.LEDGER.value})
+    trail = (local / "privacy" / "audit.jsonl").read_text().splitlines()
+    assert "another or an older file is in its place" in json.loads(trail[-1])["detail"]

@@ -7,6 +7,7 @@ from nvflare.apis.fl_constant import ReturnCode
 from stateful import OtherMapping, StatefulDict, StatefulText
 
 from grandrounds.errors import MessageError
+from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 from grandrounds.protocol.messages import Result
 from grandrounds.protocol.plain import MAX_DEPTH, plain
 from grandrounds.protocol.wire import decode_result, encode_result
@@ -53,7 +54,8 @@ def test_nothing_that_changes_when_read_again_leaves(site, place, readings):
         reply["DXO"] = StatefulDict(content, {**content, "meta": {**content["meta"], "leak": leak}}, readings)
     left = left_with(site, reply)
     assert left.get_return_code() == ReturnCode.OK
-    assert left["DXO"]["meta"] == {**good_reply(site)["DXO"]["meta"], "samples": 1}
+    head = read_ledger(site.folder / LEDGER_NAME).chain.head
+    assert left["DXO"]["meta"] == {**good_reply(site)["DXO"]["meta"], "samples": 1, "ledger_head": head}
     parts = left["DXO"]["data"]
     assert parts["metrics"].data == {"validation.f1": 0.5}
     assert sorted(parts["update"].data) == ["b", "w"]

@@ -170,3 +170,15 @@ def test_releases_outside_the_budget_are_counted_apart(run, folder):
 def test_help_has_examples(run):
     assert "grandrounds ledger show local/privacy" in run("ledger", "show", "--help").stdout
     assert "show" in run("ledger", "--help").stdout
+
+
+def test_patients_of_two_data_sets_that_are_called_alike_can_be_told_apart(run, folder):
+    ledger = Ledger(folder, "hospital-a")
+    for name in ("skin", "blood"):
+        ledger.join(DatasetIdentity(name, "1" * 64), name, {"patient:17"})
+    arguments = ("ledger", "distinguish", folder, "skin", "blood", "--reason", "numbers of two studies")
+    result = run(*arguments)
+    assert (result.exit_code, "are different people" in result.stdout) == (0, True)
+    Ledger(folder, "hospital-a").content().require_own_images("skin")
+    unknown = run("ledger", "distinguish", folder, "skin", "ct", "--reason", "new")
+    assert (unknown.exit_code, "knows no images of 'ct'" in unknown.stderr) == (1, True)

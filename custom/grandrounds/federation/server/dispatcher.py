@@ -15,6 +15,7 @@ from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, write_curves
 from grandrounds.evaluation.metrics import SELECTABLE
 from grandrounds.evaluation.record import NUMBER, UNIT, UNITS
+from grandrounds.federation.ledger_pins import LedgerPins
 from grandrounds.federation.server.exchange import Assignment, Exchange, ReplyOutcome
 from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.options import RunOptions
@@ -73,6 +74,7 @@ class TaskDispatcher:
         self._run, self._problem, self._classes = run, problem, problem.classes
         self._sites, self._record, self._subscribers = sites, record, subscribers
         self._fl_ctx, self._abort_signal = fl_ctx, abort_signal
+        self._pins = LedgerPins(fl_ctx)
         self._round_number = 0
         self.metrics: dict[str, dict[str, float]] = {}
         self.counts: dict[str, dict[str, SiteCounts]] = {}
@@ -145,11 +147,14 @@ class TaskDispatcher:
             self._round_number = payload.round_number
             if task != POOL:  # the contributions to these sums are not counted either
                 self._record.count_bytes(site, "down", tensor_bytes(payload.parts))
+        pinned = {
+            site: Assignment(task, self._pins.pinned(site, payload)) for site, (task, payload) in assignments.items()
+        }
         exchange = Exchange(self._controller, self._fl_ctx, self._run.round_timeout, grace, self._received)
         # Scores come quickly; only training answers may end the wait for others that train.
         training = [site for site, assignment in assignments.items() if assignment.task == TRAIN]
         needed = self._run.min_sites if enough is None else enough
-        outcome = exchange.run(assignments, needed, self._abort_signal, training or None)
+        outcome = exchange.run(pinned, needed, self._abort_signal, training or None)
         for site in assignments:
             if site in outcome.answered:
                 self._sites.health.answered(site)
@@ -164,6 +169,7 @@ class TaskDispatcher:
         self._controller.log_warning(self._fl_ctx, f"round {number}: {site} is dropped: {reason}")
 
     def _received(self, site: str, task: str, answer: Result) -> None:
+        self._pins.note(site, answer.ledger_head)
         counts = received_counts(answer, self._problem)
         # A method sees its own releases alone.
         own = {name: one for name, one in answer.releases.items() if one.kind not in OF_TESTS}

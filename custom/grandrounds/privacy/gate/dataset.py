@@ -20,12 +20,14 @@ class DatasetFacts(NamedTuple):
         patients: number of patients (else lesions, else images) in ``train``, ``labelled``, ``val`` and ``test``.
         images: number of training images.
         names: of all image files, below the data set's root.
+        people: the keys of its patients, of images whose patient is known.
     """
 
     identity: DatasetIdentity
     patients: Mapping[str, int]
     images: int
     names: tuple[str, ...]
+    people: frozenset[str] = frozenset()
 
 
 def dataset_facts(name: str, manifest: Path, keys: KeyChoices | None = None) -> DatasetFacts:
@@ -41,4 +43,5 @@ def dataset_facts(name: str, manifest: Path, keys: KeyChoices | None = None) -> 
     patients = {part: len(found) for part, found in groups.items()}
     images = sum(record.split == "train" for record in records)
     names = tuple(record.image for record in records)
-    return DatasetFacts(DatasetIdentity(name, fingerprint), patients, images, names)
+    people = frozenset(record.patient for record in records if record.patient)
+    return DatasetFacts(DatasetIdentity(name, fingerprint), patients, images, names, people)

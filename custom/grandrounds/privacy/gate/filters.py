@@ -28,14 +28,25 @@ from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_au
 from grandrounds.privacy.gate.count_treatments import PooledSupport
 from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.gate import Gate, TaskFacts, audit_fields
-from grandrounds.privacy.gate.images import require_own_images
+from grandrounds.privacy.gate.images import record_images
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples
 from grandrounds.privacy.gate.policy import policy_of_scope
 from grandrounds.privacy.gate.treatment import RunningStatistics
+from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.entries import floating_entries
-from grandrounds.protocol.messages import DXO_KEY, GLOBAL, POOL, REASON_HEADER, TREATED, Payload, ReleaseKind
+from grandrounds.protocol.messages import (
+    DXO_KEY,
+    GLOBAL,
+    LEDGER_HEAD,
+    POOL,
+    REASON_HEADER,
+    TREATED,
+    Payload,
+    ReleaseKind,
+    require_head,
+)
 from grandrounds.protocol.paths import cache_folder, data_folders
 from grandrounds.protocol.plain import plain_message
 from grandrounds.protocol.problem import Problem
@@ -125,7 +136,7 @@ class SitePrivacyGate(Filter):
         refusal: Reason | None = None
         try:
             gate = _gate(fl_ctx)
-            facts = _facts(task, fl_ctx, gate.policy.target_epsilon)
+            facts = _facts(task, fl_ctx, gate.policy.target_epsilon, gate.ledger())
             gate.admit(facts)
         except Exception as error:
             refusal = self._refuse(error, facts, fl_ctx)
@@ -243,19 +254,25 @@ def _place(fl_ctx: FLContext) -> tuple[str, list[Path], Path]:
     return fl_ctx.get_identity_name(), data_folders(fl_ctx), cache_folder(fl_ctx)
 
 
-def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float]) -> TaskFacts:
+def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float], ledger: Ledger) -> TaskFacts:
     try:
         payload = decode_payload(task)
         values = payload.values
         problem = Problem.from_dict(values["problem"])
         run, run_id = values["run_name"], values["run_id"]
+        head = require_head(values.get(LEDGER_HEAD))
     except (GrandRoundsError, KeyError, TypeError) as error:
         raise Refused(Reason.FORM, f"the task cannot be read: {error}") from error
     try:
+        ledger.content().chain.require_head(head)
+    except GrandRoundsError as error:
+        raise Refused(Reason.LEDGER, str(error)) from error
+    try:
         location = locate(problem.dataset, *_place(fl_ctx))
         data = dataset_facts(problem.dataset, location.manifest, location.keys)
+        record_images(ledger, _folder(fl_ctx), data.identity, Path(location.root), data.names, data.people)
         if budgets:
-            require_own_images(_folder(fl_ctx), data.identity, Path(location.root), data.names)
+            ledger.content().require_own_images(problem.dataset)
         public_rows = _public_rows(values.get(PUBLIC), problem.dataset, fl_ctx)
     except GrandRoundsError as error:
         raise Refused(Reason.DATASET, str(error)) from error

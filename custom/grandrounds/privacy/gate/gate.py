@@ -40,6 +40,7 @@ from grandrounds.protocol.messages import (
     COUNTS,
     FACTS,
     JOIN,
+    LEDGER_HEAD,
     METRICS,
     POOLED_RELEASES,
     PROTOCOL,
@@ -177,11 +178,12 @@ class Gate:
         known = without_scores_of_hidden(known, treated, self._tables())
         self._audit(facts, known, costs, failure)
         task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
+        head = {LEDGER_HEAD: self.ledger().content().chain.head}
         numbers = {name: value for name, value in known.scalars.items() if name != SPENT}
         reported = {METRICS: Part(METRIC_VALUES, {}, {**numbers, **self._spent(facts, known)})}
         if known.facts:
             reported[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
-        return Answer({**task, "samples": known.samples}, {**reported, **_parts(known, treated)})
+        return Answer({**task, **head, "samples": known.samples}, {**reported, **_parts(known, treated)})
 
     def _within_scores(self, facts: TaskFacts, known: Inspected) -> Inspected:
         """Without scores, counts and curves, if the job has got as many answers with some as it may have."""
@@ -241,7 +243,7 @@ class Gate:
             )
 
     def _expected_releases(self, facts: TaskFacts) -> list[Spending]:
-        bookings = self._ledger().content().bookings
+        bookings = self.ledger().content().bookings
         # Curves and counts come with scores; a run that is continued sends its earlier kinds of releases again.
         earlier = [b for b in bookings if b.purpose.run == facts.run and b.purpose.release not in WITHHELD]
         last = max((booking.purpose.round_number for booking in earlier), default=0)
@@ -261,7 +263,7 @@ class Gate:
     def _require_affordable(self, facts: TaskFacts, costs: list[Spending]) -> None:
         policy, name = self.policy, facts.dataset.name
         try:
-            content = self._ledger().content()
+            content = self.ledger().content()
             content.require_known(facts.dataset)
             epsilon = spent_epsilon([*content.spendings(name), *costs], policy.delta, policy.unit)
         except GrandRoundsError as error:
@@ -285,7 +287,7 @@ class Gate:
         purpose = Purpose(facts.job, facts.run, facts.expected.round_number, name)
         target = self.policy.target(facts.dataset.name)
         try:
-            self._ledger().book(purpose, facts.dataset, cost, self.policy.delta, target)
+            self.ledger().book(purpose, facts.dataset, cost, self.policy.delta, target)
         except BudgetExceeded as error:
             raise Refused(Reason.BUDGET, str(error)) from error
         except (GrandRoundsError, OSError) as error:
@@ -295,7 +297,7 @@ class Gate:
         """The ledger's epsilon so far, if the answer has a release and the policy allows the number to leave."""
         if not known.releases or not may_leave(SPENT, self.policy, facts.expected):
             return {}
-        epsilon = self._ledger().content().spent(facts.dataset.name, self.policy.delta, self.policy.unit)
+        epsilon = self.ledger().content().spent(facts.dataset.name, self.policy.delta, self.policy.unit)
         return {SPENT: epsilon} if math.isfinite(epsilon) else {}
 
     def _tables(self) -> set[str]:
@@ -335,7 +337,12 @@ class Gate:
             details["in_place_of"] = failure
         write_audit(self.folder, "released", {**audit_fields(facts), **details})
 
-    def _ledger(self) -> Ledger:
+    def ledger(self) -> Ledger:
+        """The site's ledger.
+
+        Raises:
+            Refused: if it is missing, damaged or another site's.
+        """
         try:
             return Ledger(self.folder, self.site)
         except (GrandRoundsError, OSError) as error:

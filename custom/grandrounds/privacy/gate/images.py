@@ -1,50 +1,69 @@
-"""Whether two data sets of a site share images: each name has a budget of its own, and an image must not have two."""
+"""What the images of a data set are known by: each has one budget, in whatever file, archive or data set it lies."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from grandrounds.errors import ConfigurationError
-from grandrounds.files import write_json
+from grandrounds.data.images.files.identity import STORED_BYTES, STORED_PIXELS, image_identity
+from grandrounds.data.images.ordered import in_order
+from grandrounds.data.images.readers import open_images
+from grandrounds.errors import DataError
+from grandrounds.privacy.ledger.digests import DIGEST_FOLDER
 from grandrounds.privacy.ledger.entries import DatasetIdentity
-
-DIGEST_FOLDER = "images"
-"""Folder with the digests of the images of each data set, beside the ledger."""
+from grandrounds.privacy.ledger.ledger import PATIENT, Ledger
 
 
-def require_own_images(folder: Path, dataset: DatasetIdentity, root: Path, names: Iterable[str]) -> None:
-    """Check that no data set of another name has one of these image files, by their content; once per fingerprint.
+def record_images(
+    ledger: Ledger, folder: Path, dataset: DatasetIdentity, root: Path, names: Sequence[str], people: Collection[str]
+) -> None:
+    """Let the ledger know the images and patients of a data set; they are read once for each state of files and manifest.
+
+    Digests of another scheme, and those in files of earlier versions beside the ledger, join what is known.
 
     Args:
+        ledger: of the site.
         folder: of the ledger.
         dataset: whose images they are.
         root: of the images.
-        names: paths below the root.
+        names: of all images, below the root.
+        people: the keys of its patients.
 
     Raises:
-        ConfigurationError: naming both data sets and the number of images.
+        DataError: if the root cannot be opened, or the ledger cannot be used.
     """
-    path = folder / DIGEST_FOLDER / f"{dataset.fingerprint}.json"
-    if path.is_file():
-        return
-    own = {_digest(root / name) for name in names}
-    for other in sorted(path.parent.glob("*.json")):
-        known = json.loads(other.read_text(encoding="utf-8"))
-        shared = own.intersection(known["images"])
-        if known["name"] != dataset.name and shared:
-            raise ConfigurationError(
-                f"{len(shared)} images of data set {dataset.name!r} are also in {known['name']!r}, which has a budget of "
-                "its own; use one name for both"
-            )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"name": dataset.name, "images": sorted(own)})
+    _join_earlier(ledger, folder)
+    with open_images(root) as reader:
+        schemes = [STORED_BYTES, STORED_PIXELS, PATIENT, dataset.fingerprint, reader.fingerprint(names)]
+        state = hashlib.sha256(json.dumps(schemes).encode()).hexdigest()
+        content = ledger.content()
+        if content.knows(dataset.name, state):
+            return
+
+        def known_by(name: str) -> set[str]:
+            try:
+                return image_identity(reader.encoded(name))
+            except DataError:  # training quarantines it
+                return set()
+
+        digests = {digest for found in in_order(known_by, names) for digest in found}
+    # With the ledger's own random identity, so that nobody else can try names.
+    salt = content.opening.identity
+    digests |= {f"{PATIENT}:{hashlib.sha256(f'{salt} {key}'.encode()).hexdigest()[:32]}" for key in people}
+    ledger.join(dataset, state, digests)
 
 
-def _digest(path: Path) -> str:
-    """Of a file's content; of its name where it is no file of its own."""
-    content = path.read_bytes() if path.is_file() else os.fsencode(os.path.realpath(path))
-    return hashlib.sha256(content).hexdigest()[:32]
+def _join_earlier(ledger: Ledger, folder: Path) -> None:
+    """Take in the digests of bytes that earlier versions wrote into files beside the ledger, by lines of the ledger."""
+    known = {name for line in ledger.content().known for name in (f"{line.file}.json", line.state)}
+    for path in sorted((folder / DIGEST_FOLDER).glob("*.json")):
+        if path.name in known:
+            continue
+        try:
+            content = json.loads(path.read_bytes())
+            name, digests = content["name"], {f"{STORED_BYTES}:{digest}" for digest in content["images"]}
+        except (OSError, ValueError, KeyError, TypeError):  # a file of no line: a process died before it wrote the line
+            continue
+        ledger.join(DatasetIdentity(name, path.stem), path.name, digests)

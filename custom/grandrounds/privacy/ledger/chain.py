@@ -48,12 +48,12 @@ class Chain:
         return str(self.lines[-1]["hash"]) if self.lines else START
 
     def require_head(self, noted: str) -> None:
-        """Check that the file still contains a line whose hash was noted earlier as its head.
+        """Check that the file still contains a line whose hash was noted earlier as its head; nothing was, if it is empty.
 
         Raises:
             DataError: if it does not: the file was replaced by another or an older one.
         """
-        if noted not in {START, *(line["hash"] for line in self.lines)}:
+        if noted not in {"", START, *(line["hash"] for line in self.lines)}:
             raise DataError(
                 f"{self.path}: no line has the noted hash {noted}: another or an older file is in its place"
             )

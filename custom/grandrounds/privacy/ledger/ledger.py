@@ -11,18 +11,31 @@ import hashlib
 import json
 import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.privacy.accounting import exceeds, renyi_epsilon, spent_epsilon
 from grandrounds.privacy.ledger.chain import Chain, ChainedFile
-from grandrounds.privacy.ledger.entries import Amendment, Booking, DatasetIdentity, Opening, Purpose, read_line
+from grandrounds.privacy.ledger.digests import read_digests, write_digests
+from grandrounds.privacy.ledger.entries import (
+    Amendment,
+    Booking,
+    DatasetIdentity,
+    Distinction,
+    Known,
+    Opening,
+    Purpose,
+    read_line,
+)
 from grandrounds.protocol.spending import Spending, counted
 from grandrounds.protocol.unit import Unit
 
 LEDGER_NAME = "ledger.jsonl"
+PATIENT = "patient"
+"""The scheme of digests of patients' keys."""
 
 
 class BudgetExceeded(GrandRoundsError):
@@ -114,6 +127,38 @@ class Ledger:
             content.require_owner(dataset)
             extension.append(Amendment(_now(), dataset, reason).to_json())
 
+    def join(self, dataset: DatasetIdentity, state: str, digests: Collection[str]) -> None:
+        """Record what the images and patients of a data set are known by, beside what is known already.
+
+        Args:
+            dataset: as its manifest describes it.
+            state: of its files; nothing is written if the ledger has it.
+            digests: of :func:`~grandrounds.data.images.files.identity.image_identity`, and of patients.
+
+        Raises:
+            DataError: if the ledger was damaged, altered or truncated, or cannot be written.
+        """
+        with self._file.extending() as extension:
+            if not LedgerContent(extension.chain).knows(dataset.name, state):
+                file = write_digests(self._file.path.parent, digests)
+                extension.append(Known(_now(), dataset, state, len(digests), file).to_json())
+
+    def distinguish(self, first: str, second: str, reason: str) -> None:
+        """Record that the patients of two data sets are different people, although some are called alike.
+
+        Raises:
+            ConfigurationError: if a name is unknown, or the reason is empty.
+            DataError: if the ledger was damaged, altered or truncated, or cannot be written.
+        """
+        if not reason.strip():
+            raise ConfigurationError(f"data sets {first!r} and {second!r}: the reason is missing")
+        with self._file.extending() as extension:
+            names = {line.dataset.name for line in LedgerContent(extension.chain).known}
+            if unknown := sorted({first, second} - names):
+                known = ", ".join(sorted(names)) or "none"
+                raise ConfigurationError(f"{self._file.path} knows no images of {unknown[0]!r}, only of {known}")
+            extension.append(Distinction(_now(), first, second, reason).to_json())
+
 
 class LedgerContent:
     """The content of a ledger, from the file's verified lines.
@@ -132,6 +177,8 @@ class LedgerContent:
             )
         self.opening = opening
         self.bookings = tuple(line for line in others if isinstance(line, Booking))
+        self.known = tuple(line for line in others if isinstance(line, Known))
+        self.distinctions = {frozenset((line.first, line.second)) for line in others if isinstance(line, Distinction)}
         self._identities = [line.dataset for line in others if isinstance(line, Booking | Amendment)]
 
     @property
@@ -156,6 +203,40 @@ class LedgerContent:
         spendings = counted(self.spendings(name))
         steps = [step for step in (spending.towards(unit) for spending in spendings) if step is not None]
         return renyi_epsilon(steps, delta) if len(steps) == len(spendings) else math.inf
+
+    def knows(self, name: str, state: str) -> bool:
+        """Whether the images of a data set were recorded in a state of its files."""
+        return any(line.dataset.name == name and line.state == state for line in self.known)
+
+    def digests(self, name: str) -> set[str]:
+        """What the images and patients of a data set are known by, in all its lines together.
+
+        Raises:
+            DataError: if the file of a line is missing or altered.
+        """
+        lines = {line.file for line in self.known if line.dataset.name == name}
+        return {digest for file in lines for digest in read_digests(self.chain.path.parent, file)}
+
+    def require_own_images(self, name: str) -> None:
+        """Check that no data set of another name has an image or a patient of this one: each has one budget.
+
+        Raises:
+            ConfigurationError: naming both data sets and the number of images or patients.
+            DataError: if what is known of a data set is missing or altered.
+        """
+        own = self.digests(name)
+        for other in sorted({line.dataset.name for line in self.known} - {name}):
+            shared = own & self.digests(other)
+            schemes = Counter(digest.partition(":")[0] for digest in shared)
+            people = schemes.pop(PATIENT, 0)
+            where = f"of data set {name!r} are also in {other!r}, which has a budget of its own; use one name for both"
+            if schemes:
+                raise ConfigurationError(f"{max(schemes.values())} images {where}")
+            if people and frozenset((name, other)) not in self.distinctions:
+                raise ConfigurationError(
+                    f"{people} patients {where}, or, if these are different people, run: grandrounds ledger distinguish "
+                    f"{self.chain.path.parent} {name} {other} --reason REASON"
+                )
 
     def require_known(self, dataset: DatasetIdentity) -> None:
         """Check that a data set is new, or has the name and fingerprint of an earlier one.

@@ -1,0 +1,45 @@
+"""The heads of the sites' ledgers, as the server has last got them: a site whose ledger lacks its head answers nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+from nvflare.apis.fl_context import FLContext
+
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
+from grandrounds.protocol.messages import LEDGER_HEAD, Payload
+
+
+class LedgerPins:
+    """The head of each site, in a file of its own in a folder that all runs of the server share.
+
+    Only the site can say whether its ledger has the line of a head. The server returns to each site its own, so that a
+    ledger that was set back, by whatever copy, is found out by the next task. An operator who knows why a ledger was set
+    back removes the site's file.
+    """
+
+    def __init__(self, fl_ctx: FLContext) -> None:
+        # Of the workspace, as the sites' ledgers are: $GRANDROUNDS_STATE does not move them.
+        self._folder = Path(str(fl_ctx.get_engine().get_workspace().get_root_dir())) / "grandrounds" / "ledger_heads"
+
+    def pinned(self, site: str, payload: Payload) -> Payload:
+        """A task with the head of the site's ledger, if one is known.
+
+        Raises:
+            ConfigurationError: if the site's file is damaged.
+        """
+        path = self._path(site)
+        if not path.is_file():
+            return payload
+        return replace(payload, values={**payload.values, LEDGER_HEAD: read_json_object(path)["head"]})
+
+    def note(self, site: str, head: str) -> None:
+        """Keep the head of an answer; it is on disk when this returns. Nothing is kept of a site without a ledger."""
+        if head:
+            write_json(self._path(site), {"site": site, "head": head})
+
+    def _path(self, site: str) -> Path:
+        return self._folder / f"{quote(site, safe='')}.json"
