@@ -2,17 +2,21 @@
 
 An installed package names its module in the entry-point group ``grandrounds``; importing the module registers what it adds.
 ``GRANDROUNDS_PLUGINS`` names further modules, separated by commas; a simulation sets it for the processes that it starts.
+In a kit only the packages that its lock lists are imported, if name, version and content are those that were reviewed.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import os
 import re
 import sys
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -20,6 +24,16 @@ from grandrounds.errors import ConfigurationError
 
 GROUP = "grandrounds"
 PLUGINS_VARIABLE = "GRANDROUNDS_PLUGINS"
+LISTED_VARIABLE = "GRANDROUNDS_LISTED_PLUGINS"
+"""In the processes of a kit: the distributions that its lock lists, as JSON."""
+BESIDE_CONTENT = (
+    "__pycache__/",
+    ".dist-info/RECORD",
+    ".dist-info/INSTALLER",
+    ".dist-info/REQUESTED",
+    "direct_url.json",
+)
+"""Files of an installation that depend on who installed it, and how."""
 PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 Entry = TypeVar("Entry")
 _registering: dict[str, None] = {}
@@ -32,6 +46,62 @@ class Plugin(NamedTuple):
     distribution: str
     version: str
     module: str
+
+
+class Distribution(NamedTuple):
+    """An installed distribution, as it was reviewed.
+
+    Attributes:
+        name: as packages are called, in lower case with ``-``.
+        version: of it.
+        record: a digest over the names of its files with their SHA-256, that of Python files from the files themselves and
+            that of others from its RECORD.
+    """
+
+    name: str
+    version: str
+    record: str
+
+    @classmethod
+    def installed(cls, name: str) -> Distribution:
+        """The distribution of this name as it is installed now.
+
+        Raises:
+            ConfigurationError: if it is not installed, or has no record of its files.
+        """
+        try:
+            found = distribution(name)
+        except (PackageNotFoundError, ValueError):
+            raise ConfigurationError(f"{name} is not installed here; install what was reviewed") from None
+        if not found.files:
+            raise ConfigurationError(f"{name} has no record of its files; install it by pip from a wheel")
+        lines = []
+        for file in found.files:
+            text = file.as_posix()
+            if any(part in text for part in BESIDE_CONTENT):
+                continue
+            path = Path(str(file.locate()))
+            digest = file.hash.value if file.hash else ""
+            if file.suffix == ".py" and path.is_file():
+                content = hashlib.sha256(path.read_bytes()).digest()
+                digest = base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+            lines.append(f"{text}\0{digest}\n")
+        record = hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+        return cls(_canonical(found.name), found.version, record)
+
+    def require_installed(self) -> None:
+        """Check that this very distribution is installed.
+
+        Raises:
+            ConfigurationError: if it is not; what differs is named.
+        """
+        now = Distribution.installed(self.name)
+        if now != self:
+            other = f"version {now.version}" if now.version != self.version else "other content"
+            raise ConfigurationError(
+                f"{self.name} {self.version} is listed in this kit, but {other} is installed; install what was reviewed, or "
+                "review the other one and list it by grandrounds overlay"
+            )
 
 
 class Registry(Generic[Entry]):
@@ -96,17 +166,27 @@ class Registry(Generic[Entry]):
 def load_plugins() -> tuple[Plugin, ...]:
     """Import the modules of all plug-ins, once in a process; the installed packages among them are returned.
 
+    In a kit these are the listed ones, and ``GRANDROUNDS_PLUGINS`` is not read.
+
     Raises:
-        ConfigurationError: if one cannot be imported; the module is named.
+        ConfigurationError: if one cannot be imported, or is not the one that is listed; the module is named.
     """
-    found = []
-    for entry in sorted(entry_points(group=GROUP)):
-        _import(entry.module)
-        if entry.dist is not None:
-            found.append(Plugin(entry.dist.name, entry.dist.version, entry.module))
-    for module in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")):
+    listed = os.environ.get(LISTED_VARIABLE)
+    found = installed_plugins()
+    if listed is not None:
+        pins = [Distribution(*pin) for pin in json.loads(listed)]
+        for pin in pins:
+            pin.require_installed()
+        found = [plugin for plugin in found if plugin.distribution in {pin.name for pin in pins}]
+    modules = os.environ.get(PLUGINS_VARIABLE, "").split(",") if listed is None else []
+    for module in (*(plugin.module for plugin in found), *filter(None, modules)):
         _import(module)
     return tuple(found)
+
+
+def installed_plugins() -> list[Plugin]:
+    """The plug-ins that are installed; none is imported."""
+    return [_plugin(entry) for entry in sorted(entry_points(group=GROUP))]
 
 
 def note_module(module: str) -> None:
@@ -118,11 +198,6 @@ def plugin_modules() -> list[str]:
     """The modules that have registered something in this process."""
     load_plugins()
     return list(_registering)
-
-
-def plugin_packages() -> set[str]:
-    """The outermost packages of :func:`plugin_modules`."""
-    return {module.partition(".")[0] for module in plugin_modules()}
 
 
 def environment() -> dict[str, str]:
@@ -142,6 +217,15 @@ def environment() -> dict[str, str]:
     folders = dict.fromkeys(str(_folder(module)) for module in modules)
     path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
     return {PLUGINS_VARIABLE: ",".join(modules), "PYTHONPATH": path}
+
+
+def _plugin(entry: EntryPoint) -> Plugin:
+    name, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else (entry.module, "")
+    return Plugin(_canonical(name), version, entry.module)
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _import(module: str) -> None:

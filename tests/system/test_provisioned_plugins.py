@@ -11,9 +11,9 @@ import pytest
 from grandrounds import plugins
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.kit.doctor import plug_ins
+from grandrounds.deployment.kit.distributions import listed_plugins, locked_plugins
 from grandrounds.deployment.kit.overlay import OVERLAYS, Settings
-from grandrounds.deployment.kit.safeguards import allowed_classes
+from grandrounds.deployment.kit.safeguards import allowed_classes, plug_ins
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.federation.server.record import EVENTS, read_events
@@ -61,7 +61,9 @@ def federation(installed, consortium, tmp_path_factory):
         )
     path = tmp_path_factory.mktemp("policy") / "privacy.json"
     path.write_text(json.dumps(policy))
-    with consortium(SITES, {SITES[0]: Settings(privacy=path)}) as made:
+    plugins = ("grandrounds-fedala", "grandrounds-own-networks")
+    settings = {name: Settings(plugins=plugins) for name in ("server", *SITES)}
+    with consortium(SITES, {**settings, SITES[0]: Settings(privacy=path, plugins=plugins)}) as made:
         yield made
 
 
@@ -75,10 +77,12 @@ def finish(federation, name, out, *assignments):
 
 
 def test_the_doctor_names_the_plugins_and_the_kits_allow_their_classes(federation, installed):
-    (finding,) = plug_ins(federation.kit(SITES[0]))
+    kit = federation.kit(SITES[0])
+    with listed_plugins(locked_plugins(kit)):
+        (finding,) = plug_ins(kit)
+        assert [found.level for found in allowed_classes(kit)] == ["ok"]
     assert "grandrounds-fedala 0.1.0 (fedala)" in finding.message
     assert "grandrounds-own-networks 0.1.0 (own_networks)" in finding.message
-    assert [found.level for found in allowed_classes(federation.kit(SITES[0]))] == ["ok"]
     resources = json.loads((federation.kits / SITES[0] / "local" / "resources.json").read_text())
     assert "fedala.FedAlaExecutor" in resources["class_allow_list"]
 

@@ -37,7 +37,7 @@ stay. Rights and the privacy policy are read when FLARE starts: restart a runnin
 \b
   grandrounds overlay /opt/kits/server --storage /srv/flare --mandatory-sites hospital-a,hospital-b
   grandrounds overlay /opt/kits/hospital-a --wheel grandrounds-0.1.0-py3-none-any.whl --datasets grandrounds.json
-  grandrounds overlay /opt/kits/hospital-a --gpus 1 --gpu-memory 24
+  grandrounds overlay /opt/kits/hospital-a --gpus 1 --gpu-memory 24 --plugin our-networks
 """
 
 KIT_HELP = """Start and stop a startup kit, renew its certificate, and remove folders of old jobs.
@@ -176,6 +176,12 @@ def overlay(
     mandatory_sites: Annotated[
         str | None, typer.Option(help="Server: sites without which no job starts, a,b; '' for none.")
     ] = None,
+    plugin: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Installed package whose plug-ins are used; '' for none.")
+    ] = None,
+    allow_class: Annotated[
+        list[str] | None, typer.Option(metavar="CLASS", help="Server: a class of FLARE's for jobs; '' for none.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Apply the overlay and show which files were changed."""
@@ -186,7 +192,10 @@ def overlay(
     require_owner(found.folder)
     mandatory = None if mandatory_sites is None else comma_separated(mandatory_sites) or []
     before = read_at_start(found)
-    changes = apply_overlay(found, Settings(wheel, datasets, privacy, gpus, gpu_memory, storage, mandatory))
+    plugins, classes = (None if given is None else [*filter(None, given)] for given in (plugin, allow_class))
+    changes = apply_overlay(
+        found, Settings(wheel, datasets, privacy, gpus, gpu_memory, storage, mandatory, plugins, classes)
+    )
     restart = before != read_at_start(found) and bool(running_processes(found))
     if json:
         entries = [{**asdict(change), "path": str(change.path)} for change in changes]

@@ -59,7 +59,7 @@ def prepare(
         folder: new or empty.
         sites: names of the hospitals.
         port: of the server, free.
-        settings: of the sites' overlays, by name.
+        settings: of the overlays of server and sites, by name.
         project: the description from which people, server and builders are taken.
 
     Raises:
@@ -78,9 +78,8 @@ def prepare(
         (folder / part).mkdir(parents=True)
     write_project(description, folder / "project.yml")
     kits = provision(folder / "project.yml", folder / "kits")
-    apply_overlay(read_kit(kits / roles["server"]))
-    for site in sites:
-        apply_overlay(read_kit(kits / site), (settings or {}).get(site))
+    for name in (roles["server"], *sites):
+        apply_overlay(read_kit(kits / name), (settings or {}).get(name))
     federation = Federation(folder, kits, roles["server"], tuple(sites), roles["project_admin"], roles["lead"])
     write_json(folder / DESCRIPTION, asdict(federation), default=str)
     return federation

@@ -30,7 +30,7 @@ from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import write_json
 from grandrounds.json_files import read_json_object
-from grandrounds.plugins import environment, plugin_packages
+from grandrounds.plugins import environment, plugin_modules
 from grandrounds.protocol.paths import CACHE_VARIABLE, DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
 from grandrounds.protocol.problem import Problem
 
@@ -243,7 +243,7 @@ def default_workers(job: Job, sites: int) -> int:
 
 def simulated_classes() -> dict[str, Any]:
     """The content of a FLARE workspace's ``local/resources.json``: the classes of this package and of plug-ins."""
-    packages = ["grandrounds.", "nvflare.", *(f"{name}." for name in sorted(plugin_packages()))]
+    packages = ["grandrounds.", "nvflare.", *sorted({f"{name.partition('.')[0]}." for name in plugin_modules()})]
     return {"format_version": 2, "class_allow_list": packages}
 
 

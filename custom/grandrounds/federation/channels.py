@@ -7,11 +7,14 @@ details.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 import threading
 import time
+from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,9 @@ from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
 
 from grandrounds.federation.memory import share_cleanup_thread
 from grandrounds.federation.proxy import replace_connect
+from grandrounds.json_files import read_json_object
+from grandrounds.plugins import LISTED_VARIABLE, Distribution, load_plugins
+from grandrounds.protocol.paths import LOCK
 
 CREDENTIALS_CHANNEL = "credential_manager"
 FROM_SERVER = frozenset(
@@ -81,8 +87,8 @@ class ChannelGuard(FLComponent):
 
     At a site, FLARE's shell command is removed, its command that deletes a job's folder deletes no other folder, and only
     the server and the site's own processes are answered. At a server, nobody can send under another's name, and no request
-    is passed from one site to another. FLARE builds the component before any cell, in the processes of a kit and in those
-    of its jobs; what else all of them need is done here.
+    is passed from one site to another. Of plug-ins only those are imported that the kit's lock lists. FLARE builds the
+    component before any cell, in the processes of a kit and in those of its jobs; what else all of them need is done here.
     """
 
     def __init__(self) -> None:
@@ -93,11 +99,25 @@ class ChannelGuard(FLComponent):
             for found in processors
             if not isinstance(found, ShellCommandProcessor)
         ]
+        _list_plugins(sys.argv[1:])
         _guard_new_cells()
         share_cleanup_thread()
         replace_connect()
         if runs_a_job():
             end_with_parent()
+
+
+def _list_plugins(arguments: Sequence[str]) -> None:
+    """Let this process, and those that it starts, import the plug-ins that the kit's lock lists and no others."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--workspace", "-m")  # as all of FLARE's processes of a kit have it
+    folder = parser.parse_known_args(arguments)[0].workspace
+    if folder is None or not (Path(folder) / "startup").is_dir():
+        return
+    lock = Path(folder) / "local" / LOCK
+    listed = read_json_object(lock).get("plugins", []) if lock.is_file() else []
+    os.environ[LISTED_VARIABLE] = json.dumps([list(Distribution(**entry)) for entry in listed])
+    load_plugins.cache_clear()
 
 
 def refusal(cell: str, neighbour: str, origin: str, destination: str, channel: str) -> str:

@@ -1,12 +1,13 @@
 """Startup kits as FLARE's provisioning makes them, with certificates of any date and name, but in milliseconds."""
 
+import inspect
 import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from grandrounds.deployment.kit.read import read_kit
@@ -33,20 +34,21 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.certificate = self._signed(project, self._key, days=1000, authority=True)
 
-    def issue(self, name, days, begins=-1.0, hosts=("localhost",)):
-        """A certificate and its key, in PEM form."""
-        key = ec.generate_private_key(ec.SECP256R1())
+    def issue(self, name, days, begins=-1.0, hosts=("localhost",), role=None):
+        """A certificate and its key, in PEM form; with a ``role``, which may be empty, of somebody who signs jobs."""
+        key = ec.generate_private_key(ec.SECP256R1()) if role is None else rsa.generate_private_key(65537, 2048)
         plain = serialization.NoEncryption()
         pem = serialization.Encoding.PEM
         secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
-        return self._signed(name, key, days, begins=begins, hosts=hosts).public_bytes(pem), secret
+        made = self._signed(name, key, days, begins=begins, hosts=hosts, role=role or "")
+        return made.public_bytes(pem), secret
 
-    def _signed(self, name, key, days, authority=False, begins=-1.0, hosts=()):
+    def _signed(self, name, key, days, authority=False, begins=-1.0, hosts=(), role=""):
         now = datetime.now(UTC)
         begin, end = now + timedelta(days=begins), now + timedelta(days=days)
         builder = (
             x509.CertificateBuilder()
-            .subject_name(_named(name))
+            .subject_name(_named(name, role))
             .issuer_name(_named(self.project))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
@@ -54,6 +56,10 @@ class Authority:
             .not_valid_after(end)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         )
+        if authority:
+            usage = dict.fromkeys(inspect.signature(x509.KeyUsage).parameters, False) | {"key_cert_sign": True}
+            builder = builder.add_extension(x509.KeyUsage(**usage), critical=True)
+            builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         if hosts:
             builder = builder.add_extension(
                 x509.SubjectAlternativeName([x509.DNSName(h) for h in hosts]), critical=False
@@ -61,14 +67,21 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256())
 
 
-def _named(name):
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def _named(name, role=""):
+    """FLARE keeps a person's role as the unstructured name."""
+    described = [x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, role)] if role else []
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name), *described])
 
 
 @pytest.fixture
-def make_kit(tmp_path):
+def authorities():
+    """The authority of each project in a test."""
+    return {}
+
+
+@pytest.fixture
+def make_kit(tmp_path, authorities):
     """Makes a kit: ``make_kit("site", name=..., days=..., port=...)``; a project has one authority in a test."""
-    authorities = {}
 
     def make(
         kind, name=None, project="study", days=300, begins=-1.0, port=8002, hosts=("localhost",), host="localhost"
@@ -104,6 +117,7 @@ def make_kit(tmp_path):
 
 @pytest.fixture(autouse=True)
 def reviewed(monkeypatch):
-    """The installed package's digest, fixed: while others edit it, two looks at it would differ."""
+    """The installed package's digest, fixed: while others edit it, two looks at it would differ; and a small library."""
+    monkeypatch.setattr("grandrounds.deployment.kit.distributions.LIBRARIES", ("iniconfig",))
     for module in ("overlay", "doctor"):
         monkeypatch.setattr(f"grandrounds.deployment.kit.{module}.installed_digest", lambda: "a" * 64)

@@ -16,17 +16,20 @@ from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 
 from grandrounds.data.site import CONFIG_NAME, read_site_config
+from grandrounds.deployment.kit.signers import SIGNERS, read_signers, signers_of
 from grandrounds.federation.channels import is_job_id
 from grandrounds.json_files import read_json_object
 from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 
 READ_BY_FLARE = ("resources.json", "authorization.json")
+AUTHORITY = "rootCA.pem"
 
 
 class CheckedDeployer(AppDeployer):
-    """FLARE's deployer, which refuses a job when a file of the site is damaged; for a site's ``resources.json``.
+    """FLARE's deployer, which refuses a job when a file of the site is damaged, or the signer is not on the site's list.
 
-    FLARE empties the folder with a job's id, so it also refuses an id that could name a folder of the kit.
+    It is for a site's ``resources.json``. FLARE empties the folder with a job's id, so it also refuses an id that could name
+    a folder of the kit.
     """
 
     def deploy(
@@ -45,6 +48,10 @@ class CheckedDeployer(AppDeployer):
             return (
                 f"the site's own files are not valid: {'; '.join(faults)}; its administrator: grandrounds doctor --kit"
             )
+        local = Path(workspace.get_site_config_dir())
+        allowed = read_signers(read_json_object(local / SIGNERS), SIGNERS)
+        if refused := allowed.refusal(signers_of(app_data, Path(workspace.get_file_path_in_startup(AUTHORITY)))):
+            return refused
         return str(super().deploy(workspace, job_id, job_meta, app_name, app_data, fl_ctx) or "")
 
 
@@ -54,11 +61,12 @@ def site_faults(workspace: Workspace) -> Iterator[str]:
     checks: list[tuple[str, Callable[[Path], object]]] = [
         *((name, read_json_object) for name in READ_BY_FLARE),
         (POLICY_FILE, lambda path: _read_privacy(path, workspace)),
+        (SIGNERS, lambda path: read_signers(read_json_object(path), SIGNERS)),
         (CONFIG_NAME, read_site_config),
     ]
     for name, read in checks:
         try:
-            if (local / name).is_file():
+            if (local / name).is_file() or name == SIGNERS:
                 read(local / name)
         except Exception as error:  # a file that was edited by hand may have any form
             yield f"{name}: {type(error).__name__}: {' '.join(str(error).replace(str(local), 'local').split())}"

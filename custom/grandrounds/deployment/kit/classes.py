@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
@@ -42,6 +42,11 @@ BYPASS_ROSTER = (
 """FLARE's controllers: they ignore a server's list of mandatory sites, and send tasks that no gate accepts."""
 
 
+SERVER_CLASSES = ("nvflare.app_opt.tracking.tb.tb_receiver.TBAnalyticsReceiver",)
+"""Of FLARE's own list at a server: it writes files. Others call an address that a job names (MLflow, Weights & Biases) or
+write what sites send (log files); an operator may list them one by one."""
+
+
 def component_classes() -> list[str]:
     """Full names of the classes in this package's jobs and plug-ins' methods, and of the filters that a job may add.
 
@@ -54,23 +59,32 @@ def component_classes() -> list[str]:
     return sorted({*JOB_FILTERS, *own, *(path for path in named if _ours(path))})
 
 
-def with_allowed_classes(resources: dict[str, Any], at_site: bool) -> dict[str, Any]:
+def with_allowed_classes(resources: dict[str, Any], at_site: bool, listed: Sequence[str] = ()) -> dict[str, Any]:
     """A copy in which this package's components are allowed, beside the classes that were allowed before.
 
-    Earlier entries of this package are replaced. An entry for everything is removed, and so are FLARE's own classes (at a
-    site) and those that bypass the list of mandatory sites (at a server).
+    Earlier entries of this package are replaced. An entry for everything is removed, and so are FLARE's own classes; a
+    server keeps ``SERVER_CLASSES`` and those that its operator has ``listed``.
+
+    Raises:
+        ConfigurationError: if a listed class bypasses the list of mandatory sites or the sites' gates.
     """
     changed, components = copy.deepcopy(resources), component_classes()
+    if refused := [entry for entry in listed if _forbidden(entry, components, at_site, listed)]:
+        raise ConfigurationError(f"{refused[0]} must not be allowed: it goes past the roster or the gates of sites")
     kept = [
-        entry for entry in _allowed(changed) if entry not in components and not _forbidden(entry, components, at_site)
+        entry
+        for entry in dict.fromkeys((*_allowed(changed), *listed))
+        if entry not in components and not _forbidden(entry, components, at_site, listed)
     ]
     changed["class_allow_list"] = [*kept, *components]
     changed["class_list_enforcement_mode"] = "enforce"
     return changed
 
 
-def classes_fault(resources: dict[str, Any], at_site: bool) -> str:
+def classes_fault(resources: dict[str, Any], at_site: bool, listed: Sequence[str] = ()) -> str:
     """The fault of a list of allowed classes; empty if it is enforced and allows nothing forbidden.
+
+    ``listed`` are classes of FLARE's that the operator of a server allows.
 
     Example:
         >>> classes_fault({"class_allow_list": ["grandrounds.", *component_classes()]}, at_site=True)
@@ -79,7 +93,7 @@ def classes_fault(resources: dict[str, Any], at_site: bool) -> str:
     allowed, components = _allowed(resources), component_classes()
     if missing := [name for name in components if name not in allowed]:
         return f"{missing[0]} is not allowed"
-    if more := [entry for entry in allowed if _forbidden(entry, components, at_site)]:
+    if more := [entry for entry in allowed if _forbidden(entry, components, at_site, listed)]:
         return f"{more[0]} must not be allowed"
     in_force = resources.get("class_list_enforcement_mode", "enforce") == "enforce"
     return "" if in_force else "the list of allowed classes is not enforced"
@@ -104,11 +118,11 @@ def _ours(entry: str) -> bool:
     return entry.partition(".")[0] == PACKAGE.name
 
 
-def _forbidden(entry: str, components: Collection[str], at_site: bool) -> bool:
+def _forbidden(entry: str, components: Collection[str], at_site: bool, listed: Collection[str]) -> bool:
     closed = BYPASS_GATE if at_site else BYPASS_ROSTER
     around = any(entry.startswith(part) or part.startswith(entry) for part in closed)
-    # At a site FLARE builds the executors and filters of this project's jobs; those need none of FLARE's own classes.
-    flares = at_site and entry in DEFAULT_CLASS_ALLOW_LIST
+    # FLARE builds the components of this project's jobs; those need hardly any of FLARE's own classes.
+    flares = entry in DEFAULT_CLASS_ALLOW_LIST and (at_site or entry not in (*SERVER_CLASSES, *listed))
     return entry == EVERYTHING or around or flares or (_ours(entry) and entry not in components)
 
 

@@ -23,6 +23,7 @@ from grandrounds.deployment.kit.certificates import (
     not_yet_valid,
     read_certificate,
 )
+from grandrounds.deployment.kit.distributions import listed_plugins, locked_plugins
 from grandrounds.deployment.kit.findings import APPLY, in_force, verdict
 from grandrounds.deployment.kit.overlay import (
     RESOURCES,
@@ -36,13 +37,15 @@ from grandrounds.deployment.kit.safeguards import (
     authorisation,
     channels,
     logs,
+    plug_ins,
     privacy,
     privacy_ledger,
+    signers,
 )
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.sites import ROSTER, read_roster
 from grandrounds.json_files import read_json_object
-from grandrounds.plugins import load_plugins
+from grandrounds.plugins import Distribution
 from grandrounds.protocol.paths import LOCK
 from grandrounds.protocol.tasks import FINDINGS
 
@@ -58,6 +61,7 @@ def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
     if kit.kind != "person":
         checks += [
             package,
+            machine.libraries,
             plug_ins,
             overlay,
             allowed_classes,
@@ -67,12 +71,21 @@ def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
             machine.weights,
         ]
     if kit.kind == "site":
-        checks += [logs, privacy, privacy_ledger, data_sets, machine.gpu]
+        checks += [logs, signers, privacy, privacy_ledger, data_sets, machine.gpu]
     if kit.kind == "server":
         checks += [roster, storage, _port]
     elif network:
         checks.append(_server)
-    return list(chain.from_iterable(_guarded(check, kit) for check in checks))
+    with listed_plugins(_listed(kit)):
+        return list(chain.from_iterable(_guarded(check, kit) for check in checks))
+
+
+def _listed(kit: Kit) -> list[Distribution]:
+    """None where the lock is damaged, of which :func:`overlay` tells."""
+    try:
+        return locked_plugins(kit)
+    except (GrandRoundsError, TypeError, AttributeError):
+        return []
 
 
 def _guarded(check: Check, kit: Kit) -> list[Finding]:
@@ -150,12 +163,6 @@ def package(kit: Kit) -> Iterator[Finding]:
         "other one and pin it by grandrounds overlay --wheel"
     )
     yield verdict("package", fault if pinned.get("contents") != installed_digest() else "", f"{name}, unchanged")
-
-
-def plug_ins(_: Kit) -> Iterator[Finding]:
-    """Installed plug-ins can be imported; their code runs at this participant like that of the package."""
-    names = [f"{found.distribution} {found.version} ({found.module})" for found in load_plugins()]
-    yield Finding("ok", "plug-ins", ", ".join(names) or "none")
 
 
 def overlay(kit: Kit) -> Iterator[Finding]:

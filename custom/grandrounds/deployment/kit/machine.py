@@ -15,11 +15,14 @@ from packaging.requirements import Requirement
 
 from grandrounds.data.doctor import Finding
 from grandrounds.deployment.jobs import PACKAGE
+from grandrounds.deployment.kit.distributions import installed_libraries, locked_libraries
+from grandrounds.deployment.kit.findings import APPLY, verdict
 from grandrounds.deployment.kit.policy import GPU_MANAGER, component
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.json_files import read_json_object
 from grandrounds.models.pretrained import available_files
 from grandrounds.models.published_weights import IMAGENET_WEIGHTS, imagenet_name
+from grandrounds.protocol.paths import LOCK
 
 MIN_PYTHON = (3, 11)
 GIB = 1024**3
@@ -64,6 +67,17 @@ def packages(kit: Kit) -> Iterator[Finding]:
         yield Finding("failure", "packages", f"{'; '.join(wrong)}; install the wheel again with its requirements")
     else:
         yield Finding("ok", "packages", f"nvflare {version('nvflare')}, torch {version('torch')}, and all others fit")
+
+
+def libraries(kit: Kit) -> Iterator[Finding]:
+    """FLARE and torch are the ones that were installed when the overlay was applied."""
+    if not (kit.local / LOCK).is_file():
+        return
+    pinned, now = locked_libraries(kit), installed_libraries()
+    changed = [f"{one.name} {one.version}" for one in now if one not in pinned]
+    fault = f"{', '.join(changed)}: not what the lock pins; if the change is meant, {APPLY} {kit.folder}"
+    good = f"{', '.join(f'{one.name} {one.version}' for one in now)}, unchanged"
+    yield verdict("libraries", fault if changed else "", good)
 
 
 def disk(kit: Kit) -> Iterator[Finding]:

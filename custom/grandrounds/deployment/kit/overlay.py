@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +18,15 @@ from typing import Any, Literal
 from grandrounds import __version__
 from grandrounds.data.site import CONFIG_NAME, read_site_config
 from grandrounds.deployment.jobs import PACKAGE
+from grandrounds.deployment.kit.distributions import (
+    listed_plugins,
+    locked_distributions,
+    locked_plugins,
+    reviewed_plugins,
+)
 from grandrounds.deployment.kit.policy import restricted, server_resources, site_resources
 from grandrounds.deployment.kit.read import Kit
+from grandrounds.deployment.kit.signers import SIGNERS, read_signers
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import versions
 from grandrounds.federation.server.sites import MANDATORY, ROSTER, require_names
@@ -34,7 +41,9 @@ LEDGER_FOLDER = "privacy"
 OVERLAY_MIN_SUPPORT = 10
 """Patients behind a figure of a class, where the hospital's own file does not say otherwise."""
 DEFAULT = ".default"
-FLAGS = {"mandatory": "--mandatory-sites"}
+CLASSES = "classes"
+"""In the lock of a server: FLARE's own classes that its operator allows."""
+FLAGS = {"mandatory": "--mandatory-sites", "classes": "--allow-class"}
 # A checkout has the templates beside the package's folder; a wheel installs them under the environment's prefix.
 CHECKOUT = PACKAGE.parents[1] / "provisioning"
 PROVISIONING = CHECKOUT if CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "grandrounds" / "provisioning"
@@ -54,6 +63,8 @@ class Settings:
         gpu_memory: memory of each, in GiB.
         storage: the server's folder for jobs and results.
         mandatory: sites without which the server starts no job; an empty list for none.
+        plugins: distributions of the plug-ins that the kit's processes import; an empty list for none.
+        classes: classes of FLARE's own that jobs may use at the server, beside the one for TensorBoard.
     """
 
     wheel: Path | None = None
@@ -63,6 +74,8 @@ class Settings:
     gpu_memory: float | None = None
     storage: Path | None = None
     mandatory: Sequence[str] | None = None
+    plugins: Sequence[str] | None = None
+    classes: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,17 +97,27 @@ def apply_overlay(kit: Kit, settings: Settings | None = None) -> list[Change]:
     """
     settings = settings or Settings()
     _require_fitting(kit, settings)
+    listed = locked_plugins(kit) if settings.plugins is None else reviewed_plugins(settings.plugins)
+    with listed_plugins(listed):
+        return _applied(kit, settings, locked_distributions(listed))
+
+
+def _applied(kit: Kit, settings: Settings, distributions: Mapping[str, Any]) -> list[Change]:
     contents: dict[str, Any] = {
         RESOURCES: _resources(kit, settings),
         AUTHORIZATION: restricted(_existing(kit, AUTHORIZATION) or read_json_object(OVERLAYS / AUTHORIZATION)),
     }
     if kit.kind == "site":
         contents[POLICY_FILE] = _privacy(kit, settings)
+        contents[SIGNERS] = _existing(kit, SIGNERS) or read_json_object(OVERLAYS / SIGNERS)
+        read_signers(contents[SIGNERS], str(kit.local / SIGNERS))
         datasets = _datasets(settings)
         contents |= {} if datasets is None else {CONFIG_NAME: datasets}
     elif settings.mandatory is not None:
         contents[ROSTER] = {MANDATORY: list(require_names(list(settings.mandatory), "--mandatory-sites"))}
-    lock = _package(kit, settings.wheel)
+    lock = {**_package(kit, settings.wheel), **distributions}
+    if kit.kind == "server":
+        lock[CLASSES] = _classes(kit, settings)
     if first := not (kit.local / LOCK).is_file():
         _require_no_earlier_ledger(kit)
     changes = [_write(kit.local / name, content) for name, content in contents.items()]
@@ -102,7 +125,9 @@ def apply_overlay(kit: Kit, settings: Settings | None = None) -> list[Change]:
         # Only the first time: a ledger that is missing later was removed, and a new one would hide what was spent.
         Ledger.create(kit.local / LEDGER_FOLDER, kit.name)
     locked = [
-        name for name in (RESOURCES, AUTHORIZATION, POLICY_FILE, CONFIG_NAME, ROSTER) if (kit.local / name).is_file()
+        name
+        for name in (RESOURCES, AUTHORIZATION, POLICY_FILE, SIGNERS, CONFIG_NAME, ROSTER)
+        if (kit.local / name).is_file()
     ]
     lock |= {"files": {name: file_digest(kit.local / name) for name in locked}}
     return [*changes, _write(kit.local / LOCK, {"participant": kit.name, "project": kit.project, **lock})]
@@ -111,7 +136,8 @@ def apply_overlay(kit: Kit, settings: Settings | None = None) -> list[Change]:
 def read_at_start(kit: Kit) -> dict[str, Any]:
     """What the lock pins of the package and of the files that FLARE reads when it starts; jobs read the others anew."""
     lock = _existing(kit, LOCK) or {}
-    files = {name: digest for name, digest in lock.get("files", {}).items() if name not in (CONFIG_NAME, ROSTER)}
+    anew = (CONFIG_NAME, ROSTER, SIGNERS)
+    files = {name: digest for name, digest in lock.get("files", {}).items() if name not in anew}
     return {**lock, "files": files}
 
 
@@ -120,7 +146,7 @@ def _require_fitting(kit: Kit, settings: Settings) -> None:
         raise ConfigurationError(
             f"{kit.folder} is the kit of a person ({kit.name}); overlays are for servers and sites"
         )
-    only = {"server": ("storage", "mandatory"), "site": ("datasets", "privacy", "gpus", "gpu_memory")}
+    only = {"server": ("storage", "mandatory", "classes"), "site": ("datasets", "privacy", "gpus", "gpu_memory")}
     other = "site" if kit.kind == "server" else "server"
     for name in only[other]:
         if getattr(settings, name) is not None:
@@ -147,7 +173,17 @@ def _resources(kit: Kit, settings: Settings) -> dict[str, Any]:
     # FLARE's default is a folder for temporary files, which machines empty and two servers would share.
     first = _existing(kit, RESOURCES) is None
     storage = settings.storage or (kit.folder / "storage" if first else None)
-    return server_resources(current, storage.absolute() if storage else None)
+    return server_resources(current, storage.absolute() if storage else None, _classes(kit, settings))
+
+
+def _classes(kit: Kit, settings: Settings) -> list[str]:
+    """The classes of FLARE's own that the operator allows."""
+    return listed_classes(kit) if settings.classes is None else list(settings.classes)
+
+
+def listed_classes(kit: Kit) -> list[str]:
+    """The classes of FLARE's own that jobs may use at a server, by its lock."""
+    return list((_existing(kit, LOCK) or {}).get(CLASSES, []))
 
 
 def _privacy(kit: Kit, settings: Settings) -> dict[str, Any]:

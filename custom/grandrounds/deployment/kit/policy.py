@@ -7,6 +7,7 @@ them. Every function returns a changed copy and changes nothing when applied twi
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,16 @@ def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: floa
     return changed
 
 
-def server_resources(resources: dict[str, Any], storage: Path | None) -> dict[str, Any]:
-    """A server's ``resources.json``: allowed classes, none of FLARE's controllers, guarded channels, a permanent storage.
+def server_resources(resources: dict[str, Any], storage: Path | None, listed: Sequence[str] = ()) -> dict[str, Any]:
+    """A server's ``resources.json``: allowed classes, guarded channels, a permanent storage.
+
+    ``listed`` are classes of FLARE's that the operator allows beside.
 
     Raises:
-        ConfigurationError: if a folder for jobs and results is given and the file has no job manager.
+        ConfigurationError: if a folder for jobs and results is given and the file has no job manager, or a listed class must
+            not be allowed.
     """
-    changed = with_guard(with_allowed_classes(resources, at_site=False))
+    changed = with_guard(with_allowed_classes(resources, at_site=False, listed=listed))
     if storage is not None:
         component(changed, JOB_MANAGER).setdefault("args", {})["uri_root"] = str(storage / "jobs")
         snapshots = changed.get("snapshot_persistor", {}).get("args", {}).get("storage", {}).get("args")

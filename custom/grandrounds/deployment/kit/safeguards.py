@@ -2,32 +2,59 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from grandrounds.data.doctor import Finding
 from grandrounds.deployment.kit.admission import privacy_fault
 from grandrounds.deployment.kit.classes import added_classes, classes_fault, component_classes
+from grandrounds.deployment.kit.distributions import locked_plugins
 from grandrounds.deployment.kit.findings import APPLY, in_force, verdict
 from grandrounds.deployment.kit.overlay import (
     AUTHORIZATION,
     LEDGER_FOLDER,
     RESOURCES,
+    listed_classes,
 )
 from grandrounds.deployment.kit.policy import FORBIDDEN, forbidden_rights, is_guarded
 from grandrounds.deployment.kit.read import Kit
+from grandrounds.deployment.kit.signers import SIGNERS, read_signers
+from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import read_json_object
+from grandrounds.plugins import PLUGINS_VARIABLE, installed_plugins, load_plugins
 from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 from grandrounds.privacy.ledger.ledger import Ledger
+
+
+def plug_ins(kit: Kit) -> Iterator[Finding]:
+    """No plug-in is installed that is not listed; their code runs at this participant like that of the package."""
+    names = {one.name for one in locked_plugins(kit)}
+    for plugin in installed_plugins():
+        if plugin.distribution not in names:
+            message = (
+                f"{plugin.distribution} {plugin.version} ({plugin.module}) is installed and not listed; uninstall it, or "
+                f"review it and {APPLY} {kit.folder} --plugin {plugin.distribution}"
+            )
+            yield Finding("failure", "plug-ins", message)
+    if os.environ.get(PLUGINS_VARIABLE):
+        yield Finding("failure", "plug-ins", f"{PLUGINS_VARIABLE} is set, which no kit reads; remove it")
+    try:
+        found = [f"{found.distribution} {found.version} ({found.module})" for found in load_plugins()]
+    except ConfigurationError as error:
+        yield Finding("failure", "plug-ins", str(error))
+    else:
+        yield Finding("ok", "plug-ins", ", ".join(found) or "none")
 
 
 def allowed_classes(kit: Kit) -> Iterator[Finding]:
     """FLARE may build this package's components, and neither its other functions nor classes that bypass the gate."""
     resources = in_force(kit, RESOURCES)
-    fault = classes_fault(resources, kit.kind == "site")
-    others = "FLARE's own" if kit.kind == "server" else "none of FLARE's"
+    listed = listed_classes(kit)
+    fault = classes_fault(resources, kit.kind == "site", listed)
+    others = f"{1 + len(listed)} of FLARE's" if kit.kind == "server" else "none of FLARE's"
     good = f"{others} and {len(component_classes())} of this package"
     yield verdict("allowed classes", f"{RESOURCES}: {fault}; {APPLY} {kit.folder}" if fault else "", good)
-    if added := ", ".join(added_classes(resources)):
+    if added := ", ".join([*added_classes(resources), *listed]):
         message = f"jobs may also call {added}, with any arguments; remove from {RESOURCES} what is not needed"
         yield Finding("warning", "allowed classes", message)
 
@@ -59,6 +86,16 @@ def logs(kit: Kit) -> Iterator[Finding]:
     streamed = in_force(kit, RESOURCES).get("allow_log_streaming", True) is not False
     fault = f"the site's error log is sent to the server and may contain file names; {APPLY} {kit.folder}"
     yield verdict("logs", fault if streamed else "", "stay at the site")
+
+
+def signers(kit: Kit) -> Iterator[Finding]:
+    """The site says who may sign a job."""
+    path = kit.local / SIGNERS
+    if not path.is_file():
+        yield Finding("failure", "signers", f"there is no {SIGNERS}: no job is accepted; {APPLY} {kit.folder}")
+        return
+    allowed = read_signers(read_json_object(path), SIGNERS)
+    yield Finding("ok", "signers", f"jobs of {allowed.described()}")
 
 
 def privacy(kit: Kit) -> Iterator[Finding]:

@@ -14,7 +14,6 @@ from grandrounds.deployment.kit import doctor as kit_doctor
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import Settings, apply_overlay
 from grandrounds.deployment.kit.read import read_kit
-from grandrounds.plugins import Plugin
 
 
 def found(kit, check, network=False):
@@ -355,11 +354,3 @@ def test_a_persons_kit_is_asked_for_less(make_kit):
     checks = {finding.check for finding in examine_kit(make_kit("person"), network=False)}
     assert checks == {"python", "packages", "certificate", "clock"}
     assert read_kit(make_kit("person", name="bo@study.example").folder).kind == "person"
-
-
-def test_installed_plug_ins_are_named_with_their_versions(make_kit, monkeypatch):
-    plugin = Plugin("grandrounds-own-networks", "0.1.0", "own_networks")
-    monkeypatch.setattr("grandrounds.deployment.kit.doctor.load_plugins", lambda: (plugin,))
-    assert [one.message for one in found(make_kit("site"), "plug-ins")] == [
-        "grandrounds-own-networks 0.1.0 (own_networks)"
-    ]

@@ -75,15 +75,20 @@ def test_a_server_may_listen_to_what_a_site_may_not_send():
     assert classes_fault(allowed, at_site=True) == f"{receiver} must not be allowed"
 
 
-def test_a_server_builds_no_controller_of_flares():
-    """They would start a job without the sites that the server's roster names."""
-    built = {
-        path.rpartition(".")[2] for path in server_resources(FLARES, None)["class_allow_list"] if "nvflare" in path
-    }
-    assert len(built) > 30
-    assert [name for name in built if "Controller" in name] == []
-    assert not built & {"FedAvg", "FedAvgLR", "FedOpt", "Scaffold", "ScatterAndGather"}
-    assert not built & {"CrossSiteModelEval", "GlobalModelEval", "InitializeGlobalWeights"}
+def test_a_server_builds_of_flares_own_classes_what_writes_tensorboard_files_and_what_its_operator_lists():
+    """The others call an address that a job names, store what sites send, or start a job without mandatory sites."""
+    tracker = "nvflare.app_opt.tracking.mlflow.mlflow_receiver.MLflowReceiver"
+
+    def built(*listed):
+        resources = server_resources(FLARES, None, listed)
+        assert classes_fault(resources, at_site=False, listed=listed) == ""
+        return [path for path in resources["class_allow_list"] if path.startswith("nvflare")]
+
+    assert built() == ["nvflare.app_opt.tracking.tb.tb_receiver.TBAnalyticsReceiver"]
+    assert built(tracker) == [tracker, *built()]
+    assert classes_fault(server_resources(FLARES, None, [tracker]), at_site=False) == f"{tracker} must not be allowed"
+    with pytest.raises(ConfigurationError, match=r"FedAvg must not be allowed"):
+        built("nvflare.app_common.workflows.fedavg.FedAvg")
 
 
 def test_a_job_that_bypasses_the_gate_is_refused_for_kits():

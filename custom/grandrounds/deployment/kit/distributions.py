@@ -1,0 +1,84 @@
+"""What else runs in a kit's processes: FLARE, torch and plug-ins, each as it was reviewed, by a digest in the lock."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from grandrounds.deployment.kit.read import Kit
+from grandrounds.errors import ConfigurationError
+from grandrounds.json_files import read_json_object
+from grandrounds.plugins import (
+    GROUP,
+    LISTED_VARIABLE,
+    Distribution,
+    installed_plugins,
+    load_plugins,
+)
+from grandrounds.protocol.paths import LOCK
+
+LIBRARIES = ("nvflare", "torch")
+LISTED = "plugins"
+"""In the lock: the plug-ins that the kit's processes import."""
+
+
+def locked_libraries(kit: Kit) -> list[Distribution]:
+    """FLARE and torch as the kit's lock pins them; empty without a lock.
+
+    Raises:
+        ConfigurationError: if the lock is damaged.
+    """
+    lock = read_json_object(kit.local / LOCK) if (kit.local / LOCK).is_file() else {}
+    return [Distribution(**entry) for entry in lock.get("libraries", [])]
+
+
+def locked_plugins(kit: Kit) -> list[Distribution]:
+    """The plug-ins that a kit's lock lists.
+
+    Raises:
+        ConfigurationError: if the lock is damaged.
+    """
+    lock = read_json_object(kit.local / LOCK) if (kit.local / LOCK).is_file() else {}
+    return [Distribution(**entry) for entry in lock.get(LISTED, [])]
+
+
+def reviewed_plugins(names: Sequence[str]) -> list[Distribution]:
+    """The installed distributions of these names, each with a plug-in.
+
+    Raises:
+        ConfigurationError: if one is not installed, or is no plug-in.
+    """
+    found = [Distribution.installed(name) for name in names]
+    known = {plugin.distribution for plugin in installed_plugins()}
+    for one in found:
+        if one.name not in known:
+            raise ConfigurationError(f"{one.name} is no plug-in: it has no entry point of the group {GROUP}")
+    return sorted(found)
+
+
+@contextmanager
+def listed_plugins(listed: Sequence[Distribution]) -> Iterator[None]:
+    """Inside the block this process imports these plug-ins and no others, as the kit's processes do."""
+    before = os.environ.get(LISTED_VARIABLE)
+    os.environ[LISTED_VARIABLE] = json.dumps(listed)
+    load_plugins.cache_clear()
+    try:
+        yield
+    finally:
+        os.environ.pop(LISTED_VARIABLE)
+        if before is not None:
+            os.environ[LISTED_VARIABLE] = before
+        load_plugins.cache_clear()
+
+
+def installed_libraries() -> list[Distribution]:
+    """FLARE and torch as they are installed."""
+    return [Distribution.installed(name) for name in LIBRARIES]
+
+
+def locked_distributions(listed: Sequence[Distribution]) -> dict[str, Any]:
+    """What the lock says of plug-ins and libraries."""
+    return {LISTED: [one._asdict() for one in listed], "libraries": [one._asdict() for one in installed_libraries()]}

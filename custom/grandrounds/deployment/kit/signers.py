@@ -1,0 +1,85 @@
+"""Who may sign a job that a site runs: roles and names, in the site's own file ``signers.json``.
+
+FLARE accepts the signature of whoever has a certificate of the project's authority, and the server says who has submitted a
+job. The list is of the people whose jobs the hospital has agreed to run, by what their certificates say.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.utils.zip_utils import unzip_all_from_bytes
+from nvflare.lighter.utils import verify_folder_signature_and_get_signers
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.json_files import require_object
+
+SIGNERS = "signers.json"
+"""In a site's folder ``local``."""
+
+
+@dataclass(frozen=True)
+class Signers:
+    """Who may sign a job: whoever has one of the roles, or one of the names, in the certificate."""
+
+    roles: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def described(self) -> str:
+        """In words."""
+        return " or ".join(filter(None, [", ".join(f"role {role}" for role in self.roles), ", ".join(self.names)]))
+
+    def refusal(self, signers: Sequence[tuple[str, str, str]]) -> str:
+        """Why a job must not run; empty if all its signers (name, organisation, role) are allowed.
+
+        Example:
+            >>> Signers(("lead",), ()).refusal([("ann@study.example", "study", "member")])
+            'the job is signed by ann@study.example (member), whose jobs this site does not run'
+        """
+        if not signers:
+            return "the job has no valid signature of a person"
+        for name, _, role in signers:
+            if role not in self.roles and name not in self.names:
+                return f"the job is signed by {name} ({role or 'no role'}), whose jobs this site does not run"
+        return ""
+
+
+def read_signers(content: Any, where: str) -> Signers:
+    """The list in a ``signers.json``.
+
+    Raises:
+        ConfigurationError: if it has another form, or allows nobody.
+
+    Example:
+        >>> read_signers({"roles": ["lead"], "names": []}, "signers.json").roles
+        ('lead',)
+    """
+    entry = require_object(content, where, ["roles", "names"])
+    found = Signers(*(_texts(entry, key, where) for key in ("roles", "names")))
+    if not found.roles and not found.names:
+        raise ConfigurationError(f"{where} allows nobody, so no job could run; name roles or people")
+    return found
+
+
+def signers_of(app: bytes, authority: Path) -> list[tuple[str, str, str]]:
+    """Who has signed the files of a job as they came, as (name, organisation, role); empty if a signature is missing.
+
+    Args:
+        app: the job's files, a zip archive.
+        authority: the certificate of the project's authority.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        unzip_all_from_bytes(app, folder)
+        verified, signers = verify_folder_signature_and_get_signers(folder, str(authority))
+    return [(str(name), str(org), str(role)) for name, org, role in signers] if verified else []
+
+
+def _texts(entry: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    value = entry[key]
+    if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
+        raise ConfigurationError(f"{where}: {key} must be a list of names, got {value!r}")
+    return tuple(value)

@@ -1,0 +1,159 @@
+"""In a kit only the plug-ins that its lock lists are imported, by name, version and content; the doctor fails else."""
+
+import base64
+import hashlib
+import json
+import sys
+
+import pytest
+
+from grandrounds import plugins
+from grandrounds.deployment.kit.distributions import listed_plugins, locked_plugins
+from grandrounds.deployment.kit.doctor import examine_kit
+from grandrounds.deployment.kit.overlay import LOCK, Settings, apply_overlay
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation import channels
+from grandrounds.plugins import LISTED_VARIABLE, PLUGINS_VARIABLE, Distribution, load_plugins
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """A distribution with a plug-in that notes its import: ``install(version, code)``."""
+    root = tmp_path / "site-packages"
+    monkeypatch.syspath_prepend(str(root))
+    monkeypatch.delenv(PLUGINS_VARIABLE, raising=False)
+
+    def make(version="1.0", code="", name="nice_metric"):
+        info = root / f"{name}-1.dist-info"
+        files = {
+            f"{name}.py": f"import builtins\nbuiltins.imported = getattr(builtins, 'imported', 0) + 1\n{code}",
+            f"{info.name}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            f"{info.name}/entry_points.txt": f"[grandrounds]\nmine = {name}\n",
+        }
+        lines = []
+        for path, text in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+            lines.append(f"{path},sha256={digest},{len(text)}")
+        (info / "RECORD").write_text("\n".join([*lines, f"{info.name}/RECORD,,", ""]))
+        return root / f"{name}.py"
+
+    yield make
+    plugins.load_plugins.cache_clear()
+
+
+def imports(monkeypatch):
+    """How often the plug-in has been imported anew."""
+    import builtins
+
+    monkeypatch.delitem(sys.modules, "nice_metric", raising=False)
+    monkeypatch.setattr(builtins, "imported", 0, raising=False)
+    load_plugins.cache_clear()
+    found = load_plugins()
+    monkeypatch.delitem(sys.modules, "nice_metric", raising=False)
+    return builtins.imported, [plugin.distribution for plugin in found]
+
+
+def finding(kit, check):
+    return [(one.level, one.message) for one in examine_kit(kit, network=False) if one.check == check]
+
+
+def test_a_plug_in_that_is_not_listed_is_not_imported_and_fails_the_doctor(install, make_kit, monkeypatch):
+    install()
+    assert imports(monkeypatch) == (1, ["nice-metric"])
+    kit = make_kit("site")
+    apply_overlay(kit)
+    with listed_plugins(locked_plugins(kit)):
+        assert imports(monkeypatch) == (0, [])
+    (level, message), _ = finding(kit, "plug-ins")
+    assert (level, "nice-metric 1.0 (nice_metric) is installed and not listed" in message) == ("failure", True)
+    assert "--plugin nice-metric" in message
+    assert "nice_metric" not in sys.modules
+
+
+def test_a_listed_plug_in_is_imported_and_stays_listed(install, make_kit, monkeypatch):
+    install()
+    kit = make_kit("site")
+    apply_overlay(kit, Settings(plugins=["Nice_Metric"]))
+    apply_overlay(kit)
+    (entry,) = json.loads((kit.local / LOCK).read_text())["plugins"]
+    assert (entry["name"], entry["version"], len(entry["record"])) == ("nice-metric", "1.0", 64)
+    with listed_plugins(locked_plugins(kit)):
+        assert imports(monkeypatch) == (1, ["nice-metric"])
+    assert finding(kit, "plug-ins") == [("ok", "nice-metric 1.0 (nice_metric)")]
+    apply_overlay(kit, Settings(plugins=[]))
+    assert locked_plugins(kit) == []
+
+
+def another_version(install):
+    install("1.1")
+
+
+def edited(install):
+    path = install()
+    path.write_text(path.read_text() + "x = 1\n")
+
+
+def other_content_in_the_record(install):
+    install(code="x = 1\n")
+
+
+@pytest.mark.parametrize("change", [another_version, edited, other_content_in_the_record])
+def test_a_listed_plug_in_that_has_changed_is_not_imported(install, make_kit, monkeypatch, change):
+    install()
+    kit = make_kit("site")
+    apply_overlay(kit, Settings(plugins=["nice-metric"]))
+    change(install)
+    with (
+        listed_plugins(locked_plugins(kit)),
+        pytest.raises(
+            ConfigurationError, match=r"nice-metric 1\.0 is listed in this kit, but (version 1\.1|other cont)"
+        ),
+    ):
+        imports(monkeypatch)
+    ((level, message),) = finding(kit, "plug-ins")
+    assert (level, "install what was reviewed" in message) == ("failure", True)
+
+
+def test_the_variable_of_modules_is_not_read_in_a_kit(install, make_kit, monkeypatch):
+    path = install()
+    path.parent.joinpath("nice_metric-1.dist-info", "entry_points.txt").write_text("")
+    monkeypatch.setenv(PLUGINS_VARIABLE, "nice_metric")
+    with listed_plugins([]):
+        assert imports(monkeypatch) == (0, [])
+    kit = make_kit("site")
+    apply_overlay(kit)
+    assert ("failure", f"{PLUGINS_VARIABLE} is set, which no kit reads; remove it") in finding(kit, "plug-ins")
+
+
+def test_what_is_no_plug_in_cannot_be_listed(make_kit):
+    for name, reason in (("no-such-package", "is not installed here"), ("iniconfig", "iniconfig is no plug-in")):
+        with pytest.raises(ConfigurationError, match=reason):
+            apply_overlay(make_kit("site", name=name), Settings(plugins=[name]))
+
+
+def test_a_kits_processes_read_the_list_from_the_lock(install, make_kit, monkeypatch):
+    install()
+    kit = make_kit("site")
+    apply_overlay(kit, Settings(plugins=["nice-metric"]))
+    monkeypatch.delenv(LISTED_VARIABLE, raising=False)
+    channels._list_plugins(["-s", "fed_client.json"])
+    assert LISTED_VARIABLE not in channels.os.environ, "a simulation has no kit"
+    channels._list_plugins(["-m", str(kit.folder), "-s", "fed_client.json", "--set", "org=x"])
+    assert [Distribution(*one) for one in json.loads(channels.os.environ[LISTED_VARIABLE])] == locked_plugins(kit)
+    (kit.local / LOCK).unlink()
+    channels._list_plugins(["--workspace", str(kit.folder)])
+    assert channels.os.environ[LISTED_VARIABLE] == "[]"
+    monkeypatch.delenv(LISTED_VARIABLE)
+
+
+def test_another_library_fails_the_doctor(make_kit):
+    kit = make_kit("site")
+    apply_overlay(kit)
+    assert [level for level, _ in finding(kit, "libraries")] == ["ok"]
+    lock = json.loads((kit.local / LOCK).read_text())
+    lock["libraries"][0]["record"] = "0" * 64
+    (kit.local / LOCK).write_text(json.dumps(lock))
+    ((level, message),) = finding(kit, "libraries")
+    assert (level, "not what the lock pins" in message) == ("failure", True)
