@@ -85,6 +85,18 @@ class DepthHead(nn.Module):
             own.copy_(value)
 
 
+def depth_head(network: nn.Module) -> DepthHead:
+    """The head of a network that was built with ``head="depths"``.
+
+    Raises:
+        ValueError: if it has another head.
+    """
+    head = head_of(network)
+    if not isinstance(head, DepthHead):
+        raise ValueError(f"{type(network).__name__} has no head of several depths: build it with head=depths")
+    return head
+
+
 class DepthNetwork(nn.Module):
     """A backbone with a :class:`DepthHead`; its other layers keep their names.
 

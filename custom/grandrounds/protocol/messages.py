@@ -78,6 +78,7 @@ class ReleaseKind(StrEnum):
     CURVES = "curves"
     COUNTS = "counts"
     POOLED_COUNTS = "pooled_counts"
+    SUFFICIENT_STATISTICS = "sufficient_statistics"
 
 
 @dataclass(frozen=True)

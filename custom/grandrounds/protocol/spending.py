@@ -87,8 +87,8 @@ class TrainingGate(Protocol):
     def row_noise(self, release: str) -> tuple[float, float] | None:
         """Bound on the norm and standard deviation of the noise of each row of a release; None if rows get no noise."""
 
-    def pooled_minimum(self, release: str) -> int | None:
-        """Smallest number of cases behind counts of all sites together; None if the site's must not be in their sum."""
+    def release_minimum(self, kind: str, release: str) -> int | None:
+        """Smallest number of cases behind counts of a release, or of all sites together; None if it is denied."""
 
 
 @dataclass(frozen=True)

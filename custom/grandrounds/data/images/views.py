@@ -96,6 +96,8 @@ class Weak:
 class Unchanged:
     """The image itself; FedMatch's weak view."""
 
+    fixed = True
+
     def draw(self, image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
         """A copy of the image; nothing is drawn."""
         return image.copy()
@@ -142,6 +144,32 @@ class Turns:
         return np.rot90(image[:, :: -1 if way >= 4 else 1], way % 4).copy()
 
 
+class HalfTurn:
+    """The image turned by 180 degrees; nothing is drawn.
+
+    Example:
+        >>> image = np.array([[[1], [2]], [[3], [4]]], dtype=np.uint8)
+        >>> HalfTurn().draw(image, np.random.default_rng())[..., 0].tolist()
+        [[4, 3], [2, 1]]
+    """
+
+    fixed = True
+
+    def draw(self, image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+        """Turn one image."""
+        return image[::-1, ::-1].copy()
+
+
+class Mirror:
+    """The image with left and right exchanged; nothing is drawn."""
+
+    fixed = True
+
+    def draw(self, image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+        """Mirror one image."""
+        return image[:, ::-1].copy()
+
+
 class RegisteredView(NamedTuple):
     """A view by its name: its class, and the number of its random stream.
 
@@ -152,6 +180,11 @@ class RegisteredView(NamedTuple):
     make: Callable[..., View]
     stream: int
 
+    @property
+    def fixed(self) -> bool:
+        """Whether the view of an image is always the same, as a class with ``fixed = True`` says."""
+        return bool(getattr(self.make, "fixed", False))
+
 
 VIEWS: Mapping[str, RegisteredView] = MappingProxyType(
     {
@@ -160,6 +193,8 @@ VIEWS: Mapping[str, RegisteredView] = MappingProxyType(
         "none": RegisteredView(Unchanged, stream=3),
         "mild": RegisteredView(Mild, stream=4),
         "turns": RegisteredView(Turns, stream=5),
+        "half_turn": RegisteredView(HalfTurn, stream=6),
+        "mirror": RegisteredView(Mirror, stream=7),
     }
 )
 """The package's views."""

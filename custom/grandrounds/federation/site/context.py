@@ -77,6 +77,10 @@ def _no_dataset(name: str) -> SiteData:
     raise ConfigurationError(f"data set {name!r} cannot be had in this task")
 
 
+def _one_case(kind: str, release: str) -> int:
+    return 1
+
+
 def _no_row_noise(release: str) -> None:
     return None
 
@@ -125,6 +129,7 @@ class SiteContext:
         features: what the frozen layers make of images; None where a network takes the images themselves.
         row_noise: bound on the norm and standard deviation of the noise that the site's privacy gate gives each row of a
             release, by its name; None if it gives none.
+        release_minimum: how many patients the site asks behind each class in a release of a kind and name.
     """
 
     site: str
@@ -141,6 +146,7 @@ class SiteContext:
     ahead: ViewsAhead = field(default_factory=lambda: ViewsAhead(0))
     features: Features | None = None
     row_noise: Callable[[str], tuple[float, float] | None] = field(default=_no_row_noise)
+    release_minimum: Callable[[str, str], int] = field(default=_one_case)
 
     @property
     def model_spec(self) -> ModelSpec:

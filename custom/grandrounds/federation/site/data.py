@@ -25,10 +25,10 @@ from grandrounds.data.site import (
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
 from grandrounds.federation.site.options import ComputeOptions
-from grandrounds.federation.site.worker import row_noise
+from grandrounds.federation.site.worker import release_minimum, row_noise
 from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES
 from grandrounds.models.registry import minimum_image_size, require_buildable
-from grandrounds.protocol.messages import Payload
+from grandrounds.protocol.messages import Payload, ReleaseKind
 from grandrounds.protocol.paths import cache_folder, data_folders, in_kit, state_folder
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
 
@@ -170,6 +170,15 @@ def _described(spec: ModelSpec) -> str:
     return f"{spec.backbone} (norm {spec.norm}, dropout {'its own' if spec.dropout is None else spec.dropout}{start})"
 
 
+def _minimum(kind: str, release: str, data: SiteData, site: str, fl_ctx: FLContext) -> int:
+    asked = release_minimum(ReleaseKind(kind), release, fl_ctx)
+    if asked is None:
+        raise ConfigurationError(
+            f"{site}: the site's privacy policy does not let {release} out, a release of kind {kind}"
+        )
+    return max(asked, data.min_support, 1)
+
+
 @dataclass(frozen=True)
 class _Found:
     values: Mapping[str, Any]
@@ -233,6 +242,7 @@ class SiteAccess:
             ahead=ViewsAhead(self._compute.drawing_processes(in_kit(fl_ctx), device), device.type == "cuda"),
             datasets=lambda name: self._dataset(name, found.problem, site, fl_ctx),
             row_noise=lambda release: row_noise(release, fl_ctx),
+            release_minimum=lambda kind, release: _minimum(kind, release, found.data, site, fl_ctx),
         )
 
     def _find(self, values: Mapping[str, Any], site: str, fl_ctx: FLContext, needs_labels: bool) -> _Found:

@@ -4,7 +4,8 @@ With a frozen front (``problem.trainable``) most of a step's time goes into laye
 of the network, its teacher or its peers, share one pass of the front. A cache draws ``feature_cache`` weak and as many
 strong views of an image, sends each through the front when it is first needed, and later draws among these. Batches of the
 front all have one size and one precision, so that a feature has the same bits whichever run computed it. Features are
-stored in half precision, in files that only the site's user can read, until the run's end. Where the site sets
+stored in half precision, or in single precision for a head of several depths, in files that only the site's user can read,
+until the run's end. Where the site sets
 ``GRANDROUNDS_FEATURES`` they are kept in that folder, for other runs with the same images, seed and frozen layers.
 """
 
@@ -24,9 +25,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from grandrounds.data.images.augmentation import draw_views, sample_generator
+from grandrounds.data.images.augmentation import draw_views, sample_generator, view_named
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import ConfigurationError
+from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.partial import Front, front_of
 from grandrounds.option_annotations import Min
 from grandrounds.options import Options
@@ -74,6 +76,8 @@ class Features:
                 "problem.trainable to head or from:<block>"
             )
         self._front: Front = front
+        # A head in closed form is solved from products of features, where half precision is not enough.
+        self._dtype = np.dtype(np.float32 if isinstance(network, DepthNetwork) else np.float16)
         self._folder = Path(os.environ.get(VARIABLE) or folder / FOLDER)
         self._options, self._seed, self._site = options, seed, site
         self._stored: dict[tuple[Any, ...], _StoredFeatures] = {}
@@ -115,7 +119,7 @@ class Features:
                 fresh: Tensor = self._front(_tensor(views, self._front))
             return fresh
         chosen = np.arange(len(rows)) if positions is None else positions
-        count = 1 if view == "none" else self._options.feature_cache
+        count = 1 if view_named(view).fixed else self._options.feature_cache
         numbers = np.zeros(len(chosen), np.int64)
         if count > 1:
             numbers[:] = [sample_generator(view, key, step, position).integers(count) for position in chosen.tolist()]
@@ -129,15 +133,15 @@ class Features:
         if what not in self._stored:
             with torch.no_grad():
                 shape = tuple(self._front(_tensor(images[:1], self._front)).shape[1:])
-            size = len(images) * count * int(np.prod(shape)) * 2
+            size = len(images) * count * int(np.prod(shape)) * self._dtype.itemsize
             self._require_room(size, f"{len(images)} images x {count} {view} views of {name}")
             key = derive_seed(self._seed, "features", self._site, *map(str, what))
             # No run reads features of other layers, batches, images or numbers of views.
             content = hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
-            made = (self._front.digest, self._front.device.type, str(FEATURE_BATCH))
+            made = (self._front.digest, self._front.device.type, str(FEATURE_BATCH), self._dtype.str)
             source = derive_seed(key, *made, content, *map(str, images.shape), str(count))
             path = self._folder / f"{name}-{view}-{source:016x}"
-            self._stored[what] = _StoredFeatures(path, images, view, count, shape, key, options)
+            self._stored[what] = _StoredFeatures(path, images, view, count, shape, key, options, self._dtype)
         return self._stored[what]
 
     def _require_room(self, size: int, what: str) -> None:
@@ -174,13 +178,14 @@ class _StoredFeatures:
         shape: tuple[int, ...],
         key: int,
         options: Mapping[str, Any],
+        dtype: np.dtype[Any],
     ) -> None:
         self._images, self._view, self._key, self._options = images, view, key, dict(options)
         self._all = np.arange(len(images))
         channels, height, width = shape
         # Channels last, as the network computes.
         self._features = _memory_map(
-            path.with_suffix(".features"), np.float16, (len(images), count, height, width, channels)
+            path.with_suffix(".features"), dtype, (len(images), count, height, width, channels)
         )
         self._computed = _memory_map(path.with_suffix(".computed"), np.bool_, (len(images), count))
         self.size = self._features.nbytes

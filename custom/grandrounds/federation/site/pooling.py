@@ -16,7 +16,7 @@ from grandrounds.federation.encrypted import find_key
 from grandrounds.federation.encrypted_counts import LARGEST_MINIMUM, decrypt_counts, encrypt_counts
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.scoring import released
-from grandrounds.federation.site.worker import pooled_minimum
+from grandrounds.federation.site.worker import release_minimum
 from grandrounds.protocol.messages import (
     CONTRIBUTION,
     COUNTS,
@@ -54,7 +54,8 @@ class CountPool:
             ConfigurationError: if there is no key.
         """
         own = context.data.min_support
-        asked = {model: pooled_minimum(name, fl_ctx) for model, name in POOLED_RELEASES.items()}
+        kind = ReleaseKind.POOLED_COUNTS
+        asked = {model: release_minimum(kind, name, fl_ctx) for model, name in POOLED_RELEASES.items()}
         minimums = {model: max(own, minimum, 1) for model, minimum in asked.items() if minimum is not None}
         kept = {model: minimum for model, minimum in minimums.items() if minimum <= LARGEST_MINIMUM}
         return cls(context.site, find_key(key_folders(fl_ctx), context.site), own, kept)

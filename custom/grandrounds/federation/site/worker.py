@@ -15,7 +15,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.site.context import TaskAborted
 from grandrounds.federation.site.isolation import WorkerStopped, ask_parent, run_isolated
-from grandrounds.protocol.messages import Payload
+from grandrounds.protocol.messages import Payload, ReleaseKind
 from grandrounds.protocol.paths import in_kit
 from grandrounds.protocol.spending import TRAINING_GATE, Spending, TrainingGate
 
@@ -84,23 +84,24 @@ class _GateOfParent:
         found: tuple[float, float] | None = ask_parent(release)
         return found
 
-    def pooled_minimum(self, release: str) -> int | None:
+    def release_minimum(self, kind: ReleaseKind, release: str) -> int | None:
         """As the privacy gate's."""
-        found: int | None = ask_parent(_MinimumOf(release))
+        found: int | None = ask_parent(_MinimumOf(kind, release))
         return found
 
 
 @dataclass(frozen=True)
 class _MinimumOf:
-    """The question for :meth:`TrainingGate.pooled_minimum`."""
+    """The question for :meth:`TrainingGate.release_minimum`."""
 
+    kind: ReleaseKind
     release: str
 
 
-def pooled_minimum(release: str, fl_ctx: FLContext) -> int | None:
-    """What the site's gate, if there is one, asks of counts of all sites together, see :class:`TrainingGate`."""
+def release_minimum(kind: ReleaseKind, release: str, fl_ctx: FLContext) -> int | None:
+    """How many cases the site's gate, if there is one, asks behind a release's counts, see :class:`TrainingGate`."""
     gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
-    return gate.pooled_minimum(release) if gate is not None else 1
+    return gate.release_minimum(kind, release) if gate is not None else 1
 
 
 def row_noise(release: str, fl_ctx: FLContext) -> tuple[float, float] | None:
@@ -175,7 +176,7 @@ def _answer(question: Spending | str | _MinimumOf | None, fl_ctx: FLContext) -> 
     if isinstance(question, str):
         return row_noise(question, fl_ctx)
     if isinstance(question, _MinimumOf):
-        return pooled_minimum(question.release, fl_ctx)
+        return release_minimum(question.kind, question.release, fl_ctx)
     declare_dp_training(question, fl_ctx)
     return None
 

@@ -14,7 +14,15 @@ from grandrounds.evaluation.curves.binned import coarsen_curves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, encode_counts
 from grandrounds.option_annotations import Min
 from grandrounds.options import Options
-from grandrounds.privacy.gate.treatment import DEFAULT_MIN_PATIENTS, MATRIX, SUPPORT, State, Treatment, plain_copy
+from grandrounds.privacy.gate.treatment import (
+    DEFAULT_MIN_PATIENTS,
+    DEFAULT_SUM_PATIENTS,
+    MATRIX,
+    SUPPORT,
+    State,
+    Treatment,
+    plain_copy,
+)
 from grandrounds.privacy.mechanisms.coarsening import withhold_classes
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.protocol.messages import CONTRIBUTION
@@ -35,6 +43,25 @@ class MinimumSupport(Options, Treatment):
             raise ValueError(f"class statistics must be {MATRIX} and {SUPPORT}, got {sorted(tensors)}")
         matrix, support = withhold_classes(tensors[MATRIX], tensors[SUPPORT], self.minimum)
         return {MATRIX: matrix, SUPPORT: support}
+
+
+@dataclass(frozen=True)
+class SumSupport(MinimumSupport):
+    """Lets counts and sums out only if none of their classes is of fewer patients than the minimum.
+
+    One image of a class would be its features, which can be read from the sums of its class.
+    """
+
+    minimum: Annotated[int, "patients of each class that the sums are of", Min(2)] = DEFAULT_SUM_PATIENTS
+
+    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+        """See :meth:`Treatment.apply`; ``support`` has the patients of each class."""
+        if SUPPORT not in tensors:
+            raise ValueError(f"sums must come with {SUPPORT}, got {sorted(tensors)}")
+        support = tensors[SUPPORT]
+        if bool(((support > 0) & (support < self.minimum)).any()):
+            raise ValueError(f"a class is of fewer than {self.minimum} patients")
+        return {name: plain_copy(value) for name, value in tensors.items()}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
-from grandrounds.privacy.gate.count_treatments import PooledSupport
+from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.gate import Gate, TaskFacts, audit_fields
 from grandrounds.privacy.gate.images import record_images
@@ -108,11 +108,13 @@ class Admission:
         treatment = rule.treatment if rule else None
         return (treatment.clip, treatment.sigma) if isinstance(treatment, ClipAndNoiseSamples) else None
 
-    def pooled_minimum(self, release: str) -> int | None:
-        """Smallest number of cases behind counts of all sites together; None if the policy does not let them out."""
+    def release_minimum(self, kind: str, release: str) -> int | None:
+        """Smallest number of cases behind a release's counts; None if the policy does not let it out."""
         policy = self.gate.policy if self.gate else None
-        rule = policy.rule_for(ReleaseKind.POOLED_COUNTS, release) if policy and POOL in policy.tasks else None
-        return rule.treatment.minimum if rule and isinstance(rule.treatment, PooledSupport) else None
+        if policy is None or (kind == ReleaseKind.POOLED_COUNTS and POOL not in policy.tasks):
+            return None
+        rule = policy.rule_for(ReleaseKind(kind), release)
+        return rule.treatment.minimum if rule and isinstance(rule.treatment, MinimumSupport) else None
 
 
 class SitePrivacyGate(Filter):

@@ -14,7 +14,13 @@ from torch import Tensor
 
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, curves_shape
-from grandrounds.privacy.gate.count_treatments import CountSupport, CurveSupport, MinimumSupport, PooledSupport
+from grandrounds.privacy.gate.count_treatments import (
+    CountSupport,
+    CurveSupport,
+    MinimumSupport,
+    PooledSupport,
+    SumSupport,
+)
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
 from grandrounds.privacy.gate.treatment import MATRIX, SUPPORT, Deny, Logits, Quantise, Treatment, Unmodified
 from grandrounds.protocol.messages import CONTRIBUTION, ReleaseKind
@@ -148,6 +154,15 @@ def _no_pooled_counts(name: str, value: Tensor, expected: Expected) -> str:
     return _no_ciphertext(name, value, expected) if name == CONTRIBUTION else _no_table(value, expected)
 
 
+def _no_sums(name: str, value: Tensor, expected: Expected) -> str:
+    if name in (SUPPORT, "class_counts"):
+        if tuple(value.shape) != (expected.classes,) or value.dtype != torch.int64:
+            return f"expected int64 of shape ({expected.classes},)"
+        return _too_many(int(value.max()), "train", expected) if name == SUPPORT else ""
+    fits = value.dtype == torch.float64 and value.dim() == (2 if name == "targets" else 1)
+    return "" if fits and (value.dim() == 1 or value.shape[1] == expected.classes) else "expected sums in float64"
+
+
 def _no_table(value: Tensor, expected: Expected) -> str:
     shape = counts_shape(expected.task.answers(expected.classes))
     fits = tuple(value.shape) == shape and value.dtype == torch.int64
@@ -169,6 +184,7 @@ KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
         ReleaseKind.CURVES: Kind((CurveSupport,), _no_curves, (CURVE_COUNTS,)),
         ReleaseKind.COUNTS: Kind((CountSupport,), _no_counts, (IMAGES, PATIENTS)),
         ReleaseKind.POOLED_COUNTS: Kind((PooledSupport,), _no_pooled_counts, (CONTRIBUTION, IMAGES, PATIENTS)),
+        ReleaseKind.SUFFICIENT_STATISTICS: Kind((SumSupport,), _no_sums, (SUPPORT, "class_counts", "products", "targets")),
         ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified, Logits), _no_soft_labels),
         ReleaseKind.EMBEDDINGS: Kind((ClipAndNoiseSamples, Unmodified), _no_embeddings),
         # A ciphertext cannot be inspected or treated.

@@ -28,6 +28,8 @@ from grandrounds.protocol.unit import Unit
 State = Mapping[str, Tensor]
 RunningStatistics = Literal["refuse", "average", "drop", "keep"]
 MATRIX, SUPPORT = "matrix", "support"
+DEFAULT_SUM_PATIENTS = 10
+"""Minimum number of patients behind each class of sums of products where a policy sets none."""
 MULTIPLIER_TOLERANCE = 1e-9
 """Of a noise multiplier that was multiplied by a bound and divided by it again."""
 DEFAULT_MIN_PATIENTS = 5

@@ -263,7 +263,12 @@ def test_our_standard_policy_names_the_numbers_that_methods_need():
     assert {name: found.scalar_rule_for(name).part for name in parts} == parts
 
 
-DENIED = {ReleaseKind.EMBEDDINGS, ReleaseKind.DISCRIMINATOR, ReleaseKind.ENCRYPTED_VALUES}
+DENIED = {
+    ReleaseKind.EMBEDDINGS,
+    ReleaseKind.DISCRIMINATOR,
+    ReleaseKind.ENCRYPTED_VALUES,
+    ReleaseKind.SUFFICIENT_STATISTICS,
+}
 """Kinds that the standard policy leaves to a hospital's own rules, as in docs/privacy.md."""
 
 

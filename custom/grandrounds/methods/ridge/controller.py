@@ -1,0 +1,286 @@
+"""Federated ridge regression at the server: three rounds of one message each, and a head that is exact.
+
+In the first round sites count their labelled images, in the second they send sums of products of features at the class
+weights that follow from the counts, and the server solves. In the third the head goes out, and the sites' validation images
+choose the temperature of its scores. The head is that of all images together, however they are divided between sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.federation.server.controller import RoundController
+from grandrounds.federation.server.means import OrderedMean
+from grandrounds.methods.ridge.logits import DEFAULT_TEMPERATURE, TEMPERATURES, best_temperature, centre_and_offset
+from grandrounds.methods.ridge.options import RidgeOptions
+from grandrounds.methods.ridge.phases import (
+    CENTRE,
+    COUNTS,
+    LARGEST_NORM,
+    LOGITS,
+    OFFSET,
+    PHASE,
+    PHASES,
+    SOLVE,
+    SUMS,
+    SUPPORT,
+    VALIDATION_IMAGES,
+    WEIGHTS,
+    temperature_metric,
+)
+from grandrounds.methods.ridge.solve import held_out_errors, solve, standardised
+from grandrounds.methods.ridge.sums import PRODUCTS, SYMMETRY, TARGETS, Sums, class_weights, packed_shapes, wrong_sums
+from grandrounds.models.depths import DepthHead, depth_head
+from grandrounds.models.partial import frozen_digest
+from grandrounds.models.registry import build_model
+from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
+from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD
+
+MOST_KEPT = 50
+"""Sites whose sums the server keeps, to leave each of them out; with more it keeps their total alone."""
+
+
+class RidgeController(RoundController):
+    """Solves the head of a frozen network from sums of all sites (``rounds`` is 3).
+
+    Sums say much of a site: its counts of classes, and of a class with one image its features. The gate of a kit lets them
+    out only if its policy has a rule for ``sufficient_statistics``, and never for classes of few patients.
+    """
+
+    needs_exclusive: ClassVar[bool] = False
+    ridge: RidgeOptions
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.rounds != len(PHASES):
+            raise ConfigurationError(
+                f"ridge regression has {len(PHASES)} rounds: controller.rounds must be {len(PHASES)}"
+            )
+        for name, wanted in (("head", DEPTHS), ("trainable", TRAIN_HEAD)):
+            if getattr(self.problem, name) != wanted:
+                raise ConfigurationError(
+                    f"ridge regression solves a head of several depths and trains nothing: set problem.{name}={wanted}"
+                )
+        if not self.problem.kind.exclusive and self.ridge.class_balance:
+            raise ConfigurationError(
+                "images of several findings have no class to be weighed by: set controller.class_balance=0"
+            )
+
+    @property
+    def phase(self) -> str:
+        """Of this round."""
+        return PHASES[min(self.round_number, len(PHASES)) - 1]
+
+    def start(self) -> None:
+        """Build the network; its head is zero."""
+        self._network = build_model(self.problem.model_spec(pretrained=True), self.seed).eval()
+        self.frozen_digest = frozen_digest(self._network)
+        classes, features = len(self.problem.classes), self._head.features
+        self._shapes = packed_shapes(features, classes)
+        self._head.set_linear(torch.zeros(classes, features), torch.zeros(classes))
+        self._counts: dict[str, Tensor] = {}
+        self._sums: dict[str, Sums] = {}
+        self._total: Sums | None = None
+        self._solved: Tensor | None = None
+        self._losses: dict[str, Mapping[str, float]] = {}
+        self._notes: dict[str, Any] = {}
+
+    @property
+    def _head(self) -> DepthHead:
+        return depth_head(self._network)
+
+    def open_round(self, sites: list[str]) -> None:
+        """Expect an answer from each of these sites."""
+        self._notes = {}
+        self._mean, self._added = OrderedMean(sites) if self.phase == SOLVE and len(sites) > MOST_KEPT else None, 0
+
+    def payload_for(self, site: str) -> Payload:
+        """The phase, the model, and what its phase needs."""
+        parts: dict[str, State] = {GLOBAL: self.model()}
+        if self.phase == SOLVE:
+            parts[WEIGHTS] = {WEIGHTS: self._weights()}
+        if self.phase == LOGITS:
+            centre, offset = self._centre_and_offset(0.0)
+            parts[LOGITS] = {CENTRE: centre, OFFSET: offset}
+        return self.payload(parts, **{PHASE: self.phase, LARGEST_NORM: self.ridge.largest_norm})
+
+    def check(self, site: str, result: Result) -> None:
+        """Refuse counts and sums that cannot be of a site's images.
+
+        Raises:
+            MessageError: naming what is wrong.
+        """
+        if self.phase == LOGITS:
+            images = result.metrics.get(VALIDATION_IMAGES)
+            lacking = [name for name in self._loss_names() if name not in result.metrics]
+            if images is None or (images and lacking):
+                raise MessageError(f"{site} has not sent the losses of its validation images")
+            return
+        name = SUMS if self.phase == SOLVE else COUNTS
+        if name not in result.releases:
+            raise MessageError(f"{site} has not sent its {name}")
+        tensors = dict(result.releases[name].tensors)
+        expected = (
+            {**self._shapes, SUPPORT: self._classes}
+            if name == SUMS
+            else {COUNTS: self._classes, SUPPORT: self._classes}
+        )
+        came = {entry: tuple(value.shape) for entry, value in tensors.items()}
+        if came != expected:
+            raise MessageError(f"{name} of {site} must be of shapes {expected}, got {came}")
+        if name == COUNTS:
+            if bool((tensors[COUNTS] < 0).any()) or tensors[COUNTS].dtype != torch.int64:
+                raise MessageError(f"{name} of {site} must be counts")
+            return
+        self._check_sums(site, tensors)
+
+    def _check_sums(self, site: str, tensors: State) -> None:
+        if any(tensors[name].dtype != torch.float64 for name in (PRODUCTS, TARGETS)):
+            raise MessageError(f"{SUMS} of {site} must be in float64")
+        sums, kind = Sums.unpacked(tensors), self.problem.kind
+        counts = self._counts.get(site)
+        if counts is None:
+            raise MessageError(f"{site} has sent no counts in the first round")
+        expected = self._weights() * counts
+        total = float(expected.sum()) if kind.exclusive else sums.weight
+        wrong = wrong_sums(sums, kind.exclusive, self.ridge.largest_norm, total)
+        if not wrong and bool(((sums.targets[-1] - expected).abs() > SYMMETRY * (1 + expected)).any()):
+            wrong = "they are not of the images that it has counted"
+        if wrong:
+            raise MessageError(f"{SUMS} of {site}: {wrong}")
+
+    @property
+    def _classes(self) -> tuple[int, ...]:
+        return (len(self.problem.classes),)
+
+    def absorb(self, site: str, result: Result) -> None:
+        """Keep a site's answer."""
+        if self.phase == LOGITS:
+            self._losses[site] = dict(result.metrics)
+        elif self.phase == SOLVE:
+            tensors = result.releases[SUMS].tensors
+            if self._mean is None:
+                self._sums[site] = Sums.unpacked(tensors)
+            else:
+                self._mean.add(site, {name: tensors[name] for name in self._shapes})
+                self._added += 1
+        else:
+            self._counts[site] = result.releases[COUNTS].tensors[COUNTS].clone()
+
+    def missed(self, site: str) -> None:
+        """A site is not in the sum."""
+        if self._mean is not None:
+            self._mean.skip(site)
+
+    def close_round(self) -> None:
+        """Check the counts, solve, or set the temperature.
+
+        Raises:
+            GrandRoundsError: if no site has a labelled image, or the equations have no solution.
+        """
+        if self.phase == SOLVE:
+            self._solve()
+        elif self.phase == LOGITS:
+            self._set_temperature()
+        else:
+            total = torch.stack(list(self._counts.values())).sum(dim=0)
+            names = self.problem.classes
+            self._notes = {"class_counts": dict(zip(names, total.tolist(), strict=True))}
+            if not bool(total.any()):
+                raise GrandRoundsError("no site has a labelled training image whose class may be counted")
+
+    def _weights(self) -> Tensor:
+        """Of classes, from the counts of all sites."""
+        counts = torch.stack([self._counts[site] for site in natural_sorted(self._counts)]).sum(dim=0)
+        return class_weights(counts, self.ridge.class_balance)
+
+    def _solve(self) -> None:
+        sites = [self._sums[site] for site in natural_sorted(self._sums)]
+        if self._mean is not None:
+            mean = self._mean.close()
+            if mean is not None:
+                self._total = Sums.unpacked({name: value * self._added for name, value in mean.items()})
+        elif sites:
+            self._total = sum(sites[1:], start=sites[0])
+        if self._total is None or not self._total.weight > 0:
+            raise GrandRoundsError("no site has sent sums of a labelled image")
+        grid = self.ridge.penalties
+        labelled = [one for one in sites if one.weight > 0]
+        chosen, errors = grid[len(grid) // 2], []
+        if len(labelled) > 1 and len(grid) > 1:
+            errors = held_out_errors(labelled, grid)
+            chosen = grid[errors.index(min(errors))]
+        try:
+            self._solved = solve(self._total, chosen)
+        except ValueError as error:
+            raise GrandRoundsError(f"round {self.round_number}: {error}") from error
+        self._write(self._solved, torch.zeros(self._classes, dtype=torch.float64), 1.0)
+        found = {"held_out_errors": dict(zip(map(str, grid), errors, strict=True))} if errors else {}
+        self._notes = {"penalty": chosen, **found}
+
+    def _centre_and_offset(self, correction: float) -> tuple[Tensor, Tensor]:
+        total = self._total
+        assert total is not None
+        return centre_and_offset(total.targets[-1] / total.weight, self.problem.kind.exclusive, correction)
+
+    def _set_temperature(self) -> None:
+        images = {site: found[VALIDATION_IMAGES] for site, found in self._losses.items()}
+        temperature, count = self.ridge.temperature, sum(images.values())
+        if temperature is None and count:
+            names = self._loss_names()
+            losses = [sum(images[site] * self._losses[site].get(name, 0.0) for site in images) for name in names]
+            temperature = best_temperature(torch.tensor(losses, dtype=torch.float64))
+        temperature = temperature or DEFAULT_TEMPERATURE
+        centre, offset = self._centre_and_offset(self.ridge.prior_correction)
+        assert self._solved is not None
+        self._write(self._solved, offset / temperature - centre, temperature)
+        self._notes = {"temperature": temperature, "validation_images": int(count)}
+
+    def _loss_names(self) -> list[str]:
+        return [temperature_metric(number) for number in range(len(TEMPERATURES))]
+
+    def _write(self, solved: Tensor, added: Tensor, temperature: float) -> None:
+        """Write a solution into the network's head, on standardised features, so that single precision is enough."""
+        assert self._total is not None
+        weights, bias, shift, scale = standardised(solved, self._total)
+        self._head.set_linear(weights, bias + added, shift, scale, temperature)
+
+    def model(self) -> State:
+        """The network with the head as far as it is solved."""
+        return dict(self._network.state_dict())
+
+    def round_notes(self) -> dict[str, Any]:
+        """Counts of classes, the penalty with the errors that chose it, or the temperature."""
+        return {**super().round_notes(), **({"ridge": self._notes} if self._notes else {})}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counts and the head; sums are snapshots."""
+        return {GLOBAL: self.model(), COUNTS: self._counts, "solved": self._solved}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`."""
+        self._network.load_state_dict(state[GLOBAL])
+        self._counts, self._solved = dict(state[COUNTS]), state["solved"]
+
+    def snapshots(self) -> Mapping[str, tuple[int, State | None]]:
+        """The sums of each site, or of more than ``MOST_KEPT`` their total."""
+        second = PHASES.index(SOLVE) + 1
+        kept = {site: one.packed() for site, one in self._sums.items()}
+        if not kept and self._total is not None:
+            kept = {SUMS: self._total.packed()}
+        return {name: (second, packed) for name, packed in kept.items()}
+
+    def load_snapshots(self, snapshots: Mapping[str, tuple[int, dict[str, Tensor]]]) -> None:
+        """Restore :meth:`snapshots`."""
+        found = {name: Sums.unpacked(packed) for name, (_, packed) in snapshots.items()}
+        self._total = found.pop(SUMS, None)
+        self._sums = found
+        if found:
+            sites = [found[site] for site in natural_sorted(found)]
+            self._total = sum(sites[1:], start=sites[0])

@@ -1,0 +1,63 @@
+"""Options of federated ridge regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from grandrounds.data.images.augmentation import view_named
+from grandrounds.errors import ConfigurationError
+from grandrounds.option_annotations import ABOVE_ZERO, FRACTION, METHOD
+from grandrounds.options import Options
+
+MOST_PENALTIES = 12
+
+
+@dataclass(frozen=True)
+class RidgeOptions(Options):
+    """How the head is solved."""
+
+    class_balance: Annotated[
+        float,
+        "beta: images of class c weigh (N / (C n_c))^beta; 1 balances classes, 0 weighs all images alike",
+        FRACTION,
+        METHOD,
+    ] = 0.5
+    prior_correction: Annotated[
+        float,
+        "tau: logits are lowered by tau times the log of a class's weighted share; 1 decides as if equally frequent",
+        FRACTION,
+        METHOD,
+    ] = 1.0
+    penalties: Annotated[
+        tuple[float, ...], "nu, the penalties of which the error at left-out sites chooses one", METHOD
+    ] = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+    temperature: Annotated[
+        float | None, "T, by which scores are multiplied; null chooses it by validation images", ABOVE_ZERO
+    ] = None
+    largest_norm: Annotated[float, "R, to which sites clip the norm of an image's features", ABOVE_ZERO] = 1000.0
+
+    def check(self) -> None:
+        """Refuse penalties that are none, or too many."""
+        if not 1 <= len(self.penalties) <= MOST_PENALTIES or min(self.penalties) <= 0:
+            raise ConfigurationError(
+                f"penalties must be 1 to {MOST_PENALTIES} positive numbers, got {list(self.penalties)}"
+            )
+
+
+@dataclass(frozen=True)
+class ViewOptions(Options):
+    """Of which views of an image the features are."""
+
+    views: Annotated[tuple[str, ...], "fixed views of each training image, such as none, half_turn", METHOD] = (
+        "none",
+        "half_turn",
+    )
+
+    def check(self) -> None:
+        """Refuse views that do not exist, that are drawn at random, or none."""
+        if not self.views:
+            raise ConfigurationError("views must be at least one view, such as none")
+        for name in self.views:
+            if not view_named(name, "views").fixed:
+                raise ConfigurationError(f"views must be fixed, such as none or half_turn; {name} is drawn at random")

@@ -1,0 +1,26 @@
+"""The three phases of federated ridge regression, and the names of what travels in them."""
+
+from __future__ import annotations
+
+PHASE = "phase"
+COUNT, SOLVE, LOGITS = PHASES = "count", "solve", "logits"
+"""Counts of classes; sums at the weights that follow from these; losses of the head that follows from the sums."""
+COUNTS, SUMS = "class_counts", "sums"
+"""Releases of the first two phases."""
+SUPPORT = "support"
+"""The patients of each class behind a release."""
+WEIGHTS = "weights"
+CENTRE, OFFSET = "centre", "offset"
+"""Parts and entries of what a site is sent."""
+LARGEST_NORM = "largest_norm"
+VALIDATION_IMAGES = "validation.temper_images"
+
+
+def temperature_metric(number: int) -> str:
+    """The name of the loss at one of the temperatures.
+
+    Example:
+        >>> temperature_metric(3)
+        'validation.temper_loss_3'
+    """
+    return f"validation.temper_loss_{number}"

@@ -1,0 +1,157 @@
+r"""Sums of products of features, from which a head follows in closed form; those of sites add up to those of all images.
+
+With :math:`\phi_i` for the features of image i, followed by a one for the bias, and a target :math:`y_i` with one entry for
+each class or finding:
+
+.. math:: A = \sum_i w_i \phi_i \phi_i^T, \qquad B = \sum_i w_i \phi_i y_i^T
+
+Sources: Fanì et al., "Accelerating Heterogeneous Federated Learning with Closed-form Classifiers" (Fed3R), ICML 2024, and
+He et al., "AFL: A Single-Round Analytic Approach for Federated Learning with Pre-trained Models", CVPR 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+PRODUCTS, TARGETS = "products", "targets"
+"""Names of the tensors of a message."""
+SYMMETRY = 1e-9
+"""By which the smallest eigenvalue of a matrix may be below 0, over its trace, and sums of one site may differ."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums over images with their weights.
+
+    Attributes:
+        products: A, float64, shape ``(features + 1, features + 1)``; the last row and column are the bias's.
+        targets: B, float64, shape ``(features + 1, classes)``.
+    """
+
+    products: Tensor
+    targets: Tensor
+
+    @property
+    def weight(self) -> float:
+        """S, the sum of the images' weights."""
+        return float(self.products[-1, -1])
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.products + other.products, self.targets + other.targets)
+
+    def __sub__(self, other: Sums) -> Sums:
+        return Sums(self.products - other.products, self.targets - other.targets)
+
+    def packed(self) -> dict[str, Tensor]:
+        """As it travels: the upper triangle of A as a vector, row by row, and B."""
+        rows, columns = torch.triu_indices(*self.products.shape)
+        return {PRODUCTS: self.products[rows, columns], TARGETS: self.targets}
+
+    @classmethod
+    def unpacked(cls, packed: Mapping[str, Tensor]) -> Sums:
+        """Undo :meth:`packed`."""
+        size = len(packed[TARGETS])
+        upper = torch.zeros(size, size, dtype=torch.float64)
+        rows, columns = torch.triu_indices(*upper.shape)
+        upper[rows, columns] = packed[PRODUCTS]
+        return cls(upper + upper.triu(1).T, packed[TARGETS])
+
+
+def packed_shapes(features: int, classes: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of a message.
+
+    Example:
+        >>> packed_shapes(2, 3)
+        {'products': (6,), 'targets': (3, 3)}
+    """
+    size = features + 1
+    return {PRODUCTS: (size * (size + 1) // 2,), TARGETS: (size, classes)}
+
+
+def class_weights(counts: Tensor, beta: float) -> Tensor:
+    r"""The weight of each class's images.
+
+    .. math:: w_c = \left(\frac{N}{C n_c}\right)^\beta, \qquad w_c = 0 \text{ where } n_c = 0
+
+    Args:
+        counts: labelled training images of each class over all sites, shape ``(classes,)``, not negative.
+        beta: 1 balances the classes, 0 weights all images alike.
+
+    Returns:
+        Weights, float64, shape ``(classes,)``; N is the number of all images, C that of all classes.
+
+    Raises:
+        ValueError: if there is no image.
+
+    Example:
+        >>> class_weights(torch.tensor([1, 2]), 1.0)
+        tensor([1.5000, 0.7500], dtype=torch.float64)
+        >>> class_weights(torch.tensor([1, 2]), 0.0)
+        tensor([1., 1.], dtype=torch.float64)
+    """
+    numbers = counts.double()
+    if not bool((numbers > 0).any()):
+        raise ValueError("counts must have at least one labelled image, got none in any class")
+    weights = (numbers.sum() / (len(numbers) * numbers)).pow(beta)
+    return torch.where(numbers > 0, weights, torch.zeros_like(weights))
+
+
+def sums_of(features: Iterable[tuple[Tensor, Tensor, Tensor]], width: int, classes: int) -> Sums:
+    """Add up one site's images.
+
+    Args:
+        features: batches of features ``(images, width)``, targets ``(images, classes)`` and weights ``(images,)``.
+        width: of the features.
+        classes: or findings.
+    """
+    products = torch.zeros(width + 1, width + 1, dtype=torch.float64)
+    targets = torch.zeros(width + 1, classes, dtype=torch.float64)
+    for batch, wanted, weights in features:
+        rows = with_bias(batch.double())
+        weighted = (rows * weights.double()[:, None]).T
+        products += weighted @ rows
+        targets += weighted @ wanted.double()
+    upper = products.triu()  # of a product of two floating-point matrices the triangles differ in the last bits
+    return Sums(upper + upper.triu(1).T, targets)
+
+
+def with_bias(features: Tensor) -> Tensor:
+    """The features of images, shape ``(images, width)``, followed by a one."""
+    return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
+
+
+def wrong_sums(sums: Sums, exclusive: bool, norm: float, most: float) -> str:
+    """What shows that a site's sums are not of images; empty if nothing does.
+
+    Args:
+        sums: of one site.
+        exclusive: whether each image has one class, so that the targets of each image add up to 1.
+        norm: R, the largest norm of an image's features.
+        most: the largest sum of weights that the site's images allow.
+
+    Example:
+        >>> sums = sums_of([(torch.ones(2, 1), torch.eye(2), torch.ones(2))], 1, 2)
+        >>> wrong_sums(sums, True, 2.0, 2.0)
+        ''
+        >>> wrong_sums(Sums(-sums.products, sums.targets), True, 2.0, 2.0)
+        'the sum of its weights is -2, expected 0 to 2'
+    """
+    total = sums.weight
+    if not 0 <= total <= most * (1 + SYMMETRY):
+        return f"the sum of its weights is {total:g}, expected 0 to {most:g}"
+    trace = float(sums.products.trace()) - total
+    if trace > norm**2 * total * (1 + SYMMETRY):
+        return f"the squares of its features add up to {trace:g}, more than {norm:g}^2 for each of {total:g} images"
+    if float(torch.linalg.eigvalsh(sums.products)[0]) < -SYMMETRY * (trace + total):
+        return "the products of its features are not positive semidefinite"
+    share = sums.products[:, -1]
+    tolerance = SYMMETRY * max(trace + total, 1.0)
+    if exclusive and bool(((sums.targets.sum(dim=1) - share).abs() > tolerance).any()):
+        return "the sums of its classes do not add up to those of all images"
+    if not exclusive and bool((sums.targets[-1] > total + tolerance).any() | (sums.targets[-1] < -tolerance).any()):
+        return "a finding has more images than there are"
+    return ""
