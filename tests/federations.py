@@ -18,7 +18,7 @@ from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.server.record import read_events
-from grandrounds.models.own_backbones import OWN_BACKBONES, register_backbone
+from grandrounds.models.backbones.own import OWN_BACKBONES, register_backbone
 
 SIDE = 32
 SMALL_NETWORKS = {"small": 12, "narrow": 8, "wide": 24}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
     from grandrounds.evaluation.own_metrics import register_metric
     from grandrounds.federation.own_methods import register_method
-    from grandrounds.models.own_backbones import register_backbone
+    from grandrounds.models.backbones.own import register_backbone
     from grandrounds.protocol.tasks import register_task
 
 __all__ = [
@@ -66,7 +66,7 @@ PLACES = {
     "Sweep": "api.sweeping",
     "evaluate": "api.evaluation",
     "partition": "api.sites",
-    "register_backbone": "models.own_backbones",
+    "register_backbone": "models.backbones.own",
     "register_dataset": "data.own_datasets",
     "register_method": "federation.own_methods",
     "register_metric": "evaluation.own_metrics",

@@ -157,7 +157,7 @@ def check_backbone(factory: Callable[[int, int], nn.Module], *, stride: int, hea
     import torch
 
     from grandrounds.errors import ConfigurationError
-    from grandrounds.models.own_backbones import OwnBackbone
+    from grandrounds.models.backbones.own import OwnBackbone
 
     name = getattr(factory, "__name__", repr(factory))
     for classes, channels in ((2, 3), (5, 1)):

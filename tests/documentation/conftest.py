@@ -15,7 +15,7 @@ from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment import presets
 from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.federation.own_methods import OWN_METHODS
-from grandrounds.models.own_backbones import OWN_BACKBONES
+from grandrounds.models.backbones.own import OWN_BACKBONES
 from tests.documentation.pages import ROOT
 from tests.documentation.world import small
 

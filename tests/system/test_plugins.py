@@ -8,7 +8,7 @@ import pytest
 import grandrounds as gr
 from grandrounds import plugins
 from grandrounds.federation.own_methods import OWN_METHODS
-from grandrounds.models.own_backbones import OWN_BACKBONES
+from grandrounds.models.backbones.own import OWN_BACKBONES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

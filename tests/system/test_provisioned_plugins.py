@@ -17,7 +17,7 @@ from grandrounds.deployment.kit.safeguards import allowed_classes, plug_ins
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.federation.server.record import EVENTS, read_events
-from grandrounds.models.own_backbones import OWN_BACKBONES
+from grandrounds.models.backbones.own import OWN_BACKBONES
 
 pytestmark = pytest.mark.provisioned
 

@@ -37,7 +37,7 @@ def backbone(incomplete: str) -> list[str]:
 
     names = list(BACKBONE_NAMES)
     if plugin_modules():
-        from grandrounds.models.own_backbones import OWN_BACKBONES
+        from grandrounds.models.backbones.own import OWN_BACKBONES
 
         names += OWN_BACKBONES.all()
     return _beginning(names, incomplete)

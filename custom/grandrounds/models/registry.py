@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.efficientnet_lite0 import EfficientNetLite0
 from grandrounds.models.backbones.mobile import MobileNetV2, ShuffleNet
+from grandrounds.models.backbones.own import OWN_BACKBONES, OwnBackbone
 from grandrounds.models.backbones.resnet22 import ResNet22
 from grandrounds.models.backbones.small_resnets import CompactNet, ResNet9, ResNet10, ResNet12
 from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm_layers import frozen_statistics, replace_module, to_frozen_norm, to_group_norm
-from grandrounds.models.own_backbones import OWN_BACKBONES, OwnBackbone
 from grandrounds.models.partial import freeze_front, frozen_names
 from grandrounds.models.split import find_stem, head_of
 from grandrounds.models.weights import chosen_intensities, import_torchvision, load_weights

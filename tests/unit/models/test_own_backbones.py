@@ -11,7 +11,7 @@ from torch import nn
 import grandrounds as gr
 from grandrounds import plugins
 from grandrounds.errors import ConfigurationError
-from grandrounds.models import own_backbones
+from grandrounds.models.backbones import own as own_backbones
 from grandrounds.models.registry import backbone_names, build_model, minimum_image_size
 from grandrounds.models.split import split_network
 from grandrounds.models.weights import chosen_intensities

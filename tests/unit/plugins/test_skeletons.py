@@ -13,7 +13,7 @@ from grandrounds.cli import build_app
 from grandrounds.data.images.augmentation import OWN_VIEWS
 from grandrounds.data.own_datasets import OWN_DATASETS
 from grandrounds.federation.own_methods import OWN_METHODS
-from grandrounds.models.own_backbones import OWN_BACKBONES
+from grandrounds.models.backbones.own import OWN_BACKBONES
 
 
 @pytest.mark.parametrize("kind", ["backbone", "dataset", "method", "view"])

@@ -160,16 +160,6 @@ class HalfTurn:
         return image[::-1, ::-1].copy()
 
 
-class Mirror:
-    """The image with left and right exchanged; nothing is drawn."""
-
-    fixed = True
-
-    def draw(self, image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
-        """Mirror one image."""
-        return image[:, ::-1].copy()
-
-
 class RegisteredView(NamedTuple):
     """A view by its name: its class, and the number of its random stream.
 
@@ -194,7 +184,6 @@ VIEWS: Mapping[str, RegisteredView] = MappingProxyType(
         "mild": RegisteredView(Mild, stream=4),
         "turns": RegisteredView(Turns, stream=5),
         "half_turn": RegisteredView(HalfTurn, stream=6),
-        "mirror": RegisteredView(Mirror, stream=7),
     }
 )
 """The package's views."""

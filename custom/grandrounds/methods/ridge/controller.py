@@ -20,7 +20,8 @@ from grandrounds.methods.ridge.logits import DEFAULT_TEMPERATURE, TEMPERATURES, 
 from grandrounds.methods.ridge.options import RidgeOptions
 from grandrounds.methods.ridge.phases import (
     CENTRE,
-    COUNTS,
+    CLASS_COUNTS,
+    CLASS_WEIGHTS,
     LARGEST_NORM,
     LOGITS,
     OFFSET,
@@ -28,9 +29,7 @@ from grandrounds.methods.ridge.phases import (
     PHASES,
     SOLVE,
     SUMS,
-    SUPPORT,
     VALIDATION_IMAGES,
-    WEIGHTS,
     temperature_metric,
 )
 from grandrounds.methods.ridge.solve import held_out_errors, solve, standardised
@@ -39,6 +38,7 @@ from grandrounds.models.depths import DepthHead, depth_head
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
+from grandrounds.privacy.gate.treatment import SUPPORT
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
 from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD
 
@@ -104,7 +104,7 @@ class RidgeController(RoundController):
         """The phase, the model, and what its phase needs."""
         parts: dict[str, State] = {GLOBAL: self.model()}
         if self.phase == SOLVE:
-            parts[WEIGHTS] = {WEIGHTS: self._weights()}
+            parts[CLASS_WEIGHTS] = {CLASS_WEIGHTS: self._weights()}
         if self.phase == LOGITS:
             centre, offset = self._centre_and_offset(0.0)
             parts[LOGITS] = {CENTRE: centre, OFFSET: offset}
@@ -122,20 +122,20 @@ class RidgeController(RoundController):
             if images is None or (images and lacking):
                 raise MessageError(f"{site} has not sent the losses of its validation images")
             return
-        name = SUMS if self.phase == SOLVE else COUNTS
+        name = SUMS if self.phase == SOLVE else CLASS_COUNTS
         if name not in result.releases:
             raise MessageError(f"{site} has not sent its {name}")
         tensors = dict(result.releases[name].tensors)
         expected = (
             {**self._shapes, SUPPORT: self._classes}
             if name == SUMS
-            else {COUNTS: self._classes, SUPPORT: self._classes}
+            else {CLASS_COUNTS: self._classes, SUPPORT: self._classes}
         )
         came = {entry: tuple(value.shape) for entry, value in tensors.items()}
         if came != expected:
             raise MessageError(f"{name} of {site} must be of shapes {expected}, got {came}")
-        if name == COUNTS:
-            if bool((tensors[COUNTS] < 0).any()) or tensors[COUNTS].dtype != torch.int64:
+        if name == CLASS_COUNTS:
+            if bool((tensors[CLASS_COUNTS] < 0).any()) or tensors[CLASS_COUNTS].dtype != torch.int64:
                 raise MessageError(f"{name} of {site} must be counts")
             return
         self._check_sums(site, tensors)
@@ -171,7 +171,7 @@ class RidgeController(RoundController):
                 self._mean.add(site, {name: tensors[name] for name in self._shapes})
                 self._added += 1
         else:
-            self._counts[site] = result.releases[COUNTS].tensors[COUNTS].clone()
+            self._counts[site] = result.releases[CLASS_COUNTS].tensors[CLASS_COUNTS].clone()
 
     def missed(self, site: str) -> None:
         """A site is not in the sum."""
@@ -261,12 +261,12 @@ class RidgeController(RoundController):
 
     def state_dict(self) -> dict[str, Any]:
         """Counts and the head; sums are snapshots."""
-        return {GLOBAL: self.model(), COUNTS: self._counts, "solved": self._solved}
+        return {GLOBAL: self.model(), CLASS_COUNTS: self._counts, "solved": self._solved}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
         self._network.load_state_dict(state[GLOBAL])
-        self._counts, self._solved = dict(state[COUNTS]), state["solved"]
+        self._counts, self._solved = dict(state[CLASS_COUNTS]), state["solved"]
 
     def snapshots(self) -> Mapping[str, tuple[int, State | None]]:
         """The sums of each site, or of more than ``MOST_KEPT`` their total."""

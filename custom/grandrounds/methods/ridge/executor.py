@@ -12,30 +12,29 @@ from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches
 from grandrounds.errors import DataError, MessageError
+from grandrounds.evaluation.external import BATCH
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.methods.ridge.logits import TEMPERATURES
 from grandrounds.methods.ridge.options import ViewOptions
 from grandrounds.methods.ridge.phases import (
     CENTRE,
+    CLASS_COUNTS,
+    CLASS_WEIGHTS,
     COUNT,
-    COUNTS,
     LARGEST_NORM,
     LOGITS,
     OFFSET,
     PHASE,
     SOLVE,
     SUMS,
-    SUPPORT,
     VALIDATION_IMAGES,
-    WEIGHTS,
     temperature_metric,
 )
 from grandrounds.methods.ridge.sums import sums_of
 from grandrounds.models.depths import depth_features, depth_head
+from grandrounds.privacy.gate.treatment import SUPPORT
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
-
-BATCH = 256
 
 
 class RidgeExecutor(SiteExecutor):
@@ -50,7 +49,7 @@ class RidgeExecutor(SiteExecutor):
     needs_exclusive: ClassVar[bool] = False
     models: ClassVar[tuple[str, ...]] = ("shared",)
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType(
-        {COUNTS: ReleaseKind.SUFFICIENT_STATISTICS, SUMS: ReleaseKind.SUFFICIENT_STATISTICS}
+        {CLASS_COUNTS: ReleaseKind.SUFFICIENT_STATISTICS, SUMS: ReleaseKind.SUFFICIENT_STATISTICS}
     )
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
@@ -71,12 +70,12 @@ class RidgeExecutor(SiteExecutor):
 
     def _count(self, payload: Payload, context: SiteContext) -> Result:
         rows, targets, support = self._labelled(context)
-        return _released(COUNTS, {COUNTS: torch.from_numpy(targets.sum(axis=0)).long()}, support, len(rows))
+        return _released(CLASS_COUNTS, {CLASS_COUNTS: torch.from_numpy(targets.sum(axis=0)).long()}, support, len(rows))
 
     def _add_up(self, payload: Payload, context: SiteContext) -> Result:
         rows, targets, support = self._labelled(context)
         network = self.starting_model(payload, context).eval()
-        weights = torch.from_numpy(targets) @ payload.parts[WEIGHTS][WEIGHTS]
+        weights = torch.from_numpy(targets) @ payload.parts[CLASS_WEIGHTS][CLASS_WEIGHTS]
         if not context.problem.kind.exclusive:
             weights = torch.ones(len(rows), dtype=torch.float64)
         batches = self._batches(rows, targets, weights, payload.values[LARGEST_NORM], network, context)
