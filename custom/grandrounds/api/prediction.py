@@ -52,7 +52,7 @@ def predict_with(
     rows = np.arange(len(names))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_trained(problem.model_spec(pretrained=False), trained.weights, trained.seed, (pixels, rows)).to(device)
-    found = predict(model, tensors_of(pixels, device), rows, problem.kind).double().numpy()
+    found = predict(model, tensors_of(pixels, device), rows, problem.kind, problem.test_view).double().numpy()
     return names, found
 
 

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from grandrounds.csv_files import write_csv
 from grandrounds.data.batches import eval_batches
+from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.grouping import GROUP_READINGS, Grouping, grouped_cases
+from grandrounds.models.compute import averaged_logits
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
@@ -26,28 +28,36 @@ BATCH = 256
 
 
 @torch.inference_mode()
-def predict(model: nn.Module, inputs: Callable[[np.ndarray], Tensor], rows: np.ndarray, task: Task = SINGLE) -> Tensor:
+def predict(
+    model: nn.Module,
+    inputs: Callable[..., Tensor],
+    rows: np.ndarray,
+    task: Task = SINGLE,
+    test_view: str | None = None,
+) -> Tensor:
     """Predict without augmentation and with the model in evaluation mode; its mode is restored.
 
     Args:
         model: gives logits of shape ``(batch, classes)``.
-        inputs: what the model takes for these rows, on its device.
+        inputs: what the model takes for some of these rows, on its device; with a second argument of that fixed view.
         rows: which images, int64, shape ``(n,)``.
         task: what labels are.
+        test_view: a fixed view whose logits are averaged with those of the images themselves, see ``problem.test_view``.
 
     Returns:
         Probabilities, float32 on the CPU, shape ``(n, classes)``; ``(0, 0)`` for no rows.
     """
     training = model.training
     model.eval()
-    parts = [task.probabilities(model(inputs(batch)).float()).cpu() for batch in eval_batches(rows, BATCH)]
+    batches = eval_batches(rows, BATCH)
+    parts = [task.probabilities(averaged_logits(model, inputs, batch, test_view)).cpu() for batch in batches]
     model.train(training)
     return torch.cat(parts) if parts else torch.zeros(0, 0)
 
 
-def tensors_of(images: np.ndarray, device: torch.device | str = "cpu") -> Callable[[np.ndarray], Tensor]:
+def tensors_of(images: np.ndarray, device: torch.device | str = "cpu") -> Callable[..., Tensor]:
     """The inputs of :func:`predict` from uint8 images, shape ``(images, height, width, channels)``."""
-    return lambda rows: to_tensor(images[rows], device)
+    return lambda rows, view="none": to_tensor(draw_views(images, rows, view, 0, 0), device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +139,20 @@ def load_test_images(
 
 
 def predict_images(
-    model: nn.Module, test: LabelledImages, device: torch.device, task: Task = SINGLE
+    model: nn.Module,
+    test: LabelledImages,
+    device: torch.device,
+    task: Task = SINGLE,
+    test_view: str | None = None,
 ) -> ImagePredictions:
-    """Predict all images of a site.
+    """Predict all images of a site, see :func:`predict`.
 
     Raises:
         ConfigurationError: if a prediction is not finite.
     """
-    found = predict(model, tensors_of(test.images, device), np.arange(len(test.names)), task).double().numpy()
+    found = (
+        predict(model, tensors_of(test.images, device), np.arange(len(test.names)), task, test_view).double().numpy()
+    )
     if not np.isfinite(found).all():
         raise ConfigurationError("the model gives predictions that are not finite; it has diverged, use another one")
     return ImagePredictions(test.names, test.labels, found, test.groups)

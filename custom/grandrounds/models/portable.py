@@ -23,6 +23,19 @@ INPUT, OUTPUT = "images", "logits"
 OPSET = 18
 
 
+class AveragedView(nn.Module):
+    """A network whose logits are averaged over an image and the image turned by 180 degrees (``problem.test_view``)."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images ``(batch, channels, height, width)`` to logits."""
+        averaged: Tensor = (self.network(images) + self.network(images.flip(2, 3))) / 2
+        return averaged
+
+
 def write_portable(network: nn.Module, problem: Problem, form: str, folder: Path) -> Path:
     """Write a network that maps images in [0, 1] to logits, for any number of images.
 
@@ -42,7 +55,7 @@ def write_portable(network: nn.Module, problem: Problem, form: str, folder: Path
     if form not in WRITERS:
         raise ConfigurationError(f"format must be one of {', '.join(WRITERS)}, got {form!r}")
     name, make = WRITERS[form]
-    network = network.eval()
+    network = (AveragedView(network) if problem.test_view else network).eval()
     generator = torch.Generator().manual_seed(0)
     size = (problem.channels, problem.image_size, problem.image_size)
     with torch.no_grad(), warnings.catch_warnings():

@@ -163,6 +163,11 @@ class Problem(Options):
     trainable: Annotated[str, TRAINABLE_MEANING] = TRAIN_ALL
     task: Annotated[str, "single: each image has one class; multi: any of the classes, its findings"] = SINGLE.name
     preprocessing: Annotated[Preprocessing, PREPROCESSING_MEANING] = "exact"
+    test_view: Annotated[
+        Literal["half_turn"] | None,
+        "half_turn: average an image's logits with those of the image turned by 180 degrees, wherever a model is scored, "
+        "evaluated or exported; null: the image alone",
+    ] = None
 
     def check(self) -> None:
         """Check the vocabulary, the head and which layers are trained."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grandrounds import __version__
 from grandrounds.data.images.decoding import decode_picture
@@ -24,7 +24,7 @@ from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing, write_json
-from grandrounds.models.portable import write_portable
+from grandrounds.models.portable import AveragedView, write_portable
 from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.models.trained import load_trained
 from grandrounds.models.weights import chosen_intensities
@@ -68,6 +68,15 @@ class ImageDecoder:
         picture = decode_picture(Path(path).read_bytes(), str(path), draft=self.sizing.draft(self.size))
         pixels = self.sizing.square(picture.image, self.size, self.channels)
         return to_tensor(pixels[None])[0]
+
+
+class AveragingInferer:
+    """The inferer of bundles of a model whose logits are averaged over two views (``problem.test_view``)."""
+
+    def __call__(self, inputs: Tensor, network: nn.Module) -> Tensor:
+        """Logits of images, shape ``(batch, classes)``."""
+        averaged: Tensor = AveragedView(network)(inputs)
+        return averaged
 
 
 def export_model(
@@ -153,6 +162,7 @@ def model_card(
             "selected": dict(run.log.selected),
             "bytes": run.log.traffic._asdict(),
             "trained": {"layers": problem.trainable, "norm": problem.norm},
+            "averaged_view": problem.test_view,
             "frozen_sha256": run.log.configuration.get("frozen"),
             "initial_weights": {None: "random", "imagenet": "imagenet"}.get(problem.weights or None, "file"),
             "started": run.log.started,
@@ -234,7 +244,11 @@ def _inference(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
         },
         "network": "$@network_def.to(@device)",
         "preprocessing": {**reader, "channels": problem.channels, "preprocessing": problem.preprocessing},
-        "inferer": {"_target_": "monai.inferers.SimpleInferer"},
+        "inferer": {
+            "_target_": "grandrounds.reporting.export.AveragingInferer"
+            if problem.test_view
+            else "monai.inferers.SimpleInferer"
+        },
         "postprocessing": {"_target_": "monai.transforms.Activations", problem.kind.activation: True},
     }
 

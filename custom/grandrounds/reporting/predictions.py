@@ -154,7 +154,9 @@ def site_predictions(run: ReadRun, sites_dir: Path, split: Part) -> Iterator[Sit
         rows = data.rows(split)
         if len(rows):
             model = model_of((data.images, data.rows("train")))
-            probabilities = predict(model, tensors_of(data.images), rows).double().numpy()
+            probabilities = (
+                predict(model, tensors_of(data.images), rows, problem.kind, problem.test_view).double().numpy()
+            )
             groups = [data.groups[row] for row in rows]
             yield SitePredictions(site, data.images[rows], data.labels[rows], probabilities, groups, model)
 

@@ -360,7 +360,8 @@ class ServerImages:
         """Labels of the validation images, shape ``(n,)``, and a model's probabilities, shape ``(n, classes)``."""
         context = self._context
         network = self.network(state)
-        probabilities = predict(network, lambda rows: context.views(rows, "none"), self._rows, context.problem.kind)
+        problem = context.problem
+        probabilities = predict(network, context.unchanged, self._rows, problem.kind, problem.test_view)
         return context.data.labels[self._rows], probabilities
 
     def metrics(self, state: State) -> dict[str, float]:

@@ -201,6 +201,10 @@ class SiteContext:
         name = "own" if public is None else "public"
         return self.features.draw(name, images, rows, view, key, step, positions, **strong)
 
+    def unchanged(self, rows: NDArray[np.integer], view: str = "none") -> Tensor:
+        """What a network takes for images as they are, or for a fixed view of them; see :meth:`views`."""
+        return self.views(rows, view)
+
     def draw_ahead(
         self,
         batches: Sequence[NDArray[np.integer]],

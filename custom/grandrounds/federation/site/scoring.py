@@ -52,7 +52,8 @@ def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[E
         The record of the rows whose label is known, and probabilities of all rows, shape ``(rows, classes)``.
     """
     with context.autocast():
-        found = predict(network, lambda batch: context.views(batch, "none"), rows, context.problem.kind)
+        problem = context.problem
+        found = predict(network, context.unchanged, rows, problem.kind, problem.test_view)
     probabilities = found.reshape(len(rows), len(context.problem.classes))
     return site_record(context.data, rows, probabilities), probabilities
 

@@ -32,6 +32,7 @@ from grandrounds.methods.ridge.phases import (
     temperature_metric,
 )
 from grandrounds.methods.ridge.sums import sums_of
+from grandrounds.models.compute import averaged_logits
 from grandrounds.models.depths import depth_features, depth_head
 from grandrounds.privacy.gate.treatment import SUPPORT
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
@@ -110,7 +111,10 @@ class RidgeExecutor(SiteExecutor):
         network = self.starting_model(payload, context).eval()
         with torch.no_grad():
             batches = eval_batches(rows, BATCH)
-            scores = torch.cat([network(context.views(batch, "none")).double().cpu() for batch in batches])
+            view = context.problem.test_view
+            scores = (
+                torch.cat([averaged_logits(network, context.unchanged, one, view) for one in batches]).double().cpu()
+            )
         labels = torch.from_numpy(context.data.labels[rows])
         scores = scores - payload.parts[LOGITS][CENTRE]
         losses = [

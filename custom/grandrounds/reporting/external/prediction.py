@@ -127,7 +127,7 @@ def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dic
     for name, test in images.sites.items():
         step(f"predicting {len(test.names)} images of {name}")
         model = model_of((test.images, np.arange(len(test.names)))).to(device)
-        found[name] = predict_images(model, test, device, trained.problem.kind)
+        found[name] = predict_images(model, test, device, trained.problem.kind, trained.problem.test_view)
     return found
 
 
