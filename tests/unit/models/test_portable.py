@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.models.norm import adapt_statistics
 from grandrounds.models.portable import write_portable
-from grandrounds.models.registry import build_model
+from grandrounds.models.registry import BACKBONES, build_model, minimum_image_size
 from grandrounds.protocol.problem import Problem
 
 PROBLEM = Problem.from_dict({"classes": ["a", "b", "c"], "image_size": 32, "dataset": "phantom", "backbone": "compact"})
@@ -31,6 +32,47 @@ def test_onnx_gives_the_same_logits(network, tmp_path):
     (found,) = session.run(["logits"], {"images": IMAGES})
     with torch.no_grad():
         np.testing.assert_allclose(found, network(torch.from_numpy(IMAGES)).numpy(), rtol=1e-4, atol=1e-5)
+
+
+SIDES = (32, 96, 112, 224)
+LARGE = ("densenet121", "efficientnet_b0")
+
+
+def cases() -> list:
+    """Every backbone at a size with odd sides on the way, and all sizes, heads and formats as slow ones."""
+    found = []
+    for backbone in sorted(BACKBONES):
+        sides = [side for side in SIDES if side >= minimum_image_size(backbone)]
+        for head in ("linear", "depths", *(["mlp:8"] if backbone == "efficientnet_lite0" else [])):
+            for side in sides:
+                odd = side == (112 if 112 in sides else sides[0])
+                quick = odd and ((head == "depths" and backbone not in LARGE) or backbone == "efficientnet_lite0")
+                marks = [] if quick else [pytest.mark.slow]
+                found.append(pytest.param(backbone, head, side, "onnx", marks=marks))
+                found.append(pytest.param(backbone, head, side, "torchscript", marks=pytest.mark.slow))
+    return found
+
+
+@pytest.mark.parametrize(("backbone", "head", "side", "form"), cases())
+def test_every_backbone_and_head_gives_the_same_logits_at_every_size(backbone, head, side, form, tmp_path):
+    """With statistics of the images themselves: with those of an initialisation the logits hardly depend on an image."""
+    if form == "onnx":
+        runtime = pytest.importorskip("onnxruntime")
+    content = {"classes": ["a", "b", "c"], "image_size": side, "dataset": "phantom", "backbone": backbone, "head": head}
+    problem = Problem.from_dict(content)
+    network = build_model(problem.model_spec(pretrained=False), seed=1)
+    batch = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(1))
+    batch[1, :, : side // 2] *= 0.2
+    adapt_statistics(network, [batch])
+    with torch.no_grad():
+        expected = network(batch).numpy()
+    path = write_portable(network, problem, form, tmp_path)
+    if form == "onnx":
+        (found,) = runtime.InferenceSession(str(path)).run(["logits"], {"images": batch.numpy()})
+    else:
+        found = torch.jit.load(path)(batch).detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    assert np.ptp(expected, axis=0).max() > 0.02 * np.abs(expected).max()
 
 
 class Counting(nn.Module):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -59,10 +60,17 @@ class SameConv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Map ``(batch, channels_in, h, w)`` to ``(batch, channels_out, ceil(h / stride), ceil(w / stride))``."""
         kernel, stride = self.kernel_size[0], self.stride[0]
-        if stride > 1:
-            rows, columns = (max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in input.shape[2:])
+        if stride == 1:
+            return super().forward(input)
+        # -side modulo stride, by positive numbers: what a tracer records rounds quotients of negative ones to zero.
+        short = [(stride - 1) * side % stride for side in input.shape[2:]]
+        if stride > 2 or torch.is_grad_enabled() or torch.jit.is_tracing():
+            rows, columns = (kernel - stride + missing for missing in short)
             input = F.pad(input, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
-        return super().forward(input)
+            return super().forward(input)
+        # A zero in front of an even side's kernel, between equal paddings, has the same result to the bit and copies no map.
+        weight = F.pad(self.weight, (1 - short[1], 0, 1 - short[0], 0))
+        return F.conv2d(input, weight, self.bias, stride, kernel // 2, groups=self.groups)
 
 
 class EfficientNetLite0(nn.Module):

@@ -17,6 +17,16 @@ MOBILE_STEM_WIDTH = 32
 MOBILE_LAST_WIDTH = 1280
 
 
+class GroupShuffle(nn.ChannelShuffle):
+    """Channels of all groups in turn, as torch's layer, in operators that other formats have when it is traced."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map ``(batch, channels, h, w)`` to the same shape."""
+        if not torch.jit.is_tracing():
+            return super().forward(input)
+        return input.unflatten(1, (self.groups, -1)).transpose(1, 2).flatten(1, 2)
+
+
 class ShuffleUnit(nn.Module):
     """Grouped 1x1 convolution, shuffle of the groups, depthwise 3x3 convolution, grouped 1x1 convolution.
 
@@ -33,7 +43,7 @@ class ShuffleUnit(nn.Module):
         self.reduce = nn.Sequential(
             *_normalised(nn.Conv2d(channels_in, width, 1, groups=groups_in, bias=False)), nn.ReLU(inplace=True)
         )
-        self.shuffle = nn.ChannelShuffle(groups_in)
+        self.shuffle = GroupShuffle(groups_in)
         self.expand = nn.Sequential(
             *_normalised(nn.Conv2d(width, width, 3, stride, padding=1, groups=width, bias=False)),
             nn.ReLU(inplace=True),

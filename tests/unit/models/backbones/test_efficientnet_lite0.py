@@ -124,3 +124,13 @@ def test_group_norm_takes_the_published_scales():
     assert isinstance(network.stem[1], nn.GroupNorm)
     assert all(torch.equal(tensor, state[name]) for name, tensor in network.state_dict().items())
     assert torch.isfinite(network(picture(64))).all()
+
+
+@pytest.mark.parametrize("side", [64, 75, 96, 112])
+def test_the_frozen_path_without_copies_has_the_same_bits(side):
+    """With gradients the map is padded, without them the kernel."""
+    network = build_model(ModelSpec("efficientnet_lite0", classes=3), seed=1).eval()
+    images = picture(side).to(memory_format=torch.channels_last)
+    padded = network(images)
+    with torch.no_grad():
+        assert torch.equal(network(images), padded)
