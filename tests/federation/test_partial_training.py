@@ -123,6 +123,25 @@ def test_a_run_trains_sends_and_keeps_the_trained_part_alone(go, job, trainable,
     assert not list(found.workspace.rglob("*.features")), "kept features are removed with the run"
 
 
+@pytest.mark.parametrize(
+    ("job", "trainable", "views"), [*((job, "from:2", 2) for job in OPTIONS), ("fedavg", "head", 2)]
+)
+def test_a_head_of_several_depths_is_trained_behind_frozen_layers(go, job, trainable, views):
+    """Its scaling and temperature stay as they are, and are in no update."""
+    found = go(job, trainable, views, "problem.head=depths")
+    assert (found.summary["status"], found.summary["rounds_done"]) == ("finished", 2)
+    assert [entry["dropped"] for entry in found.summary["rounds"]] == [{}, {}]
+    started = initial(trainable, head="depths").state_dict()
+    for name, model in found.models.items():
+        assert model.keys() == started.keys(), name
+        for entry in ("shift", "scale", "temperature"):
+            assert torch.equal(model[f"classifier.{entry}"], started[f"classifier.{entry}"]), name
+    if job in SENDING_UPDATES:
+        floats = sum(tensor.nbytes for tensor in started.values() if tensor.is_floating_point())
+        for site, sent in found.summary["bytes"].items():
+            assert sent["up.update"] == floats * found.summary["contributions"][site]
+
+
 @pytest.mark.parametrize("job", SENDING_UPDATES)
 def test_messages_have_the_size_of_what_is_trained(go, job):
     trained = initial("from:2").state_dict().values()

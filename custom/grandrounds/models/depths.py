@@ -11,6 +11,7 @@ layer, which is all that the backbone's own head reads. The head's state is :mat
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,9 @@ from grandrounds.models.split import embedding_width, head_name, head_of, split_
 
 class DepthHead(nn.Module):
     """A linear layer on scaled features, times a temperature.
+
+    Scaling and temperature are in the ``state_dict`` as integers of the same bits: like the counters of batch norm they are
+    in no update, mean, clipping or noise, and no message rounds them.
 
     Args:
         features: of an image, d.
@@ -47,6 +51,19 @@ class DepthHead(nn.Module):
         """Map features ``(batch, features)`` to logits ``(batch, classes)``."""
         scores: Tensor = self.linear(self.dropout((features - self.shift) * self.scale))
         return self.temperature * scores
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, value in self.named_buffers(recurse=False):
+            destination[prefix + name] = value.detach().view(torch.int32)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        own = {prefix + name for name, _ in self.named_buffers(recurse=False)}
+        floats = {
+            name: value.view(torch.float32) if name in own and value.dtype == torch.int32 else value
+            for name, value in state_dict.items()
+        }
+        super()._load_from_state_dict(floats, prefix, *others)
 
     @torch.no_grad()
     def set_linear(

@@ -9,11 +9,12 @@ from grandrounds.protocol.problem import ModelSpec
 SITES = ["site-1", "site-2"]
 ONE_ROUND = ["controller.rounds=1", "controller.min_sites=1", "controller.validate_every=0"]
 CASES = [("all", 0), ("from:2", 0), ("from:2", 2), ("head", 2)]
+HEADS = [*((*case, "linear") for case in CASES), ("from:2", 0, "depths"), ("head", 2, "depths")]
 
 
-def trained(trainable: str) -> int:
+def trained(trainable: str, head: str) -> int:
     """The number of trained parameters."""
-    network = build_model(ModelSpec("compact", classes=4, trainable=trainable), seed=1)
+    network = build_model(ModelSpec("compact", classes=4, trainable=trainable, head=head), seed=1)
     return sum(parameter.numel() for parameter in network.parameters())
 
 
@@ -31,21 +32,22 @@ def noised(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize(("trainable", "views"), CASES)
+@pytest.mark.parametrize(("trainable", "views", "head"), HEADS)
 def test_a_sites_gate_adds_noise_to_trained_entries_alone(
-    tiny, run, tmp_path, install, policy_of, noised, trainable, views
+    tiny, run, tmp_path, install, policy_of, noised, trainable, views, head
 ):
     install(tmp_path / "flare" / "site-1" / "local", policy_of())
-    options = [f"problem.trainable={trainable}", f"executor.feature_cache={views}"]
+    options = [f"problem.trainable={trainable}", f"problem.head={head}", f"executor.feature_cache={views}"]
     found = run(tiny("fedavg", *ONE_ROUND, "problem.backbone=compact", *options), tmp_path, sites=SITES)
     assert found.summary["rounds"][0]["answered"] == SITES
-    assert sum(noised) == trained(trainable)
+    assert sum(noised) == trained(trainable, head)
 
 
-@pytest.mark.parametrize(("trainable", "views"), CASES[1:])
-def test_private_gradients_are_of_trained_entries_alone(tiny, run, tmp_path, noised, trainable, views):
+@pytest.mark.parametrize(("trainable", "views", "head"), HEADS[1:])
+def test_private_gradients_are_of_trained_entries_alone(tiny, run, tmp_path, noised, trainable, views, head):
     options = [
         f"problem.trainable={trainable}",
+        f"problem.head={head}",
         f"executor.feature_cache={views}",
         "executor.record_noise_multiplier=2",
     ]
@@ -53,4 +55,4 @@ def test_private_gradients_are_of_trained_entries_alone(tiny, run, tmp_path, noi
     found = run(tiny("fedavg", *ONE_ROUND, "problem.backbone=compact", *norm, *options), tmp_path, sites=SITES)
     assert found.summary["rounds"][0]["answered"] == SITES
     steps = 2
-    assert sum(noised) == len(SITES) * steps * trained(trainable)
+    assert sum(noised) == len(SITES) * steps * trained(trainable, head)

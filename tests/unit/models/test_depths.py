@@ -37,7 +37,7 @@ def deep(backbone: str = "compact", **options) -> nn.Module:
     """A network in evaluation mode whose norms and scaling are no initialisation's."""
     network = build_model(ModelSpec(backbone, classes=3, head="depths", **options), seed=1).eval()
     generator = torch_generator("deep")
-    for name, value in network.state_dict().items():
+    for name, value in network.named_buffers():
         if name.endswith(("running_var", "scale")):
             value.uniform_(0.5, 1.5, generator=generator)
         elif name.endswith(("running_mean", "shift")):
@@ -148,6 +148,17 @@ def test_only_weights_and_bias_are_trained():
     assert head.state_dict().keys() == {"linear.weight", "linear.bias", "shift", "scale", "temperature"}
 
 
+def test_scaling_and_temperature_are_integers_of_the_same_bits_in_the_state():
+    head = head_of(deep())
+    state = head.state_dict()
+    assert {name for name, value in state.items() if value.is_floating_point()} == {"linear.weight", "linear.bias"}
+    assert torch.equal(state["scale"].view(torch.float32), head.scale)
+    other = DepthHead(head.features, 3, 0.0)
+    other.load_state_dict(copy.deepcopy(state))
+    assert torch.equal(other.scale, head.scale)
+    assert torch.equal(other.shift, head.shift)
+
+
 def test_a_solution_is_written_into_the_state():
     head = DepthHead(features=1, classes=2, dropout=0.0)
     weights, bias = torch.tensor([[-3 / 8], [3 / 8]]).double(), torch.tensor([13 / 12, -1 / 12]).double()
@@ -209,8 +220,5 @@ def test_weights_are_loaded_with_and_without_their_head(tmp_path):
         assert all(
             torch.equal(value, state[name]) for name, value in loaded.items() if not name.startswith("classifier.")
         )
-        assert (
-            torch.equal(loaded["classifier.scale"], state.get("classifier.scale"))
-            if same_head
-            else (loaded["classifier.scale"].eq(1).all())
-        )
+        scale = state["classifier.scale"] if same_head else torch.ones(FEATURES["compact"]).view(torch.int32)
+        assert torch.equal(loaded["classifier.scale"], scale)

@@ -64,7 +64,7 @@ class SameConv2d(nn.Conv2d):
             return super().forward(input)
         # -side modulo stride, by positive numbers: what a tracer records rounds quotients of negative ones to zero.
         short = [(stride - 1) * side % stride for side in input.shape[2:]]
-        if stride > 2 or torch.is_grad_enabled() or torch.jit.is_tracing():
+        if stride > 2 or torch.is_grad_enabled() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             rows, columns = (kernel - stride + missing for missing in short)
             input = F.pad(input, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
             return super().forward(input)

@@ -22,9 +22,11 @@ class GroupShuffle(nn.ChannelShuffle):
 
     def forward(self, input: Tensor) -> Tensor:
         """Map ``(batch, channels, h, w)`` to the same shape."""
-        if not torch.jit.is_tracing():
+        if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             return super().forward(input)
-        return input.unflatten(1, (self.groups, -1)).transpose(1, 2).flatten(1, 2)
+        batch, channels, *sides = input.shape
+        grouped = input.reshape(batch, self.groups, channels // self.groups, *sides)
+        return grouped.transpose(1, 2).reshape(batch, channels, *sides)
 
 
 class ShuffleUnit(nn.Module):
