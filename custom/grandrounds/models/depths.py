@@ -155,6 +155,11 @@ class DepthNetwork(nn.Module):
         self._taps = {name: width for name, width in self._taps.items() if name not in taps}
         return front
 
+    @property
+    def read_layers(self) -> list[nn.Module]:
+        """The layers whose maps the head reads: the taps, and the last of the chain."""
+        return [self.get_submodule(name) for name in (*self._taps, self._chain[-1])]
+
     def _features(self, images: Tensor) -> Tensor:
         if not self._carried:
             maps, found = _pass(((name, self.get_submodule(name)) for name in self._chain), self._taps, images)

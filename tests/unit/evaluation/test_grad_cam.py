@@ -14,7 +14,8 @@ from grandrounds.evaluation.explanation.grad_cam import (
     scenarios,
     share_inside,
 )
-from grandrounds.models.registry import build_model
+from grandrounds.models.depths import DepthNetwork, depth_head
+from grandrounds.models.registry import BACKBONES, build_model, minimum_image_size
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
@@ -162,6 +163,38 @@ def test_backbones_have_maps_of_the_images_size(backbone):
     maps = prediction_maps(network, torch.rand(2, 3, 32, 32))
     assert maps.shape == (2, 32, 32)
     assert maps.min() >= 0
+    assert maps.max() <= 1
+
+
+def test_a_head_on_several_depths_adds_the_evidence_of_each():
+    """The first layer copies an image x, the second gives 1 - x."""
+    chain = nn.Sequential()
+    chain.first, chain.second = nn.Conv2d(1, 1, 1, bias=False), nn.Conv2d(1, 1, 1)
+    chain.pool, chain.flat, chain.head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 2)
+    with torch.no_grad():
+        chain.first.weight.fill_(1.0)
+        chain.second.weight.fill_(-1.0)
+        chain.second.bias.fill_(1.0)
+    network = DepthNetwork(chain, ["first", "second"], {"first": 1}, classes=2).eval()
+    image = torch.zeros(1, 1, 4, 4)
+    image[0, 0, 1, 2] = 1.0
+    bright = image[0, 0].numpy()
+    # 3 means of the first layer, 5 deviations, which do not show, and the mean of the second: 3 x + (1 - x), to at most 1.
+    depth_head(network).set_linear(torch.tensor([[3.0, 5.0, 1.0], [0.0, 0.0, 0.0]]), torch.zeros(2))
+    (found,) = prediction_maps(network, image)
+    assert found == pytest.approx((1 + 2 * bright) / 3)
+    # The second layer speaks against class 0.
+    depth_head(network).set_linear(torch.tensor([[3.0, 5.0, -1.0], [0.0, 0.0, 0.0]]), torch.zeros(2))
+    (found,) = prediction_maps(network, image)
+    assert found == pytest.approx(bright)
+
+
+@pytest.mark.parametrize("backbone", sorted(BACKBONES))
+def test_every_backbone_with_a_head_on_several_depths_has_maps(backbone):
+    network = build_model(ModelSpec(backbone, classes=3, head="depths"), seed=1).eval()
+    side = 2 * minimum_image_size(backbone)
+    maps = prediction_maps(network, torch.rand(1, 3, side, side))
+    assert maps.shape == (1, side, side)
     assert maps.max() <= 1
 
 

@@ -7,7 +7,7 @@ almost no gradient where the network is certain.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from grandrounds.models.depths import DepthNetwork
 
 Scenario = Literal["all_right", "all_wrong", "ours_right_others_wrong", "reference_right_ours_wrong"]
 
@@ -61,33 +63,7 @@ def class_activation(network: nn.Module, layer: nn.Module, images: Tensor, posit
     Raises:
         ValueError: if the network is in training mode, or does not pass the layer once.
     """
-    if network.training:
-        raise ValueError(
-            "the network must be in evaluation mode: in training mode images of a batch depend on each other"
-        )
-    caught: list[Tensor] = []
-
-    def catch(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        """Keep the layer's output, and let the rest of the network go on from it."""
-        # A leaf of its own, so that a gradient exists where no weight asks for one.
-        caught.append(output.detach().requires_grad_())
-        return caught[-1].clone()
-
-    hook = layer.register_forward_hook(catch)
-    try:
-        with torch.enable_grad():
-            logits: Tensor = network(images)
-            others = [index for index in range(logits.shape[1]) if index != positive]
-            score = (logits[:, positive] - logits[:, others].logsumexp(dim=1)).sum()
-    finally:
-        hook.remove()
-    if len(caught) != 1:
-        raise ValueError(f"the network must pass the layer once, got {len(caught)} times")
-    (gradients,) = torch.autograd.grad(score, [caught[0]])
-    maps = grad_cam(caught[0].detach(), gradients)
-    sized = F.interpolate(maps[:, None], images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
-    largest = sized.amax(dim=(1, 2), keepdim=True)
-    return torch.where(largest > 0, sized / largest, sized)
+    return _scaled(_evidence(network, [layer], images, positive))
 
 
 def share_inside(maps: Tensor, masks: Tensor) -> Tensor:
@@ -175,14 +151,58 @@ def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
 def prediction_maps(network: nn.Module, images: Tensor) -> NDArray[np.float32]:
     """Grad-CAM of each image's predicted class against all others, shape ``(batch, height, width)``, in [0, 1].
 
+    It is that of the last maps. A head on several depths reads further ones, and the maps of all depths are added. What it
+    reads from their deviations is not shown: the mean over positions of a deviation's gradient is 0.
+
     Raises:
         ValueError: if the network is in training mode or has no maps.
     """
-    layer = last_maps(network, images[:1])
+    layers = network.read_layers if isinstance(network, DepthNetwork) else [last_maps(network, images[:1])]
     with torch.no_grad():
         predicted = network(images).argmax(dim=1)
     maps = torch.zeros(len(images), *images.shape[2:])
     for number in predicted.unique().tolist():
         own = predicted == number
-        maps[own] = class_activation(network, layer, images[own], int(number)).detach()
+        maps[own] = _scaled(_evidence(network, layers, images[own], int(number))).detach()
     return maps.numpy()
+
+
+def _evidence(network: nn.Module, layers: Sequence[nn.Module], images: Tensor, positive: int) -> Tensor:
+    """The sum over layers of Grad-CAM in the size of the images, at least zero.
+
+    A layer's gradient is that of what the head reads from it, not of what the later ones of these layers make of it.
+    """
+    if network.training:
+        raise ValueError(
+            "the network must be in evaluation mode: in training mode images of a batch depend on each other"
+        )
+    caught: list[Tensor] = []
+
+    def catch(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Keep the layer's output, and let the rest of the network go on from it."""
+        # A leaf of its own, so that a gradient exists where no weight asks for one.
+        caught.append(output.detach().requires_grad_())
+        return caught[-1].clone()
+
+    hooks = [layer.register_forward_hook(catch) for layer in layers]
+    try:
+        with torch.enable_grad():
+            logits: Tensor = network(images)
+            others = [index for index in range(logits.shape[1]) if index != positive]
+            score = (logits[:, positive] - logits[:, others].logsumexp(dim=1)).sum()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if len(caught) != len(layers):
+        raise ValueError(f"the network must pass the layer once, got {len(caught) / len(layers):g} times")
+    found = images.new_zeros(len(images), *images.shape[2:])
+    for maps, gradients in zip(caught, torch.autograd.grad(score, caught), strict=True):
+        evidence = grad_cam(maps.detach(), gradients)[:, None]
+        found = found + F.interpolate(evidence, images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+    return found
+
+
+def _scaled(maps: Tensor) -> Tensor:
+    """Each map scaled to a maximum of one; zero stays."""
+    largest = maps.amax(dim=(1, 2), keepdim=True)
+    return torch.where(largest > 0, maps / largest, maps)
