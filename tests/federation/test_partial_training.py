@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from grandrounds.api.prediction import predict_with
 from grandrounds.commands.report import export
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.data.site import load_site_data, locate_dataset
@@ -288,3 +289,37 @@ def test_the_export_is_the_whole_network_with_the_initial_frozen_layers(go, hosp
         rows = data.rows("test")
         right = predict(network, tensors_of(data.images), rows).argmax(dim=1).numpy() == data.labels[rows]
         assert np.mean(right) == pytest.approx(found.summary["records"][site]["common"]["exact"]["accuracy"])
+
+
+@pytest.mark.parametrize("trainable", ["from:2", "head"])
+def test_a_head_of_several_depths_computes_the_same_in_every_format(go, hospitals, tmp_path, trainable):
+    runtime = pytest.importorskip("onnxruntime")
+    safetensors = pytest.importorskip("safetensors.torch")
+    found = go("fedavg", trainable, 2, "problem.head=depths")
+    export(found.workspace, out=tmp_path, formats="torchscript,onnx")
+    definition = json.loads((tmp_path / "bundle" / "configs" / "inference.json").read_text())["network_def"]
+    spec = {name: value for name, value in definition["spec"].items() if name != "_target_"}
+    location = locate_dataset("site-1", "phantom", [hospitals])
+    data = load_site_data(location, found.summary["configuration"]["problem"]["classes"], 32, 3, tmp_path / "cache")
+    rows = data.rows("test")
+    images = tensors_of(data.images)(rows)
+    logits = {}
+    for name, read in {
+        "bundle": lambda: torch.load(tmp_path / "bundle" / "models" / "model.pt", weights_only=True),
+        "safetensors": lambda: safetensors.load_file(tmp_path / "model.safetensors"),
+    }.items():
+        network = build_model(ModelSpec(**spec), definition["seed"]).eval()
+        network.load_state_dict(read())
+        with torch.no_grad():
+            logits[name] = network(images).numpy()
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
+    logits["onnx"] = session.run(["logits"], {"images": images.numpy()})[0]
+    logits["torchscript"] = torch.jit.load(tmp_path / "model.ts")(images).detach().numpy()
+    assert np.ptp(logits["bundle"], axis=0).max() > 1e-3
+    for name, values in logits.items():
+        np.testing.assert_allclose(values, logits["bundle"], rtol=1e-4, atol=1e-5, err_msg=name)
+    right = logits["bundle"].argmax(axis=1) == data.labels[rows]
+    assert np.mean(right) == pytest.approx(found.summary["records"]["site-1"]["common"]["exact"]["accuracy"])
+    _, probabilities = predict_with(found.workspace, data.images[rows], {})
+    expected = torch.from_numpy(logits["bundle"]).softmax(dim=1).numpy()
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-3, atol=1e-5)
