@@ -113,6 +113,22 @@ def test_each_site_has_the_whole_model_with_its_own_statistics(fedavg, hospitals
     assert not torch.allclose(statistics[0], statistics[1])
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_head_on_several_depths_reads_layers_with_a_sites_statistics(go, hospitals, tmp_path, precision):
+    options = ["problem.head=depths", "executor.feature_cache=2", f"executor.precision={precision}"]
+    found = go("fedavg", *options, "problem.trainable=from:1")
+    assert (found.summary["status"], [entry["dropped"] for entry in found.summary["rounds"]]) == ("finished", [{}, {}])
+    for site in SITES:
+        (path,) = found.workspace.rglob(f"{site}/common.pt")
+        description = json.loads(path.with_suffix(".json").read_text())
+        network = build_model(ModelSpec(**description["model"]), description["seed"])
+        network.load_state_dict(torch.load(path, weights_only=True))
+        data = load_site_data(locate_dataset(site, "phantom", [hospitals]), description["classes"], 32, 3, tmp_path)
+        expected = predict(network.eval(), tensors_of(data.images), data.rows("test")).numpy()
+        close = 2e-3 if precision == "float32" else 2e-2
+        np.testing.assert_allclose(expected, predictions_of(found.workspace, site), atol=close)
+
+
 def test_workers_and_child_processes_compute_the_same(go, fedavg, same_run):
     same_run(go("fedavg", workers=2), fedavg)
     same_run(go("fedavg", "executor.isolation=process"), fedavg)

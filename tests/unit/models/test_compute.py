@@ -37,7 +37,8 @@ BACKBONES = ("compact", "resnet9", "shufflenet", "resnet22")
 def networks(request):
     """A compiled network, its plain twin, and what counts the graphs of the first."""
     torch._dynamo.reset()
-    plain = build_model(ModelSpec(request.param, 5, dropout=0.3), seed=1).train()
+    backbone, _, head = request.param.partition(" with ")
+    plain = build_model(ModelSpec(backbone, 5, dropout=0.3, head=head or "linear"), seed=1).train()
     from torch._dynamo.testing import CompileCounterWithBackend  # seconds, which most files need not spend
 
     network, counter = copy.deepcopy(plain), CompileCounterWithBackend("aot_eager")
@@ -56,7 +57,7 @@ def gradients(network, parts=False):
 
 
 @pytest.mark.parametrize("parts", [False, True])
-@pytest.mark.parametrize("networks", BACKBONES, indirect=True)
+@pytest.mark.parametrize("networks", [*BACKBONES, "compact with depths"], indirect=True)
 def test_a_step_is_the_same_and_one_graph(networks, parts):
     network, plain, counter = networks
     found, expected = gradients(network, parts), gradients(plain)
