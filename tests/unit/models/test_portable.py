@@ -71,7 +71,7 @@ def test_every_backbone_and_head_gives_the_same_logits_at_every_size(backbone, h
         (found,) = runtime.InferenceSession(str(path)).run(["logits"], {"images": batch.numpy()})
     else:
         found = torch.jit.load(path)(batch).detach().numpy()
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
     assert np.ptp(expected, axis=0).max() > 0.02 * np.abs(expected).max()
 
 

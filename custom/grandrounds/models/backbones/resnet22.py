@@ -131,9 +131,7 @@ def recompute_activations(network: nn.Module, recompute: bool = True) -> None:
         ConfigurationError: if the network is not a ResNet-22, the only one here for large images.
     """
     if not isinstance(network, ResNet22):
-        raise ConfigurationError(
-            f"recompute_activations: expected backbone resnet22 with a head of the last layer, got {type(network).__name__}"
-        )
+        raise ConfigurationError(f"recompute_activations: expected backbone resnet22, got {type(network).__name__}")
     network.recompute = recompute
 
 
