@@ -221,6 +221,10 @@ class _PackedLayers(nn.Module):
         self.layers = nn.Sequential(*layers.values())
         self.names, self.taps, self.pool = tuple(layers), dict(taps), pool
 
+    def get_extra_state(self) -> Tensor:
+        """The taps as bytes, so that the digest of a front tells which layers it reads."""
+        return torch.tensor(list(repr(self.taps).encode()), dtype=torch.uint8)
+
     def forward(self, images: Tensor) -> Tensor:
         """Map images to one tensor of four dimensions."""
         maps, found = _pass(zip(self.names, self.layers, strict=True), self.taps, images)

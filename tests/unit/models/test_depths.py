@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.own import OWN_BACKBONES, register_backbone
 from grandrounds.models.chain import block_name
-from grandrounds.models.depths import DepthHead, depth_features, moments
+from grandrounds.models.depths import DepthHead, DepthNetwork, depth_features, moments
 from grandrounds.models.partial import freeze_front, front_of, frozen_digest, frozen_names
 from grandrounds.models.registry import BACKBONES, build_model, minimum_image_size
 from grandrounds.models.split import embedding_width, head_name, head_of, split_network
@@ -140,6 +140,15 @@ def test_the_front_of_a_head_on_depths_is_another_one_than_that_of_the_last_laye
         for trainable in ("from:1", "head")
     }
     assert len(digests) == 4
+
+
+def test_fronts_of_the_same_layers_that_read_others_differ():
+    digests = set()
+    for taps in ({"blocks.0": 32}, {"blocks.1": 64}):
+        network = DepthNetwork(build_model(ModelSpec("compact", 3), seed=1), ["stem", "blocks.*"], taps, 3)
+        freeze_front(network, "from:2", ["stem", "blocks.0", "blocks.1"], 3, "scaled")
+        digests.add(frozen_digest(network))
+    assert len(digests) == 2
 
 
 def test_only_weights_and_bias_are_trained():
