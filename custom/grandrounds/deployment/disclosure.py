@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grandrounds.deployment.jobs import Job, named_classes
-from grandrounds.federation.encrypted_counts import MIN_POOLED_SITES
+from grandrounds.federation.encrypted import MIN_SITES
 from grandrounds.federation.server.robust import ENCRYPTED
 from grandrounds.option_keys import option_defaults
 from grandrounds.protocol.messages import UPDATE, ReleaseKind
 
 IN_A_SUM = (
-    f"  leaves at the end: in an encrypted sum of at least {MIN_POOLED_SITES} sites the counts of their tests, in place of "
+    f"  leaves at the end: in an encrypted sum of at least {MIN_SITES} sites the counts of their tests, in place of "
     "each site's own where small counts must be hidden; sites release the sum without these (pooled_counts)"
 )
 

@@ -9,8 +9,8 @@ from typing import Any
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, counts_shape
 from grandrounds.evaluation.record import EvalRecord, pooled
-from grandrounds.federation.encrypted import EncryptedSum
-from grandrounds.federation.encrypted_counts import MIN_POOLED_SITES, count_shapes
+from grandrounds.federation.encrypted import MIN_SITES, EncryptedSum
+from grandrounds.federation.encrypted_counts import count_shapes
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import CONTRIBUTION, POOLED_RELEASES, State
 from grandrounds.protocol.problem import Problem
@@ -69,7 +69,7 @@ class CountSums:
         found: dict[str, dict[str, State]] = {}
         for model, total in self._sums.items():
             packed = total.close()
-            if packed is not None and len(total.roster) >= MIN_POOLED_SITES:
+            if packed is not None and len(total.roster) >= MIN_SITES:
                 for site in total.roster:
                     found.setdefault(site, {})[POOLED_RELEASES[model]] = {CONTRIBUTION: packed}
         return found
@@ -83,11 +83,11 @@ class CountSums:
             site for site, found in self._tests.items() if model in found and (found[model].images or site in sites)
         ]
         try:
-            if len(sites) < MIN_POOLED_SITES:
+            if len(sites) < MIN_SITES:
                 reasons = "".join(f"; {reason}" for reason in self._refused.values())
                 raise MessageError(
                     f"{len(sites)} of {len(tested)} sites have added their counts, a sum must be of at least "
-                    f"{MIN_POOLED_SITES}{reasons}"
+                    f"{MIN_SITES}{reasons}"
                 )
             counts = self._agreed(model, sites, released)
         except MessageError as error:

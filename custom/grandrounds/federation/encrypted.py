@@ -1,22 +1,25 @@
 """Sums of the sites' tensors that the server makes and cannot read, and the keys for them.
 
-A site encrypts named tensors of any shape, in float64, with its name and a one behind them. The server adds up ciphertexts
-and joins the names: the roster of the sum. A site decrypts the sum and compares the sum of the ones with the length of the
-roster. They differ if a contribution is missing, counts twice, or is of another key.
+A site encrypts named tensors of any shape, in float64, with tags behind them that only the sites can make. The server adds
+up ciphertexts and joins what travels beside them: which site, of which round, under which number drawn once. This is the
+roster of the sum. A site decrypts the sum and compares the tags with the roster. They differ if a contribution is missing,
+counts twice, is of another round or run, or if the sum was changed in any other way.
 
 Keys are the files that FLARE's ``HEBuilder`` puts into startup kits. ``client_context.tenseal`` is a site's and holds the
-secret key, ``server_context.tenseal`` is the server's. A simulation has them beside the sites' data.
+secret key, from which the secret of the tags follows; ``server_context.tenseal`` is the server's. A simulation has them
+beside the sites' data.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,23 +35,64 @@ from grandrounds.privacy.mechanisms.ciphertexts import (
     make_keys,
     require_encrypted,
 )
+from grandrounds.privacy.mechanisms.packing import pack, unpack
+from grandrounds.privacy.mechanisms.sum_tags import require_genuine, tag_secret, tagged_length, with_tags
 from grandrounds.protocol.names import SERVER
 
 Shapes = Mapping[str, Sequence[int]]
-MIN_SITES = 2
-"""In a sum: that of one site's tensors is those tensors."""
-COUNT_TOLERANCE = 1e-6
-CIPHER_WORD = np.dtype("<i8")
+MIN_SITES = 3
+"""In a sum: that of one site's tensors is those tensors, and of two each learns the other's."""
 SITE_KEY, SERVER_KEY = "client_context.tenseal", "server_context.tenseal"
+NONCE_BYTES = 16
 
 
-def encrypt_tensors(tensors: Mapping[str, Tensor], site: str, key: bytes) -> Tensor:
-    """A site's contribution to a sum.
+@dataclass(frozen=True)
+class SumOf:
+    """What is added up: contributions for one sum do not count in another.
+
+    Attributes:
+        run: identity of the run.
+        what: of the run is added, for example ``model``.
+        round_number: in which the contributions are made.
+        oldest: the first round of which a sum may have contributions; None for this one.
+    """
+
+    run: str
+    what: str
+    round_number: int
+    oldest: int | None = None
+
+    @property
+    def label(self) -> str:
+        """What all its contributions have in common."""
+        return json.dumps([self.run, self.what])
+
+    def allows(self, round_number: int) -> bool:
+        """Whether a contribution of a round may be in the sum."""
+        oldest = self.round_number if self.oldest is None else self.oldest
+        return oldest <= round_number <= self.round_number
+
+
+class _Entry(NamedTuple):
+    """A contribution in a roster: no two have the same number."""
+
+    site: str
+    round_number: int
+    nonce: str
+
+    @property
+    def author(self) -> str:
+        return json.dumps(self)
+
+
+def encrypt_tensors(tensors: Mapping[str, Tensor], site: str, key: bytes, use: SumOf) -> Tensor:
+    """A site's contribution to a sum; each call makes another, and a sum may have one of a site.
 
     Args:
         tensors: of any shape; they are encrypted in float64.
         site: its name, which is readable.
-        key: either of the keys.
+        key: the secret key.
+        use: the sum.
 
     Returns:
         A uint8 vector.
@@ -58,7 +102,9 @@ def encrypt_tensors(tensors: Mapping[str, Tensor], site: str, key: bytes) -> Ten
         MessageError: if a value is not finite, or outside the range of the encryption (2^32).
     """
     flat = [tensors[name].detach().cpu().double().flatten() for name in sorted(tensors)]
-    return pack([*encrypt(torch.cat([*flat, torch.ones(1, dtype=torch.float64)]), key), json.dumps([site]).encode()])
+    entry = _Entry(site, use.round_number, secrets.token_hex(NONCE_BYTES))
+    tagged = with_tags(torch.cat(flat), _secret(key), use.label, entry.author)
+    return pack([*encrypt(tagged, key), json.dumps([entry]).encode()])
 
 
 class EncryptedSum:
@@ -72,7 +118,12 @@ class EncryptedSum:
     def __init__(self, key: bytes, name: str) -> None:
         self._key, self._name = key, name
         self._sum: list[bytes] | None = None
-        self.roster: list[str] = []
+        self._entries: dict[str, _Entry] = {}
+
+    @property
+    def roster(self) -> list[str]:
+        """The sites whose contributions are in the sum."""
+        return natural_sorted(self._entries)
 
     def check(self, site: str, contribution: Tensor, shapes: Shapes) -> None:
         """Refuse what is no contribution of this site, of these shapes; the values cannot be seen.
@@ -81,9 +132,10 @@ class EncryptedSum:
             MessageError: naming what is wrong.
         """
         name = f"{self._name} of {site}"
-        ciphertexts, roster = _unpacked(contribution, name)
-        if roster != [site] or site in self.roster or len(self.roster) >= MOST_SITES:
-            raise MessageError(f"{name}: expected one contribution of this site, got one of {', '.join(roster)}")
+        ciphertexts, entries = _unpacked(contribution, name)
+        sites = [entry.site for entry in entries]
+        if sites != [site] or site in self._entries or len(self._entries) >= MOST_SITES:
+            raise MessageError(f"{name}: expected one contribution of this site, got one of {', '.join(sites)}")
         require_encrypted(ciphertexts, self._key, _numbers(shapes), name)
         if self._sum is not None:  # an addition that fails, by another scale, must not fail in the round of all sites
             add_encrypted(self._sum, ciphertexts, self._key, name)
@@ -91,45 +143,59 @@ class EncryptedSum:
     def add(self, site: str, contribution: Tensor) -> None:
         """Add what has passed the check."""
         name = f"{self._name} of {site}"
-        ciphertexts, _ = _unpacked(contribution, name)
+        ciphertexts, (entry,) = _unpacked(contribution, name)
         self._sum = ciphertexts if self._sum is None else add_encrypted(self._sum, ciphertexts, self._key, name)
-        self.roster = natural_sorted([*self.roster, site])
+        self._entries[site] = entry
 
     def close(self) -> Tensor | None:
         """The sum with its roster, as large as one contribution; None without any."""
-        return None if self._sum is None else pack([*self._sum, json.dumps(self.roster).encode()])
+        entries = [self._entries[site] for site in self.roster]
+        return None if self._sum is None else pack([*self._sum, json.dumps(entries).encode()])
 
 
 def decrypt_sum(
-    packed: Tensor, key: bytes, shapes: Shapes, name: str, at_least: int = MIN_SITES
-) -> tuple[dict[str, Tensor], list[str]]:
-    """What is in an encrypted sum.
+    packed: Tensor, key: bytes, shapes: Shapes, use: SumOf, at_least: int = MIN_SITES
+) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """What is in an encrypted sum, if it is that of its sites' contributions.
 
     Args:
         packed: as :meth:`EncryptedSum.close` makes it.
         key: the secret key.
         shapes: of the tensors.
-        name: of the sum, for errors.
+        use: what the sum must be of.
         at_least: how many sites it must be of.
 
     Returns:
-        The sums in float64, exact as :func:`~grandrounds.privacy.mechanisms.ciphertexts.decrypt` says, and the roster.
+        The sums in float64, exact as :func:`~grandrounds.privacy.mechanisms.ciphertexts.decrypt` says, and the roster: the
+        round of each site's contribution.
 
     Raises:
         ConfigurationError: if the key is not secret.
-        MessageError: if the sum is damaged, of other shapes, of too few sites, or not of the sites in its roster.
+        MessageError: if the sum is damaged, of other shapes, of too few sites, of other rounds or of another run, or not
+            the sum of one contribution of each site in its roster.
     """
-    ciphertexts, roster = _unpacked(packed, name)
+    name = f"the encrypted sum {use.what!r}"
+    ciphertexts, entries = _unpacked(packed, name)
+    roster = {entry.site: entry.round_number for entry in entries}
+    if len(roster) < max(at_least, len(entries)):
+        raise MessageError(f"{name} is of {', '.join(roster)}; it must be of at least {at_least} different sites")
+    for site, number in roster.items():
+        if not use.allows(number):
+            raise MessageError(f"{name} has a contribution of {site} from round {number}, expected {use.round_number}")
     total, numbers = decrypt(ciphertexts, key), _numbers(shapes)
     if len(total) != numbers:
         raise MessageError(f"{name} holds {len(total)} numbers, expected {numbers}: another architecture?")
-    if len(set(roster)) < max(at_least, len(roster)):
-        raise MessageError(f"{name} is of {', '.join(roster)}; it must be of at least {at_least} different sites")
-    if not bool(torch.isfinite(total).all()) or abs(float(total[-1]) - len(roster)) > COUNT_TOLERANCE:
-        raise MessageError(f"{name} is not that of its {len(roster)} sites; have all sites the same key?")
+    total = require_genuine(total, _secret(key), use.label, [entry.author for entry in entries], name)
     names = sorted(shapes)
-    parts = torch.split(total[:-1], [torch.Size(shapes[part]).numel() for part in names])
+    parts = torch.split(total, [torch.Size(shapes[part]).numel() for part in names])
     return {part: values.reshape(tuple(shapes[part])) for part, values in zip(names, parts, strict=True)}, roster
+
+
+def sum_sizes(parts: Mapping[str, Mapping[str, Tensor]]) -> list[int]:
+    """How many contributions are said to be in each encrypted sum among the parts of a task."""
+    tensors = [value for state in parts.values() for value in state.values()]
+    packed = [value for value in tensors if value.dtype == torch.uint8 and value.dim() == 1]
+    return [len({entry.site for entry in _unpacked(value, "an encrypted sum")[1]}) for value in packed]
 
 
 def write_keys(folder: Path, sites: Iterable[str]) -> None:
@@ -179,57 +245,30 @@ def find_key(folders: Sequence[Path], party: str) -> bytes:
     return context
 
 
-def pack(parts: Sequence[bytes]) -> Tensor:
-    """Ciphertexts, and what travels with them, as one tensor.
-
-    Returns:
-        A uint8 vector: the number of parts and their lengths, each in eight bytes, then the parts.
-
-    Example:
-        >>> pack([b"ab", b"c"]).tolist()[::8]
-        [2, 2, 1, 97]
-    """
-    header = np.array([len(parts), *map(len, parts)], CIPHER_WORD).tobytes()
-    return torch.from_numpy(np.frombuffer(header + b"".join(parts), np.uint8).copy())
-
-
-def unpack(packed: Tensor, name: str) -> list[bytes]:
-    """Undo :func:`pack`.
-
-    Args:
-        packed: a vector of bytes.
-        name: for errors.
-
-    Raises:
-        MessageError: if it is not such a tensor, or its lengths do not fit.
-    """
-    if packed.dtype != torch.uint8 or packed.dim() != 1:
-        raise MessageError(
-            f"{name}: expected a vector of torch.uint8, got {packed.dtype} of shape {tuple(packed.shape)}"
-        )
-    content = packed.cpu().numpy().tobytes()
-    words = len(content) // CIPHER_WORD.itemsize
-    count = int(np.frombuffer(content, CIPHER_WORD, 1)[0]) if words else 0
-    if not 1 <= count < words:
-        raise MessageError(f"{name}: the ciphertexts are damaged: {count} parts in {len(content)} bytes")
-    lengths = np.frombuffer(content, CIPHER_WORD, count, CIPHER_WORD.itemsize).tolist()
-    ends = list(accumulate(lengths, initial=CIPHER_WORD.itemsize * (1 + count)))
-    if min(lengths) < 1 or ends[-1] != len(content):
-        raise MessageError(f"{name}: the ciphertexts are damaged: {ends[-1]} bytes announced, got {len(content)}")
-    return [content[start:end] for start, end in pairwise(ends)]
+def _secret(key: bytes) -> bytes:
+    """Of the tags: it follows from the key that the sites share."""
+    if not is_private(key):
+        raise ConfigurationError("the context holds no secret key; contributions and sums are for the sites")
+    return tag_secret(key)
 
 
 def _numbers(shapes: Shapes) -> int:
-    """How many numbers are encrypted: those of the tensors, and a one."""
-    return sum(torch.Size(shape).numel() for shape in shapes.values()) + 1
+    """How many numbers are encrypted: those of the tensors, and their tags."""
+    return tagged_length(sum(torch.Size(shape).numel() for shape in shapes.values()))
 
 
-def _unpacked(packed: Tensor, name: str) -> tuple[list[bytes], list[str]]:
-    *ciphertexts, names = unpack(packed, name)
+def _unpacked(packed: Tensor, name: str) -> tuple[list[bytes], list[_Entry]]:
+    *ciphertexts, content = unpack(packed, name)
     try:
-        roster = json.loads(names)
-    except ValueError as error:
+        entries = [_entry(*fields) for fields in json.loads(content)]
+    except (ValueError, TypeError) as error:
         raise MessageError(f"{name}: the ciphertexts are damaged: they have no roster") from error
-    if not ciphertexts or not isinstance(roster, list) or not all(isinstance(site, str) for site in roster):
+    if not ciphertexts or not entries:
         raise MessageError(f"{name}: the ciphertexts are damaged: they have no roster")
-    return ciphertexts, roster
+    return ciphertexts, entries
+
+
+def _entry(site: object, round_number: object, nonce: object) -> _Entry:
+    if not isinstance(site, str) or type(round_number) is not int or not isinstance(nonce, str):
+        raise TypeError("an entry of a roster is a site, a round and a number drawn once")
+    return _Entry(site, round_number, nonce)

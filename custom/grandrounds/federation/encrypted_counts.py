@@ -14,13 +14,12 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, suppress_counts
-from grandrounds.federation.encrypted import COUNT_TOLERANCE, Shapes, decrypt_sum, encrypt_tensors
+from grandrounds.federation.encrypted import MIN_SITES, Shapes, SumOf, decrypt_sum, encrypt_tensors
 
-MIN_POOLED_SITES = 3
-"""In a sum of counts: in one of two each site would know the other's."""
 LARGEST_MINIMUM = 1000
 """Of cases behind a count; a site that asks for more keeps its counts."""
 MINIMUMS = "minimums"
+COUNT_TOLERANCE = 1e-6
 
 
 def count_shapes(shape: Sequence[int]) -> Shapes:
@@ -28,22 +27,25 @@ def count_shapes(shape: Sequence[int]) -> Shapes:
     return {IMAGES: shape, PATIENTS: shape, MINIMUMS: (LARGEST_MINIMUM + 1,)}
 
 
-def encrypt_counts(counts: SiteCounts, minimum: int, site: str, key: bytes) -> Tensor:
+def encrypt_counts(counts: SiteCounts, minimum: int, site: str, key: bytes, use: SumOf) -> Tensor:
     """A site's contribution to the sum.
 
     Args:
         counts: of its predictions, not suppressed.
         minimum: smallest number of cases that the site lets be shown of all sites together, at most ``LARGEST_MINIMUM``.
         site: its name, which is readable.
-        key: either of the keys.
+        key: the secret key.
+        use: the sum.
     """
     minimums = torch.zeros(LARGEST_MINIMUM + 1, dtype=torch.float64)
     minimums[minimum] = 1
     images, patients = torch.from_numpy(counts.images), torch.from_numpy(counts.patients)
-    return encrypt_tensors({IMAGES: images, PATIENTS: patients, MINIMUMS: minimums}, site, key)
+    return encrypt_tensors({IMAGES: images, PATIENTS: patients, MINIMUMS: minimums}, site, key, use)
 
 
-def decrypt_counts(packed: Tensor, site: str, key: bytes, shape: tuple[int, ...]) -> SiteCounts:
+def decrypt_counts(
+    packed: Tensor, site: str, key: bytes, shape: tuple[int, ...], use: SumOf, at_least: int = MIN_SITES
+) -> SiteCounts:
     """The counts of all sites together, without those of fewer cases than the largest of their minimums.
 
     Args:
@@ -51,13 +53,15 @@ def decrypt_counts(packed: Tensor, site: str, key: bytes, shape: tuple[int, ...]
         site: which decrypts it, and must be in it.
         key: the secret key.
         shape: of the counts.
+        use: what the sum must be of.
+        at_least: how many sites it must be of.
 
     Raises:
-        MessageError: if the sum is damaged, of too few sites, without this one, or not of counts, or if some of its sites
-            hide small counts and others show their own.
+        MessageError: if the sum is not that of its sites' contributions, is of too few, without this one, or not of counts,
+            or if some of its sites hide small counts and others show their own.
     """
     name = "the sum of the encrypted counts"
-    total, roster = decrypt_sum(packed, key, count_shapes(shape), name, MIN_POOLED_SITES)
+    total, roster = decrypt_sum(packed, key, count_shapes(shape), use, at_least)
     if site not in roster:
         raise MessageError(f"{name} is of {', '.join(roster)}; {site} must be among them")
     whole = {part: values.round() for part, values in total.items()}

@@ -18,9 +18,9 @@ from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.encrypted import Shapes, decrypt_sum, encrypt_tensors
+from grandrounds.federation.encrypted import MIN_SITES, Shapes, SumOf, decrypt_sum, encrypt_tensors
 from grandrounds.protocol.entries import floating_entries, require_like
-from grandrounds.protocol.messages import DXO_KEY, GLOBAL, TREATED, UPDATE, Payload, ReleaseKind, State
+from grandrounds.protocol.messages import DXO_KEY, GLOBAL, TEST, TREATED, UPDATE, Payload, ReleaseKind, State
 from grandrounds.protocol.wire import decode_payload, encode_payload
 
 ENCRYPTION = "encryption"
@@ -28,6 +28,10 @@ ENCRYPTION = "encryption"
 CIPHERTEXTS = "ciphertexts"
 """The entry of a model, or of an update, with all of its floating entries."""
 WEIGHT = "the site's weight"
+MODEL = "model"
+"""What sums of models are of."""
+OPENED_SUMS = "__grandrounds_opened_sums__"
+"""In a context of FLARE's: how many models are in each decrypted sum of the task; None if one could not be opened."""
 
 
 def encryption_of(template: State, weighting: str) -> dict[str, Any]:
@@ -41,29 +45,41 @@ def with_weight(shapes: Shapes) -> Shapes:
     return {**shapes, WEIGHT: ()}
 
 
-def encrypt_model(model: Mapping[str, Tensor], weight: float, site: str, key: bytes) -> Tensor:
+def sum_of_models(run: str, round_number: int, oldest: int | None = None) -> SumOf:
+    """The sum of the models of a run that sites make in a round; ``oldest`` as :class:`SumOf` has it."""
+    return SumOf(run, MODEL, round_number, oldest)
+
+
+def encrypt_model(model: Mapping[str, Tensor], weight: float, site: str, key: bytes, use: SumOf) -> Tensor:
     """A site's contribution: the floating entries of a model times its weight, and the weight."""
     weighted = {name: value.double() * weight for name, value in floating_entries(model).items()}
-    return encrypt_tensors({**weighted, WEIGHT: torch.tensor(weight, dtype=torch.float64)}, site, key)
+    return encrypt_tensors({**weighted, WEIGHT: torch.tensor(weight, dtype=torch.float64)}, site, key, use)
 
 
-def decrypt_mean(packed: Tensor, key: bytes, shapes: Shapes) -> dict[str, Tensor]:
+def decrypt_mean(
+    packed: Tensor, key: bytes, shapes: Shapes, use: SumOf, at_least: int = MIN_SITES
+) -> tuple[dict[str, Tensor], int]:
     """The weighted mean of the models in an encrypted sum, in single precision as networks have it.
 
     Args:
         packed: the sum, as the server sends it.
         key: the secret key.
         shapes: of the floating entries.
+        use: of which run and round the models must be.
+        at_least: how many models it must be of.
+
+    Returns:
+        The mean, and how many models it is of.
 
     Raises:
-        MessageError: if the sum is damaged, of another architecture, of fewer than two models, or of another key.
+        MessageError: if the sum is not that of the fresh models of its sites, see
+            :func:`~grandrounds.federation.encrypted.decrypt_sum`, or its weight is not positive.
     """
-    name = "the sum of the encrypted models"
-    total, _ = decrypt_sum(packed, key, with_weight(shapes), name)
+    total, roster = decrypt_sum(packed, key, with_weight(shapes), use, at_least)
     weight = float(total[WEIGHT])
     if not weight > 0:
-        raise MessageError(f"{name} has the weight {weight:g}")
-    return {entry: (total[entry] / weight).float() for entry in shapes}
+        raise MessageError(f"the sum of the encrypted models has the weight {weight:g}")
+    return {entry: (total[entry] / weight).float() for entry in shapes}, len(roster)
 
 
 def is_encrypted(message: Shareable) -> bool:
@@ -74,28 +90,36 @@ def is_encrypted(message: Shareable) -> bool:
     return isinstance(values, dict) and ENCRYPTION in values
 
 
-def decrypt_task(message: Shareable, key: bytes) -> None:
-    """Replace the encrypted models of a task by plain ones.
+def decrypt_task(message: Shareable, key: bytes, task: str, at_least: int = MIN_SITES) -> tuple[int, ...]:
+    """Replace the encrypted models of a task by plain ones, if they are sums of fresh models.
+
+    These are of the round before, or in a test, which is of the selected model, of any earlier one.
 
     Args:
         message: the task; it is changed.
         key: the secret key.
+        task: its name.
+        at_least: how many models a sum must be of.
+
+    Returns:
+        How many models each sum is of.
 
     Raises:
-        MessageError: if the task is none, or a sum cannot be decrypted.
+        MessageError: if the task is none, or a sum cannot be decrypted or verified.
     """
     payload = decode_payload(message)
     shapes = _encryption(payload)["shapes"]
-    parts = {
-        name: {
-            **{entry: value for entry, value in state.items() if entry != CIPHERTEXTS},
-            **decrypt_mean(state[CIPHERTEXTS], key, shapes),
-        }
-        if CIPHERTEXTS in state
-        else state
-        for name, state in payload.parts.items()
-    }
+    last = payload.round_number - 1
+    use = sum_of_models(payload.values["run_id"], last, 1 if task == TEST else None)
+    parts, sizes = {}, []
+    for name, state in payload.parts.items():
+        parts[name] = dict(state)
+        if CIPHERTEXTS in state:
+            model, models = decrypt_mean(parts[name].pop(CIPHERTEXTS), key, shapes, use, at_least)
+            parts[name] |= model
+            sizes.append(models)
     message[DXO_KEY] = encode_payload(replace(payload, parts=parts))[DXO_KEY]
+    return tuple(sizes)
 
 
 def encrypt_update(message: Shareable, payload: Payload, site: str, key: bytes) -> None:
@@ -118,11 +142,12 @@ def encrypt_update(message: Shareable, payload: Payload, site: str, key: bytes) 
     require_like(part.data, received, UPDATE)
     weight = float(collection.meta["samples"]) if _encryption(payload)["weighting"] == "samples" else 1.0
     model = {name: value.double() + part.data[name].double() for name, value in received.items()}
+    use = sum_of_models(payload.values["run_id"], payload.round_number)
     meta = {"release": ReleaseKind.ENCRYPTED_VALUES.value}
     treated = part.get_meta_prop(TREATED)
     collection.data[UPDATE] = DXO(
         DataKind.APP_DEFINED,
-        data={CIPHERTEXTS: encrypt_model(model, weight, site, key)},
+        data={CIPHERTEXTS: encrypt_model(model, weight, site, key, use)},
         meta={**meta, TREATED: treated} if treated else meta,
     )
     collection.update_shareable(message)

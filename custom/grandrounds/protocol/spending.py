@@ -77,8 +77,8 @@ class TrainingGate(Protocol):
     def counts_updates(self) -> bool:
         """Whether updates cost epsilon here, so that a training whose model stays must not show a failure either."""
 
-    def admit_training(self, training: Spending) -> None:
-        """Check, before a training that hides single images, that its result could leave; the gate books its cost.
+    def admit_training(self, training: Spending | None) -> None:
+        """Check, before a training, that its result could leave; the gate books the cost of one that hides single images.
 
         Raises:
             GrandRoundsError: if the policy asks for more noise, or the cost would exceed the budget.

@@ -1,6 +1,7 @@
 """Sums of named tensors that the server makes and only sites read; the mean of encrypted models is one of them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,23 +11,30 @@ from grandrounds.federation.encrypted import (
     SERVER_KEY,
     SITE_KEY,
     EncryptedSum,
+    SumOf,
     decrypt_sum,
     encrypt_tensors,
     find_key,
-    pack,
-    unpack,
     write_keys,
 )
-from grandrounds.federation.encrypted_model import CIPHERTEXTS, decrypt_mean, encrypt_model, encryption_of
+from grandrounds.federation.encrypted_model import (
+    CIPHERTEXTS,
+    decrypt_mean,
+    encrypt_model,
+    encryption_of,
+    sum_of_models,
+)
 from grandrounds.federation.server.aggregate import Demands
 from grandrounds.federation.server.encrypted_mean import EncryptedMean
 from grandrounds.privacy.mechanisms.ciphertexts import make_keys
+from grandrounds.privacy.mechanisms.packing import pack, unpack
 from grandrounds.protocol.messages import Release, ReleaseKind, Result
 from grandrounds.seeding import torch_generator
 
 tenseal = pytest.importorskip("tenseal")
 
 SITES = ["site-1", "site-2", "site-10"]
+USE = SumOf("run-1", "products", 3)
 SHAPES = {"products": (70, 70), "counts": (3,), "scale": (), "none": (0, 4)}
 
 
@@ -55,12 +63,12 @@ def added(contributions, keys):
 
 @pytest.fixture(scope="module")
 def sums(keys):
-    return added({site: encrypt_tensors(tensors_of(site), site, keys.secret) for site in reversed(SITES)}, keys)
+    return added({site: encrypt_tensors(tensors_of(site), site, keys.secret, USE) for site in reversed(SITES)}, keys)
 
 
 def test_the_sum_of_named_tensors_is_the_float64_sum_with_its_roster(keys, sums):
-    found, roster = decrypt_sum(sums, keys.secret, SHAPES, "the sum")
-    assert roster == SITES
+    found, roster = decrypt_sum(sums, keys.secret, SHAPES, USE)
+    assert roster == dict.fromkeys(SITES, 3)
     assert {name: tuple(value.shape) for name, value in found.items()} == SHAPES
     largest = max(float(tensors_of(site)["products"].max()) for site in SITES)
     for name, value in found.items():
@@ -73,51 +81,57 @@ def test_the_sum_of_named_tensors_is_the_float64_sum_with_its_roster(keys, sums)
 
 def test_small_numbers_are_summed_to_eleven_decimals(keys):
     small = {"gradient": torch.linspace(-1e-4, 1e-4, 300, dtype=torch.float64)}
-    total = added({site: encrypt_tensors(small, site, keys.secret) for site in SITES}, keys)
-    found, _ = decrypt_sum(total, keys.secret, {"gradient": (300,)}, "the sum")
+    total = added({site: encrypt_tensors(small, site, keys.secret, USE) for site in SITES}, keys)
+    found, _ = decrypt_sum(total, keys.secret, {"gradient": (300,)}, USE)
     torch.testing.assert_close(found["gradient"], 3 * small["gradient"], rtol=0, atol=1e-11)
 
 
+def with_roster(packed, change):
+    *ciphertexts, content = unpack(packed, "the sum")
+    return pack([*ciphertexts, json.dumps(change(json.loads(content))).encode()])
+
+
 @pytest.mark.parametrize(
-    ("roster", "reason"),
+    ("change", "reason"),
     [
-        (["site-1", "site-2"], "is not that of its 2 sites; have all sites the same key"),
-        ([*SITES, "site-4"], "is not that of its 4 sites"),
-        (["site-1", "site-1", "site-2"], "must be of at least 2 different sites"),
-        (["site-1"], "must be of at least 2 different sites"),
-        ([1, 2], "have no roster"),
-        ({}, "have no roster"),
+        (lambda entries: entries[:2], "must be of at least 3 different sites"),
+        (lambda entries: [entries[0], *entries[:2]], "must be of at least 3 different sites"),
+        (lambda entries: [*entries, ["site-4", 3, "0" * 32]], "is not the sum of what its sites have encrypted"),
+        (lambda entries: [[site, 3, "0" * 32] for site, _, _ in entries], "is not the sum of what its sites"),
+        (lambda entries: [[site, 2, nonce] for site, _, nonce in entries], "of site-1 from round 2, expected 3"),
+        (lambda entries: ["site-1", "site-2", "site-10"], "have no roster"),
+        (lambda entries: [[1, 3, "0"]], "have no roster"),
+        (lambda entries: {}, "have no roster"),
     ],
 )
-def test_a_sum_that_is_not_of_its_roster_is_refused(keys, sums, roster, reason):
-    packed = pack([*unpack(sums, "the sum")[:-1], json.dumps(roster).encode()])
+def test_a_sum_that_is_not_of_its_roster_is_refused(keys, sums, change, reason):
     with pytest.raises(MessageError, match=reason):
-        decrypt_sum(packed, keys.secret, SHAPES, "the sum")
+        decrypt_sum(with_roster(sums, change), keys.secret, SHAPES, USE)
 
 
 def test_a_sum_of_another_key_or_of_other_tensors_is_refused(keys, sums):
-    for _ in range(4):  # by chance a number may be near
-        with pytest.raises(MessageError, match="have all sites the same key"):
-            decrypt_sum(sums, make_keys().secret, SHAPES, "the sum")
-    with pytest.raises(MessageError, match="holds 4905 numbers, expected 4902: another architecture"):
-        decrypt_sum(sums, keys.secret, {"products": (70, 70), "scale": ()}, "the sum")
+    with pytest.raises(MessageError, match="of another key"):
+        decrypt_sum(sums, make_keys().secret, SHAPES, USE)
+    with pytest.raises(MessageError, match="holds 4912 numbers, expected 4909: another architecture"):
+        decrypt_sum(sums, keys.secret, {"products": (70, 70), "scale": ()}, USE)
     with pytest.raises(MessageError, match="it must be of at least 4 different sites"):
-        decrypt_sum(sums, keys.secret, SHAPES, "the sum", at_least=4)
+        decrypt_sum(sums, keys.secret, SHAPES, USE, at_least=4)
 
 
 def test_what_would_spoil_the_sum_of_all_is_refused_before_it_is_added(keys):
     total, own = EncryptedSum(keys.public, "soft labels"), {"w": torch.ones(4)}
-    good = encrypt_tensors(own, "site-1", keys.secret)
+    good = encrypt_tensors(own, "site-1", keys.secret, USE)
     total.check("site-1", good, {"w": (2, 2)})
     total.add("site-1", good)
-    vector = tenseal.ckks_vector(tenseal.context_from(keys.public), [1.0] * 5, scale=2.0**30).serialize()
+    vector = tenseal.ckks_vector(tenseal.context_from(keys.public), [1.0] * 8, scale=2.0**30).serialize()
+    entry = b'[["site-2", 3, "0"]]'
     for site, wrong, reason in (
         ("site-1", good, "expected one contribution of this site, got one of site-1"),
         ("site-2", good, "expected one contribution of this site, got one of site-1"),
-        ("site-2", encrypt_tensors({"w": torch.ones(3)}, "site-2", keys.secret), r"of \[5\] numbers, got \[4\]"),
-        ("site-2", pack([vector, b'["site-2"]']), "cannot be added: scale mismatch"),
-        ("site-2", pack([b"no ciphertext", b'["site-2"]']), "damaged"),
-        ("site-2", pack([b'["site-2"]']), "damaged"),
+        ("site-2", encrypt_tensors({"w": torch.ones(3)}, "site-2", keys.secret, USE), r"of \[8\] numbers, got \[7\]"),
+        ("site-2", pack([vector, entry]), "cannot be added: scale mismatch"),
+        ("site-2", pack([b"no ciphertext", entry]), "damaged"),
+        ("site-2", pack([entry]), "damaged"),
     ):
         with pytest.raises(MessageError, match=f"soft labels of {site}.*{reason}|{reason}"):
             total.check(site, wrong, {"w": (4,)})
@@ -135,7 +149,8 @@ MODELS = [
     ("weights", "kernel", "bias"),
     [
         ([1.0, 1.0, 1.0], [[1.0, 1.0], [1e-3, 200.0]], 0.5),
-        ([100.0, 300.0], [[0.75, 2.5], [0.00075, 150.0]], -0.5),  # (100 * 1.5 + 300 * .5) / 400 = .75, and so on
+        # (100 * 1.5 + 300 * .5 + 400 * 1) / 800 = .6875, and so on
+        ([100.0, 300.0, 400.0], [[0.6875, 1.75], [0.001375, 175.0]], 0.75),
     ],
 )
 def test_the_weighted_mean_of_encrypted_models_is_right_to_the_last_bits_of_single_precision(
@@ -144,15 +159,17 @@ def test_the_weighted_mean_of_encrypted_models_is_right_to_the_last_bits_of_sing
     mean = EncryptedMean("samples")
     mean.key, mean._encryption, mean._integers = keys.public, encryption_of(MODELS[0], "samples"), {"count": 7}
     mean.open(SITES)
-    for site, model, weight in zip(SITES, MODELS, weights, strict=False):
-        update = {CIPHERTEXTS: encrypt_model(model, weight, site, keys.secret)}
+    for site, model, weight in zip(SITES, MODELS, weights, strict=True):
+        update = {CIPHERTEXTS: encrypt_model(model, weight, site, keys.secret, sum_of_models("run-1", 1))}
         mean.check(site, Result({"update": Release(ReleaseKind.ENCRYPTED_VALUES, update)}), MODELS[0])
         mean.add(site, update)
     mean.skip("site-4")
     aggregate = mean.close()
     assert mean.moved({}, aggregate) == aggregate
     assert aggregate["count"] == 7
-    found = decrypt_mean(aggregate[CIPHERTEXTS], keys.secret, mean.values()["encryption"]["shapes"])
+    shapes, use = mean.values()["encryption"]["shapes"], sum_of_models("run-1", 1)
+    found, models = decrypt_mean(aggregate[CIPHERTEXTS], keys.secret, shapes, use)
+    assert models == 3
     assert list(found) == ["w", "b"]
     torch.testing.assert_close(found["w"], torch.tensor(kernel), rtol=1.2e-7, atol=1e-11)
     torch.testing.assert_close(found["b"], torch.tensor([bias]), rtol=1.2e-7, atol=1e-11)
@@ -161,13 +178,13 @@ def test_the_weighted_mean_of_encrypted_models_is_right_to_the_last_bits_of_sing
 @pytest.mark.parametrize(
     ("demands", "reason"),
     [
-        (Demands(1, "float32"), "min_sites must be at least 2"),
-        (Demands(2, "float16"), "update_precision must be float32"),
-        (Demands(2, "float32", ("peers are single models",)), "hides models and single updates.* and peers are single"),
+        (Demands(2, "float32"), "min_sites must be at least 3"),
+        (Demands(3, "float16"), "update_precision must be float32"),
+        (Demands(3, "float32", ("peers are single models",)), "hides models and single updates.* and peers are single"),
     ],
 )
 def test_the_class_says_what_it_forbids(demands, reason):
-    EncryptedMean("uniform").require_possible(Demands(2, "float32"))
+    EncryptedMean("uniform").require_possible(Demands(3, "float32"))
     with pytest.raises(ConfigurationError, match=reason):
         EncryptedMean("uniform").require_possible(demands)
 

@@ -8,7 +8,7 @@ from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import HIDDEN, SiteCounts, suppress_counts
 from grandrounds.evaluation.record import EvalRecord
 from grandrounds.federation.count_sums import CountSums
-from grandrounds.federation.encrypted import EncryptedSum, encrypt_tensors
+from grandrounds.federation.encrypted import EncryptedSum, SumOf, encrypt_tensors
 from grandrounds.federation.encrypted_counts import count_shapes, decrypt_counts, encrypt_counts
 from grandrounds.privacy.mechanisms.ciphertexts import make_keys
 from grandrounds.protocol.problem import Problem
@@ -18,6 +18,7 @@ pytest.importorskip("tenseal")
 
 SITES = ("site-1", "site-2", "site-3")
 SHAPE = (1, 2, 3)
+USE = SumOf("run-1", "pooled_common", 4)
 TABLE = np.array([[[5, 0, 5], [10, 5, 0]]])
 """Five images of the first class, of single patients, all found; five of the second are taken for it."""
 
@@ -32,7 +33,7 @@ def counts(table=TABLE):
 
 
 def contributions(keys, sites=SITES, minimum=10, table=TABLE):
-    return {site: encrypt_counts(counts(table), minimum, site, keys.secret) for site in sites}
+    return {site: encrypt_counts(counts(table), minimum, site, keys.secret, USE) for site in sites}
 
 
 def added(given, keys):
@@ -45,13 +46,13 @@ def added(given, keys):
 
 def test_a_class_of_five_cases_at_each_of_three_sites_is_hidden_alone_and_shown_together(keys):
     assert suppress_counts(counts(), 10).hidden.all()
-    shown = decrypt_counts(added(contributions(keys), keys), "site-2", keys.secret, SHAPE)
+    shown = decrypt_counts(added(contributions(keys), keys), "site-2", keys.secret, SHAPE, USE)
     assert shown.images.tolist() == shown.patients.tolist() == [[[15, 0, 15], [30, 15, 0]]]
 
 
 def test_the_sites_largest_minimum_counts(keys):
     given = contributions(keys) | contributions(keys, ["site-3"], minimum=16)
-    shown = decrypt_counts(added(given, keys), "site-1", keys.secret, SHAPE)
+    shown = decrypt_counts(added(given, keys), "site-1", keys.secret, SHAPE, USE)
     assert (shown.images == HIDDEN).all()
 
 
@@ -59,16 +60,16 @@ def test_a_sum_with_a_site_that_shows_its_own_counts_is_refused(keys):
     """Such a site hides nothing: the sum less its table would be a table of the two others, in which nothing is hidden."""
     given = contributions(keys) | contributions(keys, ["site-3"], minimum=1)
     with pytest.raises(MessageError, match="show their own counts"):
-        decrypt_counts(added(given, keys), "site-1", keys.secret, SHAPE)
-    shown = decrypt_counts(added(contributions(keys, minimum=1), keys), "site-1", keys.secret, SHAPE)
+        decrypt_counts(added(given, keys), "site-1", keys.secret, SHAPE, USE)
+    shown = decrypt_counts(added(contributions(keys, minimum=1), keys), "site-1", keys.secret, SHAPE, USE)
     assert not shown.hidden.any()
 
 
 def test_a_sum_of_two_sites_or_of_others_is_refused(keys):
     with pytest.raises(MessageError, match="at least 3 different sites"):
-        decrypt_counts(added(contributions(keys, SITES[:2]), keys), "site-1", keys.secret, SHAPE)
+        decrypt_counts(added(contributions(keys, SITES[:2]), keys), "site-1", keys.secret, SHAPE, USE)
     with pytest.raises(MessageError, match="site-4 must be among them"):
-        decrypt_counts(added(contributions(keys), keys), "site-4", keys.secret, SHAPE)
+        decrypt_counts(added(contributions(keys), keys), "site-4", keys.secret, SHAPE, USE)
 
 
 @pytest.mark.parametrize("strange", [{"images": 0.5}, {"images": -9.0}, {"minimums": 1.0}])
@@ -78,9 +79,9 @@ def test_a_sum_that_is_not_of_counts_is_refused(keys, strange):
     whole["minimums"][10] = 1
     for name, value in strange.items():
         whole[name] += value
-    given = contributions(keys) | {"site-3": encrypt_tensors(whole, "site-3", keys.public)}
+    given = contributions(keys) | {"site-3": encrypt_tensors(whole, "site-3", keys.secret, USE)}
     with pytest.raises(MessageError, match="sum of the encrypted counts"):
-        decrypt_counts(added(given, keys), "site-1", keys.secret, SHAPE)
+        decrypt_counts(added(given, keys), "site-1", keys.secret, SHAPE, USE)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from grandrounds.data.keys import KEY_RULE, RULE_VALUE
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.count_sums import CountSums
-from grandrounds.federation.encrypted_counts import MIN_POOLED_SITES
+from grandrounds.federation.encrypted import MIN_SITES
 from grandrounds.federation.executor_options import EXECUTORS, executor_arguments
 from grandrounds.federation.memory import prepare_job_process
 from grandrounds.federation.server.dispatcher import TaskDispatcher
@@ -295,7 +295,7 @@ class RoundController(Configurable, RoundHooks, Controller):
             sites = self._available_sites()  # a site that has not answered this is not waited for a second time
         if not self._selection.choice:
             self._selection.keep(done, None, self.model())
-        asked = {COUNT_SUM: True} if self.sum_key() is not None and len(sites) >= MIN_POOLED_SITES else {}
+        asked = {COUNT_SUM: True} if self.sum_key() is not None and len(sites) >= MIN_SITES else {}
         payload = self.payload(_shared(self._selection.model), **asked)
         self.dispatcher.exchange({site: Assignment(TEST, payload) for site in sites}, None)
         self.record.note_tests(self.problem, self.dispatcher.metrics, self.dispatcher.counts)

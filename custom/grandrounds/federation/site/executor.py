@@ -22,9 +22,16 @@ from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.encrypted import find_key
-from grandrounds.federation.encrypted_model import ENCRYPTION, decrypt_task, encrypt_update, is_encrypted
+from grandrounds.federation.encrypted_model import (
+    ENCRYPTION,
+    OPENED_SUMS,
+    decrypt_task,
+    encrypt_update,
+    is_encrypted,
+)
 from grandrounds.federation.executor_options import EXECUTORS, OPTIONS_FACT, agreed_options
 from grandrounds.federation.memory import collect_garbage, keep_freed_memory, prepare_job_process
+from grandrounds.federation.site.confidentiality import ConfidentialityOptions
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
@@ -35,7 +42,7 @@ from grandrounds.federation.site.options import ComputeOptions, SiteOptions
 from grandrounds.federation.site.pooling import CountPool
 from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, evaluate_models, released, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
-from grandrounds.federation.site.worker import declare_dp_training, hides_failures, require_gate, run_in_child
+from grandrounds.federation.site.worker import declare_training, hides_failures, require_gate, run_in_child
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
@@ -69,8 +76,6 @@ from grandrounds.protocol.tensors import difference
 from grandrounds.protocol.wire import decode_payload, encode_result
 
 ARCHITECTURE_FACTS = ("backbone", "architecture")
-UNREADABLE = "__grandrounds_unreadable__"
-"""In a context of FLARE's: why the task's models could not be decrypted."""
 
 
 @dataclass
@@ -103,6 +108,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
     site_options: SiteOptions
     compute: ComputeOptions
     protection: ProtectionOptions
+    confidentiality: ConfidentialityOptions
     feature_options: FeatureOptions
 
     def __init__(self, **options: Any) -> None:
@@ -120,6 +126,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             raise ConfigurationError(
                 "precision=float16 needs scaled gradients, which this training has not; use bfloat16"
             )
+        if self.own_model and self.confidentiality.encryption != "none":
+            raise ConfigurationError("encryption is of the model update, and with model=own none leaves; set it to none")
         self.kept: dict[str, Any] = {}
         self._access = SiteAccess(self.own_model, site.backbones or {}, self.compute, self.logger)
         self._shared_network = SharedNetwork(self.compute.compiler, self.build)
@@ -127,9 +135,10 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self._asked: _Asked | None = None
         self._hides_failures = False
         self._pool: CountPool | None = None
+        self._unreadable: Exception | None = None
         # For these events FLARE calls no ``handle_event``, also none of a method's own.
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
-        self.register_event_handler(EventType.BEFORE_TASK_DATA_FILTER, _decrypt_models)
+        self.register_event_handler(EventType.BEFORE_TASK_DATA_FILTER, self._decrypt_models)
         self.register_event_handler(EventType.AFTER_TASK_RESULT_FILTER, self._commit_released)
 
     @property
@@ -223,7 +232,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self._asked = None
         try:
             require_gate(fl_ctx)
-            _require_readable(fl_ctx)
+            if self._unreadable is not None:
+                raise self._unreadable
             payload = decode_payload(shareable)
             self._asked = _Asked(payload) if task_name == TRAIN else None
             if self.compute.isolation == "process":
@@ -265,8 +275,12 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             context = replace(context, features=self._features_of(context, run))
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS, OPTIONS_FACT) if task_name == JOIN else ()
         self._hides_failures = hides_failures(fl_ctx, self.own_model)
-        self._pool = CountPool.of(context, fl_ctx) if COUNT_SUM in payload.values else None
-        declare_dp_training(self.spending(context) if task_name == TRAIN else None, fl_ctx)
+        summed, least = COUNT_SUM in payload.values, self.confidentiality.min_models
+        self._pool = CountPool.of(context, payload.values["run_id"], least, fl_ctx) if summed else None
+        if task_name == TRAIN:
+            if not self.own_model:
+                self.confidentiality.require_task(payload.values, context.site)
+            declare_training(self.spending(context), fl_ctx)
         with closing(context.ahead):
             result = tasks[task_name](payload, context, store)
         reply = encode_result(result, self._declared(task_name), payload, facts)
@@ -288,6 +302,23 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         forget_networks()
         if self.compute.isolation != "process":
             keep_freed_memory()
+
+    def _decrypt_models(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Decrypt the models of a task, before any filter looks at them; the gate is told how many models are in each.
+
+        After a sum that is not what it should be the site opens no other one in this job: refusals are answers, too, from
+        which the server could learn the secret of the tags bit by bit.
+        """
+        task = fl_ctx.get_prop(FLContextKey.TASK_DATA)
+        opened: tuple[int, ...] = ()
+        if isinstance(task, Shareable) and is_encrypted(task) and self._unreadable is None:
+            try:
+                key = find_key(key_folders(fl_ctx), fl_ctx.get_identity_name())
+                name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
+                opened = decrypt_task(task, key, name, self.confidentiality.min_models)
+            except Exception as error:
+                self._unreadable = error
+        fl_ctx.set_prop(OPENED_SUMS, opened if self._unreadable is None else None, private=True, sticky=False)
 
     def _commit_released(self, event_type: str, fl_ctx: FLContext) -> None:
         """Commit the state of an answer that leaves; what a filter has refused, or emptied, has not left."""
@@ -412,24 +443,6 @@ def _refusal(task: str, error: Exception) -> Shareable:
     )
     reason = str(error) if shared else f"{type(error).__name__} in task {task}: see the site's log"
     return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: reason})
-
-
-def _decrypt_models(event_type: str, fl_ctx: FLContext) -> None:
-    """A handler of FLARE's events that decrypts the models of a task, before any filter looks at them."""
-    task, unreadable = fl_ctx.get_prop(FLContextKey.TASK_DATA), None
-    if isinstance(task, Shareable) and is_encrypted(task):
-        try:
-            decrypt_task(task, find_key(key_folders(fl_ctx), fl_ctx.get_identity_name()))
-        except Exception as error:
-            unreadable = error
-    fl_ctx.set_prop(UNREADABLE, unreadable, private=True, sticky=False)
-
-
-def _require_readable(fl_ctx: FLContext) -> None:
-    """Raise what prevented :func:`_decrypt_models`, if anything did."""
-    error: Exception | None = fl_ctx.get_prop(UNREADABLE)
-    if error is not None:
-        raise error
 
 
 def _prepare_update(reply: Shareable, payload: Payload, fl_ctx: FLContext) -> Exception | None:

@@ -12,7 +12,7 @@ from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
 from grandrounds.evaluation.metrics import OF_CLASSES
 from grandrounds.evaluation.record import EvalRecord
-from grandrounds.federation.encrypted import find_key
+from grandrounds.federation.encrypted import MIN_SITES, SumOf, find_key
 from grandrounds.federation.encrypted_counts import LARGEST_MINIMUM, decrypt_counts, encrypt_counts
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.scoring import released
@@ -39,15 +39,21 @@ class CountPool:
         key: the secret key.
         own: smallest number of cases behind a count of this site alone.
         minimums: the same of all sites together, by model; models whose counts the site keeps are missing.
+        run: identity of the run.
+        round_number: of the test.
+        least: how many sites a sum must be of.
     """
 
     site: str
     key: bytes
     own: int
     minimums: Mapping[str, int]
+    run: str = ""
+    round_number: int = 0
+    least: int = MIN_SITES
 
     @classmethod
-    def of(cls, context: SiteContext, fl_ctx: FLContext) -> CountPool:
+    def of(cls, context: SiteContext, run: str, least: int, fl_ctx: FLContext) -> CountPool:
         """As the site's gate and its data set's minimum allow it.
 
         Raises:
@@ -58,7 +64,12 @@ class CountPool:
         asked = {model: release_minimum(kind, name, fl_ctx) for model, name in POOLED_RELEASES.items()}
         minimums = {model: max(own, minimum, 1) for model, minimum in asked.items() if minimum is not None}
         kept = {model: minimum for model, minimum in minimums.items() if minimum <= LARGEST_MINIMUM}
-        return cls(context.site, find_key(key_folders(fl_ctx), context.site), own, kept)
+        key = find_key(key_folders(fl_ctx), context.site)
+        return cls(context.site, key, own, kept, run, context.round_number, least)
+
+    def sum_of(self, model: str) -> SumOf:
+        """The sum of the counts of a model."""
+        return SumOf(self.run, POOLED_RELEASES[model], self.round_number)
 
     def released(self, name: str, record: EvalRecord) -> Result:
         """What leaves of a record, as without sums, and its counts in the sum."""
@@ -66,7 +77,7 @@ class CountPool:
         if name not in self.minimums or not record.counts:
             return alone
         (counts,) = record.counts
-        contribution = encrypt_counts(counts, self.minimums[name], self.site, self.key)
+        contribution = encrypt_counts(counts, self.minimums[name], self.site, self.key, self.sum_of(name))
         release = {POOLED_RELEASES[name]: Release(ReleaseKind.POOLED_COUNTS, {CONTRIBUTION: contribution})}
         return replace(alone, releases={**alone.releases, **release})
 
@@ -96,7 +107,8 @@ class CountPool:
                 continue
             if payload.parts[name].keys() != {CONTRIBUTION}:
                 raise MessageError(f"{name} must be one encrypted sum")
-            counts = decrypt_counts(payload.parts[name][CONTRIBUTION], self.site, self.key, shape)
+            packed = payload.parts[name][CONTRIBUTION]
+            counts = decrypt_counts(packed, self.site, self.key, shape, self.sum_of(model), self.least)
             tensors = {IMAGES: torch.from_numpy(counts.images), PATIENTS: torch.from_numpy(counts.patients)}
             found[name] = Release(ReleaseKind.POOLED_COUNTS, tensors)
         return Result(found)

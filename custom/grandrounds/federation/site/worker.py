@@ -75,7 +75,7 @@ class _GateOfParent:
     hides_failures: bool
     counts_updates: bool
 
-    def admit_training(self, training: Spending) -> None:
+    def admit_training(self, training: Spending | None) -> None:
         """As the privacy gate's, which only the parent has."""
         ask_parent(training)
 
@@ -128,14 +128,18 @@ def hides_failures(fl_ctx: FLContext, own_model: bool) -> bool:
     return gate is not None and (gate.counts_updates if own_model else gate.hides_failures)
 
 
-def declare_dp_training(training: Spending | None, fl_ctx: FLContext) -> None:
-    """Ask the site's gate, if there is one, before a training that hides single images; None is any other training.
+def declare_training(training: Spending | None, fl_ctx: FLContext) -> None:
+    """Ask the site's gate, if there is one, before a training.
+
+    Args:
+        training: its cost, if it hides single images; None is any other training.
+        fl_ctx: FLARE's context of the site.
 
     Raises:
         GrandRoundsError: if the gate refuses.
     """
     gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
-    if training is not None and gate is not None:
+    if gate is not None:
         gate.admit_training(training)
 
 
@@ -177,7 +181,7 @@ def _answer(question: Spending | str | _MinimumOf | None, fl_ctx: FLContext) -> 
         return row_noise(question, fl_ctx)
     if isinstance(question, _MinimumOf):
         return release_minimum(question.kind, question.release, fl_ctx)
-    declare_dp_training(question, fl_ctx)
+    declare_training(question, fl_ctx)
     return None
 
 

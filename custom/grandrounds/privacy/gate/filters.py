@@ -23,10 +23,13 @@ from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 from grandrounds.data.location import locate, locate_public
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.federation.encrypted import sum_sizes
+from grandrounds.federation.encrypted_model import ENCRYPTION, OPENED_SUMS
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
 from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.dataset import dataset_facts
+from grandrounds.privacy.gate.demands import Terms
 from grandrounds.privacy.gate.gate import Gate, TaskFacts, audit_fields
 from grandrounds.privacy.gate.images import record_images
 from grandrounds.privacy.gate.inspection import Answer, Part
@@ -51,6 +54,7 @@ from grandrounds.protocol.paths import cache_folder, data_folders
 from grandrounds.protocol.plain import plain_message
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import TRAINING_GATE, Spending
+from grandrounds.protocol.tensors import FULL, UPDATE_PRECISION
 from grandrounds.protocol.unit import Unit, update_sensitivity
 from grandrounds.protocol.wire import decode_payload
 
@@ -85,8 +89,8 @@ class Admission:
         """Whether a training must not fail visibly even if its model stays at the site."""
         return self.gate is not None and self.facts is not None and self.gate.counts_updates(self.facts)
 
-    def admit_training(self, training: Spending) -> None:
-        """Check a record-level private training before it starts; a refusal becomes the site's answer.
+    def admit_training(self, training: Spending | None) -> None:
+        """Check a training before it starts, with its cost if it is record-level private; a refusal becomes the answer.
 
         Raises:
             Refused: if its result could not leave.
@@ -94,7 +98,7 @@ class Admission:
         if self.gate is None or self.facts is None:
             raise Refused(self.refusal or Reason.FAILED, "the task was not admitted")
         try:
-            if not isinstance(training, Spending):
+            if training is not None and not isinstance(training, Spending):
                 raise Refused(Reason.FORM, f"the cost of a training is a {type(training).__name__}")
             self.gate.admit_training(self.facts, training)
             self.training = training
@@ -292,7 +296,15 @@ def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float], led
         problem.kind,
     )
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
-    return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected)
+    return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, _terms(payload, fl_ctx))
+
+
+def _terms(payload: Payload, fl_ctx: FLContext) -> Terms:
+    """What the task asks of the answer; sums of models were decrypted before the gate, which was told how large they are."""
+    opened = fl_ctx.get_prop(OPENED_SUMS, ())
+    sums = None if opened is None else (*opened, *sum_sizes(payload.parts))
+    precision = payload.values.get(UPDATE_PRECISION, FULL)
+    return Terms(GLOBAL in payload.parts, ENCRYPTION in payload.values, precision, sums)
 
 
 def _public_rows(name: Any, private: str, fl_ctx: FLContext) -> int:

@@ -27,6 +27,7 @@ from grandrounds.evaluation.metrics import OF_CLASSES
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.accounting import exceeds, spent_epsilon
 from grandrounds.privacy.gate.audit import Reason, Refused, write_audit
+from grandrounds.privacy.gate.demands import Terms
 from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected, Part, inspect, may_leave
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, RecordLevel
@@ -66,6 +67,7 @@ class TaskFacts:
     run: str
     dataset: DatasetIdentity
     expected: Expected
+    terms: Terms = Terms()
 
 
 class Gate:
@@ -87,16 +89,21 @@ class Gate:
         """
         if facts.task not in self.policy.tasks:
             raise Refused(Reason.TASK, f"task {facts.task!r}; allowed are {', '.join(self.policy.tasks)}")
+        self.policy.demands.require_sums(facts.terms)
         if facts.task == TRAIN:
+            self.policy.demands.require_task(facts.terms)
             self._require_trainable(facts)
         self._require_affordable(facts, self._expected_releases(facts) if facts.task == TRAIN else [])
 
-    def admit_training(self, facts: TaskFacts, training: Spending) -> None:
-        """Check the cost of a round of record-level private training before it starts, if the policy relies on it.
+    def admit_training(self, facts: TaskFacts, training: Spending | None) -> None:
+        """Check a training before it starts: its noise, and its cost if the policy relies on record-level privacy.
 
         Raises:
             Refused: if it has less noise than the policy requires, or its cost would exceed the budget.
         """
+        self.policy.demands.require_noise(training)
+        if training is None:
+            return
         rule = self.policy.named_rule(UPDATE)
         if rule is None or rule.outside_budget or not isinstance(rule.treatment, RecordLevel):
             return
@@ -121,6 +128,8 @@ class Gate:
         Raises:
             Refused: if it was not record-level private; the reason is the same for an error and for an update.
         """
+        if facts.task == TRAIN:
+            self.policy.demands.require_noise(trained)
         rule = self._counted_update()
         if trained is None and facts.task == TRAIN and rule is not None and isinstance(rule.treatment, RecordLevel):
             raise Refused(Reason.DENIED, f"{UPDATE}: {NOT_PRIVATE}")
@@ -134,7 +143,7 @@ class Gate:
         Raises:
             Refused: if it may not leave. What was booked before the refusal stays booked.
         """
-        if UPDATE in answer.parts:
+        if UPDATE in answer.parts or self.policy.demands.noise_multiplier is not None:
             self.require_private(facts, trained)
         try:
             known = inspect(answer, self.policy, facts.expected)
@@ -169,6 +178,9 @@ class Gate:
             self._book(facts, UPDATE, rule.treatment.spending(training))
 
     def _released(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending], failure: str = "") -> Answer:
+        self.policy.demands.require_releases(
+            {name: rule.kind for name, (rule, _) in known.releases.items()}, facts.terms
+        )
         known = self._within_scores(facts, known)
         costs = {name: cost for name, cost in costs.items() if name in known.releases}
         self._require_affordable(facts, list(costs.values()))

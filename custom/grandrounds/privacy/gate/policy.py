@@ -7,7 +7,7 @@ the entry ``grandrounds`` of its properties:
      "releases": [{"kind": "model_update", "name": "update", "treatment": "clip_and_noise",
                    "clip": 1.0, "noise_multiplier": 20.0, "running_statistics": "drop"}],
      "scalars": [{"name": "validation.*", "part": "val", "minimum_support": 20}],
-     "facts": ["backbone", "architecture"], "scored_answers": 1000}
+     "facts": ["backbone", "architecture"], "scored_answers": 1000, "demands": {"encryption": {"min_models": 3}}}
 
 What no rule names is denied. A mistake is an error that names the field, never a default.
 """
@@ -24,6 +24,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import require_object
 from grandrounds.option_annotations import ABOVE_ZERO, Min
 from grandrounds.options import require_value
+from grandrounds.privacy.gate.demands import ENCRYPTED_KINDS, Demands, parse_demands
 from grandrounds.privacy.gate.kinds import KINDS, treatment_names
 from grandrounds.privacy.gate.noise_treatments import RecordLevel
 from grandrounds.privacy.gate.treatment import Deny, Treatment
@@ -88,6 +89,7 @@ class SitePolicy:
         target_epsilon: maximum epsilon of each data set; ``*`` is for those that are not named.
         tasks: what the server may ask for.
         scored_answers: answers of one job that may have numbers on validation or test images; later ones have none.
+        demands: protections from the server without which a task is refused.
     """
 
     unit: Unit
@@ -98,6 +100,7 @@ class SitePolicy:
     target_epsilon: Mapping[str, float] = field(default_factory=dict)
     tasks: tuple[str, ...] = TASKS
     scored_answers: int = SCORED_ANSWERS
+    demands: Demands = Demands()
 
     def rule_for(self, kind: ReleaseKind, name: str) -> ReleaseRule | None:
         """The rule for a release; None when it is denied, by a rule or by the lack of one."""
@@ -172,7 +175,7 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
     Example:
         >>> parse_policy({"unit": "site", "delta": 1e-5}, "scope strict").rule_for(ReleaseKind.MODEL_UPDATE, "update")
     """
-    optional = ["releases", "scalars", "facts", "target_epsilon", "tasks", "scored_answers"]
+    optional = ["releases", "scalars", "facts", "target_epsilon", "tasks", "scored_answers", "demands"]
     entry = require_object(content, where, ["unit", "delta"], optional)
     unit = Unit(_word(entry["unit"], [unit.value for unit in Unit], f"{where}.unit"))
     require_value(entry["delta"], float, None, f"{where}.delta")
@@ -191,7 +194,10 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         _targets(entry.get("target_epsilon", {}), f"{where}.target_epsilon"),
         tuple(_word(task, TASKS, f"{where}.tasks[{n}]") for n, task in _items(entry, "tasks", where, TASKS)),
         scored,
+        parse_demands(entry.get("demands", {}), f"{where}.demands"),
     )
+    if policy.demands.min_models is not None:
+        _require_encrypted(policy, where)
     if policy.target_epsilon:
         _require_countable(policy, where)
     return policy
@@ -236,6 +242,16 @@ def _require_countable(policy: SitePolicy, where: str) -> None:
             raise ConfigurationError(
                 f"{where}.releases[{number}]: {rule.kind} by {rule.treatment.name} has no finite epsilon, so one release "
                 "would exceed target_epsilon; deny it, or set outside_budget to true if it may leave without being counted"
+            )
+
+
+def _require_encrypted(policy: SitePolicy, where: str) -> None:
+    """Refuse a rule for releases that would leave unencrypted where encryption is demanded."""
+    for number, rule in enumerate(policy.releases):
+        if rule.kind not in ENCRYPTED_KINDS and not isinstance(rule.treatment, Deny):
+            raise ConfigurationError(
+                f"{where}.releases[{number}]: {rule.kind} has no encrypted form, and demands.encryption lets nothing else "
+                "leave; deny it, or take demands.encryption out"
             )
 
 

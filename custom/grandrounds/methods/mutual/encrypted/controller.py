@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.encrypted import EncryptedSum, find_key
+from grandrounds.federation.encrypted import MIN_SITES, EncryptedSum, find_key
 from grandrounds.methods.mutual.controller import MutualController
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
 from grandrounds.methods.mutual.executor import SOFT_LABELS
@@ -71,6 +71,15 @@ class EncryptedController(MutualController):
             if getattr(self.exchange, name) != value:
                 raise ConfigurationError(
                     f"{name} must be {value} where soft labels are encrypted, got {getattr(self.exchange, name)}"
+                )
+        for option, given in (
+            ("min_contributors", self.contributors.min_contributors),
+            ("min_sites", self.run.min_sites),
+        ):
+            if given < MIN_SITES:
+                raise ConfigurationError(
+                    f"{option} must be at least {MIN_SITES} where soft labels are encrypted, got {given}: of two, each "
+                    "site learns the other's"
                 )
         self._key = b""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from nvflare.apis.signal import Signal
 from torch import Tensor
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.encrypted import decrypt_sum, encrypt_tensors, find_key
+from grandrounds.federation.encrypted import MIN_SITES, SumOf, decrypt_sum, encrypt_tensors, find_key
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES, MutualExecutor
 from grandrounds.methods.mutual.options import ExchangeOptions
@@ -36,6 +37,7 @@ class EncryptedExecutor(MutualExecutor):
         """
         self._site = fl_ctx.get_identity_name()
         self._key = find_key(key_folders(fl_ctx), self._site)
+        self._use = SumOf(payload.values["run_id"], SOFT_LABELS, payload.round_number)
         return super().work(task_name, payload, fl_ctx, abort_signal)
 
     def on_result_released(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
@@ -43,7 +45,7 @@ class EncryptedExecutor(MutualExecutor):
 
     def release_of(self, encoded: Tensor) -> Release:
         """The ciphertexts of the soft labels."""
-        contribution = encrypt_tensors({SOFT_LABELS: encoded}, self._site, self._key)
+        contribution = encrypt_tensors({SOFT_LABELS: encoded}, self._site, self._key, self._use)
         return Release(ReleaseKind.ENCRYPTED_VALUES, {VALUES: contribution})
 
     def decoded_sum(
@@ -59,11 +61,19 @@ class EncryptedExecutor(MutualExecutor):
         Raises:
             MessageError: if it is damaged, not as large, or no sum of so many distributions of these contributors.
         """
-        return decrypted_sum(encoded, self._key, rounds, weights, shape)
+        last = self._use.round_number - 1
+        use = replace(self._use, round_number=last, oldest=last - options.max_age)
+        return decrypted_sum(encoded, self._key, rounds, weights, shape, use, self.confidentiality.min_models)
 
 
 def decrypted_sum(
-    packed: Tensor, key: bytes, rounds: Mapping[str, int], weights: Mapping[str, float], shape: tuple[int, int]
+    packed: Tensor,
+    key: bytes,
+    rounds: Mapping[str, int],
+    weights: Mapping[str, float],
+    shape: tuple[int, int],
+    use: SumOf,
+    at_least: int = MIN_SITES,
 ) -> SoftLabels:
     """The sum as a site reads it.
 
@@ -73,14 +83,16 @@ def decrypted_sum(
         rounds: the contributors, each with the exchange that its soft labels are from.
         weights: of the contributors: one each.
         shape: public images and classes.
+        use: what the sum must be of.
+        at_least: how many sites it must be of.
 
     Raises:
-        MessageError: if it is damaged, not as large, or no sum of so many distributions of these contributors.
+        MessageError: if it is not that of these contributors, of too few, or no sum of so many distributions.
         ValueError: if rounds and weights do not fit.
     """
     name = "the sum of the encrypted soft labels"
-    total, roster = decrypt_sum(packed, key, {SOFT_LABELS: shape}, name, at_least=1)
-    if set(roster) != rounds.keys():
-        raise MessageError(f"{name} is of {', '.join(roster)}, expected {', '.join(rounds)}")
+    total, roster = decrypt_sum(packed, key, {SOFT_LABELS: shape}, use, at_least)
+    if roster != rounds:
+        raise MessageError(f"{name} is of {roster}, expected {dict(rounds)} (site: round)")
     require_soft_labels(total[SOFT_LABELS], *shape, name, parties=len(rounds))
     return SoftLabels(total[SOFT_LABELS], dict(rounds), dict(weights))
