@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from benchmarks.local_step.case import AS_RELEASED, HALF, Case, Work, in_default_layout, precision_of, relative
 from benchmarks.local_step.loops import as_tensor, descend, mutual_pass, mutual_soft_labels, rhfl_pass
 from benchmarks.measure import run, table
-from grandrounds.federation.encrypted import encrypt_tensors
+from grandrounds.federation.encrypted import SumOf, encrypt_tensors
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.mutual.options import AlignmentOptions
 from grandrounds.methods.mutual.public import predict_public
@@ -142,7 +142,9 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "bytes": {
             **{wire: images * CLASSES * WIRE_DTYPES[wire].itemsize for wire in ("fp32", "fp16", "uint8")},
             "encrypted": len(
-                encrypt_tensors({"rows": others_of(images, torch.float64)[0]}, SITES[0], make_keys().secret)
+                encrypt_tensors(
+                    {"rows": others_of(images, torch.float64)[0]}, SITES[0], make_keys().secret, SumOf("run", "rows", 1)
+                )
             ),
             "resnet12_weights": sum(entry.nbytes for entry in state.values()),
         }

@@ -18,7 +18,7 @@ from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, EncryptedSum
-from grandrounds.federation.encrypted_model import decrypt_mean, encrypt_model, encryption_of
+from grandrounds.federation.encrypted_model import decrypt_mean, encrypt_model, encryption_of, sum_of_models
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.mechanisms.ciphertexts import Keys, make_keys
@@ -31,9 +31,10 @@ OPTIONS = (
     *wire.STEPS,
     "controller.rounds=2",
     "controller.aggregation=encrypted",
+    "executor.encryption=required",
     "controller.norm_multiple=null",
     "controller.weight_multiple=null",
-    "controller.min_sites=2",
+    "controller.min_sites=3",
 )
 
 
@@ -61,16 +62,20 @@ def times(trainable: str, keys: Keys) -> dict[str, float]:
     """Seconds to encrypt a model, to add two, and to decrypt their mean."""
     model = build_model(ModelSpec("compact", 4, trainable=trainable), seed=1).state_dict()
     numbers = sum(value.numel() for value in model.values() if value.is_floating_point())
+    total, use = EncryptedSum(keys.public, "model"), sum_of_models("run", 1)
+    others = {site: encrypt_model(model, 1.0, site, keys.secret, use) for site in ("site-2", "site-3")}
+    total.add("site-2", others["site-2"])
     clock = [time.process_time()]
-    total, packed = EncryptedSum(keys.public, "model"), encrypt_model(model, 1.0, "site-1", keys.secret)
-    total.add("site-1", packed)
+    given = encrypt_model(model, 1.0, "site-1", keys.secret, use)
     clock.append(time.process_time())
-    total.add("site-2", packed)
+    total.add("site-1", given)
+    clock.append(time.process_time())
+    total.add("site-3", others["site-3"])
     added = total.close()
     assert added is not None
-    clock.append(time.process_time())
-    decrypt_mean(added, keys.secret, encryption_of(model, "uniform")["shapes"])
-    clock.append(time.process_time())
+    started = time.process_time()
+    decrypt_mean(added, keys.secret, encryption_of(model, "uniform")["shapes"], use)
+    clock.append(clock[-1] + time.process_time() - started)
     steps = zip(("encrypt_s", "add_s", "decrypt_s"), clock, clock[1:], strict=False)
     return {"numbers": numbers, "plain_kib": numbers * 4 / 1024, **{name: end - start for name, start, end in steps}}
 

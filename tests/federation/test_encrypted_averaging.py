@@ -15,9 +15,10 @@ from grandrounds.federation.encrypted import write_keys  # noqa: E402
 SITES = ["site-1", "site-2", "site-3"]
 ENCRYPTED = [
     "controller.aggregation=encrypted",
+    "executor.encryption=required",
     "controller.norm_multiple=null",
     "controller.weight_multiple=null",
-    "controller.min_sites=2",
+    "controller.min_sites=3",
 ]
 SMALL = [
     "problem.backbone=compact",
@@ -67,7 +68,7 @@ def test_sites_end_with_the_model_of_the_plain_mean(method, options, run, hospit
     ("method", "options", "message"),
     [
         ("fedavg", ["controller.norm_multiple=10"], "cannot bound what it cannot read; set norm_multiple to null"),
-        ("fedavg", ["controller.min_sites=1"], "the sum of one model is that model"),
+        ("fedavg", ["controller.min_sites=1"], "of two, each site learns the other"),
         ("fedavg", ["controller.selection_images=server"], "hides models .* and selection_images=server scores models"),
         ("fedavg", ["controller.server_training={}"], "hides models .* and server_training trains the model"),
         ("fedavg", ["controller.update_precision=float16"], "update_precision must be float32"),

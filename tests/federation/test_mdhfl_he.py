@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, decrypt_sum, write_keys
-from grandrounds.federation.server.record import read_events
+from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, SumOf, decrypt_sum, write_keys
 from grandrounds.methods.mutual.controller import MutualController
 from grandrounds.methods.mutual.encrypted.controller import EncryptedController
 from tests.federations import Federation, draw_hospitals, give_public_images
@@ -87,10 +86,11 @@ def test_the_sites_learn_what_they_learn_from_plain_soft_labels_and_the_server_r
     assert all(torch.equal(part, parts[0]) for part in parts)
     public, secret = ((hospitals / place).read_bytes() for place in (f"server/{SERVER_KEY}", f"site-1/{SITE_KEY}"))
     shapes = {"soft_labels": (PUBLIC_IMAGES, CLASSES)}
+    use = SumOf(watched[2, "site-1"].values["run_id"], "soft_labels", 1)
     with pytest.raises(ConfigurationError, match="no secret key"):
-        decrypt_sum(parts[0], public, shapes, "the sum")
-    total, roster = decrypt_sum(parts[0], secret, shapes, "the sum")
-    assert roster == SITES
+        decrypt_sum(parts[0], public, shapes, use)
+    total, roster = decrypt_sum(parts[0], secret, shapes, use)
+    assert list(roster) == SITES
     torch.testing.assert_close(total["soft_labels"] / len(SITES), readable, atol=1e-6, rtol=0)
 
 
@@ -102,20 +102,24 @@ def test_a_run_with_wrong_keys_ends(change, go, copied, tmp_path):
     else:
         write_keys(tmp_path / "others", ["site-2"])
         shutil.copy(tmp_path / "others" / "site-2" / SITE_KEY, copied / "site-2" / SITE_KEY)
-        reason = "cannot be added|have all sites the same key|sites gave a valid result"
+        reason = "cannot be added|of another key|sites gave a valid result|0 of the"
     with pytest.raises(GrandRoundsError, match=reason):
         go(tmp_path / "run", folder=copied)
 
 
 @pytest.mark.parametrize(("key", "reason"), [(None, "there is none at"), (SERVER_KEY, "holds no secret key")])
-def test_a_site_without_the_secret_key_takes_no_part(key, reason, go, copied, tmp_path):
+def test_a_site_without_the_secret_key_takes_no_part_and_two_are_too_few(key, reason, go, copied, tmp_path):
     (copied / "site-2" / SITE_KEY).unlink()
     if key:
         shutil.copy(copied / "server" / key, copied / "site-2" / SITE_KEY)
-    found = go(tmp_path / "run", folder=copied)
-    dropped = {event["site"]: event["reason"] for event in read_events(found.results) if event["event"] == "dropped"}
-    assert set(dropped) == {"site-2"}
-    assert reason in dropped["site-2"]
+    with pytest.raises(GrandRoundsError, match=f"min_sites is 3; could not join: site-2: .*{reason}"):
+        go(tmp_path / "run", folder=copied)
+
+
+@pytest.mark.parametrize("option", ["min_sites", "min_contributors"])
+def test_sums_of_two_are_refused(option, go, tmp_path):
+    with pytest.raises(ConfigurationError, match=f"{option} must be at least 3"):
+        go(tmp_path, f"controller.{option}=2")
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,10 @@ OPTIONS = {
 }
 ENCRYPTED = (
     "controller.aggregation=encrypted",
+    "executor.encryption=required",
     "controller.norm_multiple=null",
     "controller.weight_multiple=null",
-    "controller.min_sites=2",
+    "controller.min_sites=3",
 )
 SENDING_UPDATES = ("fedavg", "ssfl", "fedperl", "fedirm", "rscfed", "fed_align_cl")
 # What is trained, and how many views of each image are kept.

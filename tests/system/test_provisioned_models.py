@@ -128,7 +128,7 @@ def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_l
 @pytest.mark.skipif(not ENCRYPTION, reason="encryption needs TenSEAL")
 def test_hospitals_learn_from_a_sum_that_the_server_cannot_read(federation, tmp_path, shared_cache):
     """With the keys of FLARE's ``HEBuilder``. What the server has got is read here with a hospital's key."""
-    from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, EncryptedSum, decrypt_sum
+    from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, EncryptedSum, SumOf, decrypt_sum
     from grandrounds.privacy.mechanisms.ciphertexts import is_private
 
     summary = finish(federation, small("mdhfl_he", "controller.rounds=2"), tmp_path / "results").summary
@@ -145,7 +145,8 @@ def test_hospitals_learn_from_a_sum_that_the_server_cannot_read(federation, tmp_
     added = EncryptedSum(public, "the sum")
     for site in NETWORKS:
         added.add(site, hidden[site])
-    found, roster = decrypt_sum(added.close(), secret, {"values": plain.shape}, "the sum", at_least=len(NETWORKS))
+    use = SumOf(str(content_of(record_of(federation, "mdhfl_he"))["run_id"]), "soft_labels", 1)
+    found, roster = decrypt_sum(added.close(), secret, {"soft_labels": plain.shape}, use, at_least=len(NETWORKS))
     (total,) = found.values()
     assert set(roster) == set(NETWORKS)
     torch.testing.assert_close(total, plain.double(), rtol=0, atol=1e-6)
@@ -155,10 +156,14 @@ def record_of(federation, run_name):
     return federation.kits / federation.server / "grandrounds" / run_name / "server"
 
 
+def content_of(server):
+    """The server's last checkpoint."""
+    return torch.load(max(server.glob("round_*.pt")), weights_only=True)["content"]
+
+
 def soft_labels_at(server):
     """The last soft labels of each site, as the server keeps them."""
-    content = torch.load(max(server.glob("round_*.pt")), weights_only=True)["content"]
-    return content["method"]["soft_labels"]["values"]
+    return content_of(server)["method"]["soft_labels"]["values"]
 
 
 def test_the_others_go_on_without_a_hospital_that_leaves_and_learn_from_it_when_it_is_back(federation, tmp_path):

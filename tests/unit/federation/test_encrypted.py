@@ -26,7 +26,7 @@ from grandrounds.federation.encrypted_model import (
 )
 from grandrounds.federation.server.aggregate import Demands
 from grandrounds.federation.server.encrypted_mean import EncryptedMean
-from grandrounds.privacy.mechanisms.ciphertexts import make_keys
+from grandrounds.privacy.mechanisms.ciphertexts import decrypt, encrypt, make_keys
 from grandrounds.privacy.mechanisms.packing import pack, unpack
 from grandrounds.protocol.messages import Release, ReleaseKind, Result
 from grandrounds.seeding import torch_generator
@@ -118,6 +118,100 @@ def test_a_sum_of_another_key_or_of_other_tensors_is_refused(keys, sums):
         decrypt_sum(sums, keys.secret, SHAPES, USE, at_least=4)
 
 
+SMALL = {"w": torch.linspace(-1, 1, 40, dtype=torch.float64)}
+
+
+def attacked(keys, attack):
+    """A sum of three sites' contributions, as a server makes it that has the public key and changes ciphertexts."""
+    context = tenseal.context_from(keys.public)
+
+    def contribution(site, use=USE):
+        (ciphertext, roster) = unpack(encrypt_tensors(SMALL, site, keys.secret, use), "one")
+        return tenseal.ckks_vector_from(context, ciphertext), json.loads(roster)
+
+    contribution.secret = keys.secret  # with which a test computes what no server can
+    vectors, rosters = zip(*(contribution(site) for site in SITES), strict=True)
+    total, entries = attack(list(vectors), [entry for roster in rosters for entry in roster], contribution)
+    return pack([total.serialize(), json.dumps(entries).encode()])
+
+
+def masked(vectors, entries, contribution):
+    """Site 1's first number alone, with its tags: what a product by a plaintext decrypts to (TenSEAL lacks the range)."""
+    mask = torch.tensor([1.0] + [0.0] * 39 + [1.0] * 4, dtype=torch.float64)
+    product = decrypt([vectors[0].serialize()], contribution.secret) * mask
+    one = tenseal.ckks_vector_from(vectors[0].context(), encrypt(product, contribution.secret)[0])
+    return vectors[1] + vectors[2] + one, entries
+
+
+def repeated(vectors, entries, contribution):
+    return vectors[0] + vectors[0] + vectors[1], entries
+
+
+def scaled(vectors, entries, contribution):
+    total = vectors[0] + vectors[1] + vectors[2]
+    return total + total, entries
+
+
+def own_number_added(vectors, entries, contribution):
+    return vectors[0] + vectors[1] + vectors[2] + ([1e-6] + [0.0] * 43), entries
+
+
+def own_model_in_place(vectors, entries, contribution):
+    return vectors[0] + vectors[1] + ([1.0] * 44), entries
+
+
+def of_another_round(vectors, entries, contribution):
+    old, ((site, _, nonce),) = contribution("site-10", replace(USE, round_number=2))
+    return vectors[0] + vectors[1] + old, [*entries[:2], [site, 3, nonce]]
+
+
+def of_another_run(vectors, entries, contribution):
+    other, (entry,) = contribution("site-10", replace(USE, run="run-0"))
+    return vectors[0] + vectors[1] + other, [*entries[:2], entry]
+
+
+def of_another_sum(vectors, entries, contribution):
+    other, (entry,) = contribution("site-10", replace(USE, what="counts"))
+    return vectors[0] + vectors[1] + other, [*entries[:2], entry]
+
+
+def asked_twice(vectors, entries, contribution):
+    """Twice site 1's contribution less the one that it has made when it was asked again."""
+    again, _ = contribution("site-1")
+    return vectors[0] + vectors[0] - again + vectors[1] + vectors[2], entries
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        masked,
+        repeated,
+        scaled,
+        own_number_added,
+        own_model_in_place,
+        of_another_round,
+        of_another_run,
+        of_another_sum,
+        asked_twice,
+    ],
+)
+def test_what_the_server_makes_of_ciphertexts_is_refused_before_it_is_used(keys, attack):
+    good = attacked(keys, lambda vectors, entries, _: (vectors[0] + vectors[1] + vectors[2], entries))
+    found, _ = decrypt_sum(good, keys.secret, {"w": (40,)}, USE)
+    torch.testing.assert_close(found["w"], 3 * SMALL["w"], rtol=0, atol=1e-11)
+    with pytest.raises(MessageError, match="is not the sum of what its sites have encrypted"):
+        decrypt_sum(attacked(keys, attack), keys.secret, {"w": (40,)}, USE)
+
+
+def test_blocks_cannot_change_places(keys):
+    large = {"w": torch.linspace(-1, 1, 2 * 4092, dtype=torch.float64)}
+    total = added({site: encrypt_tensors(large, site, keys.secret, USE) for site in SITES}, keys)
+    decrypt_sum(total, keys.secret, {"w": (2 * 4092,)}, USE)
+    first, second, roster = unpack(total, "the sum")
+    with pytest.raises(MessageError, match="is not the sum of what"):
+        decrypt_sum(pack([second, first, roster]), keys.secret, {"w": (2 * 4092,)}, USE)
+
+
 def test_what_would_spoil_the_sum_of_all_is_refused_before_it_is_added(keys):
     total, own = EncryptedSum(keys.public, "soft labels"), {"w": torch.ones(4)}
     good = encrypt_tensors(own, "site-1", keys.secret, USE)
@@ -149,8 +243,8 @@ MODELS = [
     ("weights", "kernel", "bias"),
     [
         ([1.0, 1.0, 1.0], [[1.0, 1.0], [1e-3, 200.0]], 0.5),
-        # (100 * 1.5 + 300 * .5 + 400 * 1) / 800 = .6875, and so on
-        ([100.0, 300.0, 400.0], [[0.6875, 1.75], [0.001375, 175.0]], 0.75),
+        # (100 * 1.5 + 300 * .5 + 400 * 1) / 800 = .875, and so on
+        ([100.0, 300.0, 400.0], [[0.875, 1.75], [0.001375, 175.0]], 0.75),
     ],
 )
 def test_the_weighted_mean_of_encrypted_models_is_right_to_the_last_bits_of_single_precision(

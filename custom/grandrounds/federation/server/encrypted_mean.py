@@ -43,7 +43,7 @@ class EncryptedMean(Aggregator):
             raise ConfigurationError("update_precision must be float32 with aggregation=encrypted: ciphertexts keep it")
         if demands.min_sites < MIN_SITES:
             raise ConfigurationError(
-                f"min_sites must be at least {MIN_SITES} with aggregation=encrypted: of two models each site learns the other"
+                f"min_sites must be at least {MIN_SITES} with aggregation=encrypted: of two, each site learns the other"
             )
 
     def prepare(self, template: State, keys: Sequence[Path]) -> None:

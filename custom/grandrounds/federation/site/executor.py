@@ -127,7 +127,9 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
                 "precision=float16 needs scaled gradients, which this training has not; use bfloat16"
             )
         if self.own_model and self.confidentiality.encryption != "none":
-            raise ConfigurationError("encryption is of the model update, and with model=own none leaves; set it to none")
+            raise ConfigurationError(
+                "encryption is of the model update, and with model=own none leaves; set it to none"
+            )
         self.kept: dict[str, Any] = {}
         self._access = SiteAccess(self.own_model, site.backbones or {}, self.compute, self.logger)
         self._shared_network = SharedNetwork(self.compute.compiler, self.build)

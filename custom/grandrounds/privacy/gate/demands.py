@@ -133,5 +133,7 @@ def parse_demands(content: Any, where: str) -> Demands:
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from None
     if models is not None and precision not in (None, FULL):
-        raise ConfigurationError(f"{where}: encrypted updates have no precision; take encryption or update_precision out")
+        raise ConfigurationError(
+            f"{where}: encrypted updates have no precision; take encryption or update_precision out"
+        )
     return Demands(models, None if noise is None else float(noise), precision)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class TaskFacts:
     run: str
     dataset: DatasetIdentity
     expected: Expected
-    terms: Terms = Terms()
+    terms: Terms = field(default_factory=Terms)
 
 
 class Gate:

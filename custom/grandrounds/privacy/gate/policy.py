@@ -100,7 +100,7 @@ class SitePolicy:
     target_epsilon: Mapping[str, float] = field(default_factory=dict)
     tasks: tuple[str, ...] = TASKS
     scored_answers: int = SCORED_ANSWERS
-    demands: Demands = Demands()
+    demands: Demands = field(default_factory=Demands)
 
     def rule_for(self, kind: ReleaseKind, name: str) -> ReleaseRule | None:
         """The rule for a release; None when it is denied, by a rule or by the lack of one."""

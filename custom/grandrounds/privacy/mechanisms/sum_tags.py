@@ -11,9 +11,9 @@ Tags add up as the numbers do. A sum :math:`x` of authors :math:`I` is genuine i
 :math:`\langle r, x \rangle + \sum_{i \in I} o_i` within the error of the encryption. Every other linear combination, a
 product, a block in another place, and a number that was added differ by an amount that is as good as random to the server.
 
-This is a linear MAC with one-time offsets (Carter & Wegman, JCSS 1981; Agrawal & Boneh, "Homomorphic MACs", ACNS 2009; Catalano
-& Fiore, EUROCRYPT 2013), over reals in place of a finite field, because CKKS computes with an error. A change below about
-``TOLERANCE`` is therefore not seen; one that is ``f`` times as large passes with a probability of about :math:`f^{-4}`.
+This is a linear MAC with one-time offsets (Carter & Wegman, JCSS 1981; Agrawal & Boneh, "Homomorphic MACs", ACNS 2009;
+Catalano & Fiore, EUROCRYPT 2013), over reals in place of a finite field, because CKKS computes with an error. A change below
+about ``TOLERANCE`` is not seen; one that is ``f`` times as large passes with a probability of about :math:`f^{-4}`.
 """
 
 from __future__ import annotations

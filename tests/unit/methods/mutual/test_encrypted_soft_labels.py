@@ -15,12 +15,14 @@ from grandrounds.seeding import torch_generator
 pytest.importorskip("tenseal")
 
 
-from grandrounds.federation.encrypted import encrypt_tensors, pack
+from grandrounds.federation.encrypted import SumOf, encrypt_tensors
 from grandrounds.methods.mutual.encrypted.controller import EncryptedExchange
 from grandrounds.methods.mutual.encrypted.executor import decrypted_sum
 from grandrounds.privacy.mechanisms.ciphertexts import make_keys
+from grandrounds.privacy.mechanisms.packing import pack
 
 IMAGES, CLASSES = 5, 3
+USE = SumOf("run-1", "soft_labels", 1)
 ROWS = {
     site: torch.randn(IMAGES, CLASSES, generator=torch_generator(site), dtype=torch.float64).softmax(1)
     for site in ("site-1", "site-2", "site-10")
@@ -33,7 +35,7 @@ def keys():
 
 
 def encrypted(site, rows, keys):
-    return encrypt_tensors({"soft_labels": rows}, site, keys.secret)
+    return encrypt_tensors({"soft_labels": rows}, site, keys.secret, USE)
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_the_sum_of_three_sites_is_read_with_the_secret_key(exchange, keys):
         exchange.accept(site, encrypted(site, rows, keys), 1, IMAGES)
     total = exchange.total(1)
     assert list(total.rounds) == ["site-1", "site-2", "site-10"]
-    found = decrypted_sum(total.values, keys.secret, total.rounds, total.weights, (IMAGES, CLASSES))
+    found = decrypted_sum(total.values, keys.secret, total.rounds, total.weights, (IMAGES, CLASSES), USE)
     assert float((found.values - sum(ROWS.values())).abs().max()) < 1e-11
 
 
@@ -68,7 +70,7 @@ def test_soft_labels_of_an_absent_site_stay_in_the_sum_until_they_are_too_old(ke
 
 def test_ciphertexts_of_another_number_of_values_are_refused_and_leave_no_trace(exchange, keys):
     with pytest.raises(
-        MessageError, match=r"soft labels of site-1: expected ciphertexts of \[16\] numbers, got \[13\]"
+        MessageError, match=r"soft labels of site-1: expected ciphertexts of \[19\] numbers, got \[16\]"
     ):
         exchange.accept("site-1", encrypted("site-1", ROWS["site-1"][:4], keys), 1, IMAGES)
     assert exchange.total(1) is None
@@ -81,16 +83,19 @@ def test_a_damaged_ciphertext_is_refused(exchange):
 
 @pytest.mark.parametrize("rows", [ROWS["site-1"] * 1.5, ROWS["site-1"] - 0.5])
 def test_a_sum_that_is_not_of_distributions_is_refused_at_the_site(rows, exchange, keys):
-    exchange.accept("site-1", encrypted("site-1", rows, keys), 1, IMAGES)  # the server cannot see it
+    for site in ROWS:  # the server cannot see it
+        exchange.accept(site, encrypted(site, rows, keys), 1, IMAGES)
     total = exchange.total(1)
     with pytest.raises(MessageError, match="the sum of the encrypted soft labels: row 0"):
-        decrypted_sum(total.values, keys.secret, total.rounds, total.weights, (IMAGES, CLASSES))
+        decrypted_sum(total.values, keys.secret, total.rounds, total.weights, (IMAGES, CLASSES), USE)
 
 
 def test_a_sum_of_others_than_the_server_says_is_refused_at_the_site(exchange, keys):
-    exchange.accept("site-1", encrypted("site-1", ROWS["site-1"], keys), 1, IMAGES)
-    with pytest.raises(MessageError, match="is of site-1, expected site-2"):
-        decrypted_sum(exchange.total(1).values, keys.secret, {"site-2": 1}, {"site-2": 1.0}, (IMAGES, CLASSES))
+    for site, rows in ROWS.items():
+        exchange.accept(site, encrypted(site, rows, keys), 1, IMAGES)
+    others = dict.fromkeys(["site-1", "site-2", "site-3"], 1)
+    with pytest.raises(MessageError, match=r"is of .*'site-10': 1.*, expected .*'site-3': 1"):
+        decrypted_sum(exchange.total(1).values, keys.secret, others, others, (IMAGES, CLASSES), USE)
 
 
 @pytest.mark.parametrize(
