@@ -1,7 +1,9 @@
 r"""Means of updates that few sites cannot move far, and bounds on what each contributes.
 
 Norms are those of whole updates. A bound is a multiple of the median norm of the last rounds, so that one site cannot move
-the mean by more than a few ordinary updates; an update within the bound is used as it is, to the last bit.
+the mean by more than a few ordinary updates; an update within the bound is used as it is, to the last bit. A median says
+nothing where one site could choose it: it must be of three sites at least, and positive. Else a site is bounded by its own
+earlier updates; where there is none, the bound is void, which the record says.
 
 Rules for the mean: coordinate-wise median and trimmed mean (Yin et al., "Byzantine-Robust Distributed Learning", ICML 2018),
 geometric median by smoothed Weiszfeld iterations (Pillutla et al., "Robust Aggregation for Federated Learning", IEEE TSP
@@ -10,6 +12,7 @@ geometric median by smoothed Weiszfeld iterations (Pillutla et al., "Robust Aggr
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +34,8 @@ from grandrounds.protocol.messages import Result, State
 
 ENCRYPTED = "encrypted"
 Rule = Literal["mean", "median", "trimmed_mean", "geometric_median", "encrypted"]
+MIN_VALUES = 3
+"""Sites that a median must be of: of two values, one site chooses it."""
 KEPT_VALUES = 100
 """Norms and numbers of samples that the medians are of: the last ones."""
 ITERATIONS = 100
@@ -209,11 +214,13 @@ class BoundedContributions(Aggregator):
 
     def __init__(self, inner: Aggregator, options: DefenceOptions, held_bytes: int = HELD_BYTES) -> None:
         self._inner, self._options = inner, options
-        self._norms: list[float] = []
-        self._samples: list[float] = []
+        self._past: list[tuple[str, float, float]] = []
         self._round: dict[str, tuple[float, float]] = {}
         self._waiting = HeldUpdates(held_bytes)
+        self._seen: dict[str, str] = {}
         self.bounded: dict[str, dict[str, float]] = {}
+        self.void: dict[str, list[str]] = {}
+        self.free_riders: dict[str, str] = {}
 
     def require_possible(self, demands: Demands) -> None:
         """As the inner one."""
@@ -229,7 +236,8 @@ class BoundedContributions(Aggregator):
 
     def open(self, sites: Iterable[str]) -> None:
         """A round begins."""
-        self._round, self.bounded = {}, {}
+        self._round, self.bounded, self.void, self.free_riders = {}, {}, {}, {}
+        self._used: list[tuple[str, float, float]] = []
         self._waiting.clear()
         self._inner.open(sites)
 
@@ -240,10 +248,11 @@ class BoundedContributions(Aggregator):
     def add(self, site: str, update: State, weight: float = 1.0) -> None:
         """Bound an update and its weight; in the first round they wait for the others."""
         self._round[site] = update_norm(update), weight
-        if not self._norms and (self._options.norm_multiple or self._options.weight_multiple):
+        self._note_riding(site, update)
+        if not self._past and (self._options.norm_multiple or self._options.weight_multiple):
             self._waiting.put(site, update)
         else:
-            self._inner.add(site, *self._bound(site, update, weight, self._norms, self._samples))
+            self._inner.add(site, *self._bound(site, update, weight, self._past))
 
     def skip(self, site: str) -> None:
         """As the inner one."""
@@ -252,12 +261,10 @@ class BoundedContributions(Aggregator):
     def close(self) -> dict[str, Tensor] | None:
         """Add what has waited, in canonical order; the round's norms and weights count from now on."""
         sites = natural_sorted(self._round)
-        norms, samples = [self._round[site][0] for site in sites], [self._round[site][1] for site in sites]
-        self._norms = [*self._norms, *norms][-KEPT_VALUES:]
-        self._samples = [*self._samples, *samples][-KEPT_VALUES:]
+        together = [(site, *self._round[site]) for site in sites]
         for site in (site for site in sites if site in self._waiting):
-            update, weight = self._waiting.pop(site), self._round[site][1]
-            self._inner.add(site, *self._bound(site, update, weight, norms, samples))
+            self._inner.add(site, *self._bound(site, self._waiting.pop(site), self._round[site][1], together))
+        self._past = [*self._past, *sorted(self._used, key=lambda entry: sites.index(entry[0]))][-KEPT_VALUES:]
         return self._inner.close()
 
     def moved(self, start: State, aggregate: State) -> dict[str, Tensor]:
@@ -265,33 +272,65 @@ class BoundedContributions(Aggregator):
         return self._inner.moved(start, aggregate)
 
     def notes(self) -> dict[str, Any]:
-        """Whose update or weight was bounded, and by how much."""
-        return {**self._inner.notes(), **({"bounded": self.bounded} if self.bounded else {})}
+        """Whose update or weight was bounded, and by how much; whose bounds were void; who sent nothing new."""
+        notes = {"bounded": self.bounded, "bounds_void": self.void, "free_riders": self.free_riders}
+        return {**self._inner.notes(), **{name: found for name, found in notes.items() if found}}
 
     def _bound(
-        self, site: str, update: State, weight: float, norms: Sequence[float], samples: Sequence[float]
+        self, site: str, update: State, weight: float, values: Sequence[tuple[str, float, float]]
     ) -> tuple[State, float]:
         norm = self._round[site][0]
-        limits = [_times_median(self._options.norm_multiple, norms), self._options.max_norm]
-        limit = min((value for value in limits if value), default=math.inf)
+        norms, weights = [(name, one) for name, one, _ in values], [(name, one) for name, _, one in values]
+        of_norms = self._times_median(self._options.norm_multiple, norms, site, 1)
+        of_weights = self._times_median(self._options.weight_multiple, weights, site, 2)
+        limit = min((value for value in (of_norms, self._options.max_norm) if value), default=math.inf)
         factor = min(1.0, limit / norm) if norm else 1.0
-        allowed = min(weight, _times_median(self._options.weight_multiple, samples) or math.inf)
+        allowed = min(weight, of_weights or math.inf)
         notes = {"norm": norm, "factor": factor} if factor < 1 else {}
         notes |= {"weight": weight, "weight_used": allowed} if allowed < weight else {}
         if notes:
             self.bounded[site] = {name: float(f"{value:.6g}") for name, value in notes.items()}
+        claims = self._options.weight_multiple and weight > 1 and of_weights is None
+        void = {"norm": norm > 0 and limit == math.inf and self._options.norm_multiple, "weight": claims}
+        if any(void.values()):
+            self.void[site] = [name for name, found in void.items() if found]
+        self._used.append((site, norm * factor, allowed))
         return shortened(update, factor), allowed
 
+    def _times_median(
+        self, multiple: float | None, values: Sequence[tuple[str, float]], site: str, column: Literal[1, 2]
+    ) -> float | None:
+        """A multiple of the median, or where one site could choose that, of the median of the site's own earlier values."""
+        if not multiple:
+            return None
+        if len({name for name, _ in values}) >= MIN_VALUES and (middle := statistics.median(one for _, one in values)):
+            return multiple * middle
+        own = [entry[column] for entry in self._past if entry[0] == site and entry[column] > 0]
+        return multiple * statistics.median(own) if own else None
+
+    def _note_riding(self, site: str, update: State) -> None:
+        """Name a site whose update is zero, or is one that has come before, from whichever site."""
+        if not self._round[site][0]:
+            self.free_riders[site] = "zero"
+            return
+        digest = hashlib.sha256()
+        for name, value in sorted(floating_entries(update).items()):
+            digest.update(
+                name.encode() + value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            )
+        found = digest.hexdigest()
+        if found in self._seen:
+            self.free_riders[site] = f"as {self._seen[found]}"
+        self._seen[found] = site
+        self._seen = dict(list(self._seen.items())[-KEPT_VALUES:])
+
     def state_dict(self) -> dict[str, Any]:
-        """The norms and weights that the medians are of, and what the inner one keeps."""
-        return {"norms": list(self._norms), "samples": list(self._samples), "inner": self._inner.state_dict()}
+        """The norms and weights that the medians are of, digests of updates, and what the inner one keeps."""
+        past = [list(entry) for entry in self._past]
+        return {"past": past, "seen": dict(self._seen), "inner": self._inner.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
-        self._norms, self._samples = list(state["norms"]), list(state["samples"])
+        self._past = [(site, norm, weight) for site, norm, weight in state["past"]]
+        self._seen = dict(state["seen"])
         self._inner.load_state_dict(state["inner"])
-
-
-def _times_median(multiple: float | None, values: Sequence[float]) -> float | None:
-    """A multiple of the median; None without one, without values, or where the median is zero."""
-    return multiple * statistics.median(values) or None if multiple and values else None

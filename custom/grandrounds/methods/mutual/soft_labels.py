@@ -28,6 +28,8 @@ WIRE_DTYPES: Mapping[str, torch.dtype] = {
 }
 WIRE_LEVELS = 255
 WIRE_TOLERANCE = 1e-3
+LARGEST_LOGIT = 1e3
+"""Absolute value: one site's must not be all that a mean is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,10 +213,10 @@ def require_soft_labels(
 
 
 def require_logits(values: Tensor, images: int, classes: int, name: str) -> None:
-    """Check shape and finiteness of values that need not be distributions: the logits of FedMD.
+    """Check shape and range of values that need not be distributions: the logits of FedMD.
 
     Raises:
-        MessageError: if the shape is another, or an entry is not finite.
+        MessageError: if the shape is another, or an entry is not finite, or larger than ``LARGEST_LOGIT``.
     """
     if not values.is_floating_point():
         raise MessageError(f"{name}: expected floating-point values, got {values.dtype}")
@@ -225,6 +227,7 @@ def require_logits(values: Tensor, images: int, classes: int, name: str) -> None
     if values.shape != (images, classes):
         raise MessageError(f"{name}: expected shape {(images, classes)}, got {tuple(values.shape)}")
     _refuse_first(~torch.isfinite(values).all(dim=1), f"{name}: row {{}} has an entry that is not finite")
+    _refuse_first((values.abs() > LARGEST_LOGIT).any(dim=1), f"{name}: row {{}} has an entry above {LARGEST_LOGIT:g}")
 
 
 def encode(values: Tensor, wire: WireFormat) -> Tensor:

@@ -204,3 +204,69 @@ def test_bounds_leave_an_own_mean_all_that_it_does():
 def test_options_that_leave_nothing_are_refused():
     with pytest.raises(ConfigurationError, match="trimmed_fraction"):
         DefenceOptions(aggregation="trimmed_mean", trimmed_fraction=0.5)
+
+
+HOSTILE = {"w": torch.full((4, 3), 1e30), "b": torch.zeros(2)}
+
+
+def pair(number, hostile=False):
+    sent = updates(seed=number)
+    return {"site-1": sent["site-1"], "site-2": HOSTILE if hostile else sent["site-2"]}
+
+
+def test_with_two_sites_the_bound_is_not_the_hostile_ones_to_choose():
+    """The median of two norms was their mean: 1e30 / 2, three times of which bounds nothing."""
+    rounds = [(pair(0), {}), (pair(1, hostile=True), {})]
+    (_, mean), notes = bounded_rounds(rounds)
+    own = update_norm(pair(0)["site-2"])
+    assert set(notes[1]) == {"site-2"}
+    assert notes[1]["site-2"]["factor"] == pytest.approx(3 * own / update_norm(HOSTILE), rel=1e-4)
+    assert update_norm(mean) < 3 * own + update_norm(pair(1)["site-1"])
+
+
+@pytest.mark.parametrize("max_norm", [None, 2.0])
+def test_without_any_history_the_servers_bound_holds_and_else_the_record_says_void(max_norm):
+    mean = BoundedContributions(OrderedMean(), DefenceOptions(max_norm=max_norm))
+    mean.open(SITES)
+    for site, update in pair(0, hostile=True).items():
+        mean.add(site, update, 50.0)
+    update_norm(mean.close())
+    void = ["weight"] if max_norm else ["norm", "weight"]
+    assert mean.notes()["bounds_void"] == {"site-1": void, "site-2": void}
+    assert ("site-2" in mean.bounded) == bool(max_norm)
+
+
+def test_a_median_of_zeros_bounds_by_a_sites_own_history():
+    zero = {name: torch.zeros_like(value) for name, value in HOSTILE.items()}
+    first = {site: updates()[site] for site in SITES[:5]}
+    idle = {site: zero for site in SITES[:3]}
+    mean = BoundedContributions(OrderedMean(), DefenceOptions())
+    for sent in (first, *[first | idle] * 4, first | idle | {"site-5": HOSTILE}):
+        mean.open(SITES)
+        for site, update in sent.items():
+            mean.add(site, update)
+        aggregate = mean.close()
+    assert set(mean.bounded) == {"site-5"}
+    assert update_norm(aggregate) < 3 * update_norm(first["site-5"])
+    assert mean.free_riders == {**dict.fromkeys(SITES[:3], "zero"), "site-4": "as site-4"}
+
+
+def test_a_claim_of_samples_of_one_of_two_is_bounded_by_its_own_earlier_ones():
+    rounds = [(pair(n), {"site-1": 100.0, "site-2": 1e9 if n else 100.0}) for n in range(2)]
+    _, notes = bounded_rounds(rounds)
+    assert notes[1]["site-2"] == {"weight": 1e9, "weight_used": 1000.0}
+
+
+def test_recycled_updates_are_named_and_the_history_survives():
+    mean, sent = BoundedContributions(OrderedMean(), DefenceOptions()), updates()
+    mean.open(SITES)
+    for site, update in sent.items():
+        mean.add(site, update)
+    mean.close()
+    again = BoundedContributions(OrderedMean(), DefenceOptions())
+    again.load_state_dict(mean.state_dict())
+    again.open(SITES)
+    for site, update in (updates(seed=1) | {"site-3": sent["site-7"], "site-4": sent["site-4"]}).items():
+        again.add(site, update)
+    again.close()
+    assert again.notes() == {"free_riders": {"site-3": "as site-7", "site-4": "as site-4"}}
