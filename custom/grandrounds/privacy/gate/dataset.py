@@ -21,6 +21,7 @@ class DatasetFacts(NamedTuple):
         images: number of training images.
         names: of all image files, below the data set's root.
         people: the keys of its patients, of images whose patient is known.
+        labelled: number of training images with a label.
     """
 
     identity: DatasetIdentity
@@ -28,6 +29,7 @@ class DatasetFacts(NamedTuple):
     images: int
     names: tuple[str, ...]
     people: frozenset[str] = frozenset()
+    labelled: int = 0
 
 
 def dataset_facts(name: str, manifest: Path, keys: KeyChoices | None = None) -> DatasetFacts:
@@ -42,6 +44,7 @@ def dataset_facts(name: str, manifest: Path, keys: KeyChoices | None = None) -> 
     groups["labelled"] = {record.group for record in records if record.split == "train" and record.labelled}
     patients = {part: len(found) for part, found in groups.items()}
     images = sum(record.split == "train" for record in records)
+    labelled = sum(record.split == "train" and record.labelled for record in records)
     names = tuple(record.image for record in records)
     people = frozenset(record.patient for record in records if record.patient)
-    return DatasetFacts(DatasetIdentity(name, fingerprint), patients, images, names, people)
+    return DatasetFacts(DatasetIdentity(name, fingerprint), patients, images, names, people, labelled)

@@ -294,6 +294,8 @@ def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float], led
         _largest(payload),
         public_rows,
         problem.kind,
+        data.labelled,
+        problem.classes,
     )
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
     return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, _terms(payload, fl_ctx))

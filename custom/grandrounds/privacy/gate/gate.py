@@ -32,6 +32,7 @@ from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, RecordLevel
 from grandrounds.privacy.gate.policy import SAMPLES_UNIT, ReleaseRule, SitePolicy
+from grandrounds.privacy.gate.released import with_totals_in_tens, withheld_by_audit
 from grandrounds.privacy.gate.scored import count_scored
 from grandrounds.privacy.gate.treatment import NOT_PRIVATE
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
@@ -181,13 +182,14 @@ class Gate:
         self.policy.demands.require_releases(
             {name: rule.kind for name, (rule, _) in known.releases.items()}, facts.terms
         )
-        known = self._within_scores(facts, known)
+        known = with_totals_in_tens(self._within_scores(facts, known))
         costs = {name: cost for name, cost in costs.items() if name in known.releases}
         self._require_affordable(facts, list(costs.values()))
         for name, cost in costs.items():
             self._book(facts, name, cost)
         treated = {name: self._treated(name, known) for name in known.releases}
         known = without_scores_of_hidden(known, treated, self._tables())
+        known = self._audited(facts, known, treated)
         self._audit(facts, known, costs, failure)
         task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
         head = {LEDGER_HEAD: self.ledger().content().chain.head}
@@ -196,6 +198,20 @@ class Gate:
         if known.facts:
             reported[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
         return Answer({**task, **head, "samples": known.samples}, {**reported, **_parts(known, treated)})
+
+    def _audited(self, facts: TaskFacts, known: Inspected, treated: Mapping[str, Mapping[str, Tensor]]) -> Inspected:
+        """Without what would give a hidden count away, beside all that the data set has released."""
+        try:
+            kept = withheld_by_audit(self.ledger(), facts.dataset, facts.expected, known, treated)
+        except (GrandRoundsError, OSError) as error:
+            raise Refused(Reason.LEDGER, str(error)) from error
+        return replace(
+            known,
+            releases={name: release for name, release in known.releases.items() if name not in kept},
+            scalars={name: value for name, value in known.scalars.items() if name not in kept},
+            withheld=tuple(sorted({*known.withheld, *kept})),
+            samples=min(known.samples, 1) if SAMPLES_UNIT in kept else known.samples,
+        )
 
     def _within_scores(self, facts: TaskFacts, known: Inspected) -> Inspected:
         """Without scores, counts and curves, if the job has got as many answers with some as it may have."""
@@ -337,6 +353,7 @@ class Gate:
         releases = {
             name: {"treatment": known.releases[name][0].treatment.name, "mechanism": cost.mechanism.value}
             for name, cost in costs.items()
+            if name in known.releases
         }
         details: dict[str, Any] = {
             "releases": releases,
@@ -405,8 +422,7 @@ def without_scores_of_hidden(
 
 def _parts(known: Inspected, treated: Mapping[str, dict[str, Tensor]]) -> dict[str, Part]:
     parts = {}
-    for name, tensors in treated.items():
-        rule, _ = known.releases[name]
+    for name, (rule, _) in known.releases.items():
         meta = {"release": rule.kind.value, TREATED: rule.treatment.name}
-        parts[name] = Part(KINDS[rule.kind].data_kind, meta, tensors)
+        parts[name] = Part(KINDS[rule.kind].data_kind, meta, treated[name])
     return parts

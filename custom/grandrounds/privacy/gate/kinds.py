@@ -39,8 +39,8 @@ class Expected:
 
     ``template`` has shape and dtype of each entry of the model that the server has sent, ``largest`` is the largest
     absolute value of a weight; ``patients`` is their number in each part of the site's data, ``images`` that of the
-    training images, ``public_rows`` that of the images which the site itself calls public; ``task`` is what
-    labels are.
+    training images, ``labelled`` that of those with a label, ``public_rows`` that of the images which the site itself
+    calls public; ``task`` is what labels are, ``names`` is the vocabulary.
     """
 
     round_number: int
@@ -52,6 +52,8 @@ class Expected:
     largest: float = 0.0
     public_rows: int = 0
     task: Task = SINGLE
+    labelled: int = 0
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

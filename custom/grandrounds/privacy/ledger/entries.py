@@ -1,4 +1,4 @@
-"""The lines of a ledger: its opening, bookings of releases, amendments of data sets, and what their images are known by."""
+"""The lines of a ledger: its opening, bookings of releases, and amendments of data sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit
 
 LEDGER_VERSION = 1
-OPENING, BOOKING, AMENDMENT, KNOWN_IMAGES, DISTINCTION = "opening", "release", "amendment", "images", "distinction"
+OPENING, BOOKING, AMENDMENT = "opening", "release", "amendment"
 
 
 @dataclass(frozen=True)
@@ -76,45 +76,6 @@ class Amendment:
 
 
 @dataclass(frozen=True)
-class Known:
-    """What the images and patients of a data set are known by, besides what earlier lines of the data set say.
-
-    Attributes:
-        time: in UTC.
-        dataset: the data set as its manifest describes it now.
-        state: changes when files or manifest do; of an earlier version the name of the file that was read.
-        images: the number of digests.
-        file: the SHA-256 of the file with the digests, which is its name, too.
-    """
-
-    time: str
-    dataset: DatasetIdentity
-    state: str
-    images: int
-    file: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The line as plain values."""
-        known = {"time": self.time, "state": self.state, "images": self.images, "file": self.file}
-        return {"kind": KNOWN_IMAGES, **known, **_identity(self.dataset)}
-
-
-@dataclass(frozen=True)
-class Distinction:
-    """The patients of two data sets are different people, although some are called alike: when (in UTC), and why."""
-
-    time: str
-    first: str
-    second: str
-    reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The line as plain values."""
-        named = {"first": self.first, "second": self.second}
-        return {"kind": DISTINCTION, "time": self.time, **named, "reason": self.reason}
-
-
-@dataclass(frozen=True)
 class Booking:
     """A release.
 
@@ -150,7 +111,7 @@ class Booking:
         }
 
 
-def read_line(line: Mapping[str, Any], where: str) -> Opening | Amendment | Known | Distinction | Booking:
+def read_line(line: Mapping[str, Any], where: str) -> Opening | Amendment | Booking:
     """Parse a verified line.
 
     Raises:
@@ -162,10 +123,6 @@ def read_line(line: Mapping[str, Any], where: str) -> Opening | Amendment | Know
             return Opening(line["time"], line["site"], line["identity"])
         if kind == AMENDMENT:
             return Amendment(line["time"], _dataset(line), line["reason"])
-        if kind == KNOWN_IMAGES:
-            return Known(line["time"], _dataset(line), line["state"], int(line["images"]), line["file"])
-        if kind == DISTINCTION:
-            return Distinction(line["time"], line["first"], line["second"], line["reason"])
         if kind == BOOKING:
             return _booking(line)
     except KeyError as error:

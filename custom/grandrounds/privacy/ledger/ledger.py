@@ -12,9 +12,10 @@ import json
 import math
 import secrets
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.privacy.accounting import exceeds, renyi_epsilon, spent_epsilon
@@ -24,12 +25,10 @@ from grandrounds.privacy.ledger.entries import (
     Amendment,
     Booking,
     DatasetIdentity,
-    Distinction,
-    Known,
     Opening,
     Purpose,
-    read_line,
 )
+from grandrounds.privacy.ledger.knowledge import Disclosure, Distinction, Known, read_any_line
 from grandrounds.protocol.spending import Spending, counted
 from grandrounds.protocol.unit import Unit
 
@@ -143,6 +142,24 @@ class Ledger:
                 file = write_digests(self._file.path.parent, digests)
                 extension.append(Known(_now(), dataset, state, len(digests), file).to_json())
 
+    def disclose(
+        self, dataset: DatasetIdentity, decide: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]]
+    ) -> None:
+        """Record what an answer says about the numbers of a data set's images; it may leave after this has returned.
+
+        Args:
+            dataset: whose images they are.
+            decide: from what earlier answers about the same images and patients have said to what this one says beside;
+                where it is empty nothing is written.
+
+        Raises:
+            DataError: if the ledger was damaged, altered or truncated, or cannot be written.
+        """
+        with self._file.extending() as extension:
+            said = decide(LedgerContent(extension.chain).disclosed(dataset))
+            if said:
+                extension.append(Disclosure(_now(), dataset, said).to_json())
+
     def distinguish(self, first: str, second: str, reason: str) -> None:
         """Record that the patients of two data sets are different people, although some are called alike.
 
@@ -169,7 +186,9 @@ class LedgerContent:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
-        lines = [read_line(line, f"{chain.path}: line {number}") for number, line in enumerate(chain.lines, start=1)]
+        lines = [
+            read_any_line(line, f"{chain.path}: line {number}") for number, line in enumerate(chain.lines, start=1)
+        ]
         opening, *others = lines
         if not isinstance(opening, Opening):
             raise DataError(
@@ -179,6 +198,7 @@ class LedgerContent:
         self.bookings = tuple(line for line in others if isinstance(line, Booking))
         self.known = tuple(line for line in others if isinstance(line, Known))
         self.distinctions = {frozenset((line.first, line.second)) for line in others if isinstance(line, Distinction)}
+        self._disclosures = [line for line in others if isinstance(line, Disclosure)]
         self._identities = [line.dataset for line in others if isinstance(line, Booking | Amendment)]
 
     @property
@@ -207,6 +227,10 @@ class LedgerContent:
     def knows(self, name: str, state: str) -> bool:
         """Whether the images of a data set were recorded in a state of its files."""
         return any(line.dataset.name == name and line.state == state for line in self.known)
+
+    def disclosed(self, dataset: DatasetIdentity) -> list[Mapping[str, Any]]:
+        """What answers have said about the numbers of a data set's images, as long as its images and patients are these."""
+        return [line.content for line in self._disclosures if line.dataset == dataset]
 
     def digests(self, name: str) -> set[str]:
         """What the images and patients of a data set are known by, in all its lines together.
