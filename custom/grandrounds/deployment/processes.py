@@ -15,7 +15,11 @@ LOG_SECONDS_TO_STOP = 10.0
 
 
 def start_program(
-    command: Sequence[str], output: BinaryIO, folder: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    output: BinaryIO,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    umask: int = -1,
 ) -> subprocess.Popen[bytes]:
     """Start a program without input, in a session of its own: a terminal's Ctrl-C does not reach it.
 
@@ -24,6 +28,7 @@ def start_program(
         output: gets standard output and standard error.
         folder: its working folder.
         environment: all its environment variables; those of this process if None.
+        umask: of its new files; that of this process if below zero.
     """
     return subprocess.Popen(
         command,
@@ -33,6 +38,7 @@ def start_program(
         env=None if environment is None else dict(environment),
         cwd=folder,
         start_new_session=True,
+        umask=umask,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,14 @@ from grandrounds.reporting.scores import RunScores
 PAGE, NUMBERS = "report.html", "report.json"
 ESTIMATE = ("value", "low", "high", "cases")
 # Text stays text: it can be searched and read aloud, and the file is smaller. Ids do not depend on chance.
-SVG_OPTIONS = {"svg.fonttype": "none", "svg.hashsalt": "grandrounds", "font.family": "sans-serif"}
+SVG_OPTIONS = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "grandrounds",
+    "font.family": "sans-serif",
+    "text.parse_math": False,  # names are of other people: a dollar sign is one
+}
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell begins that a spreadsheet may compute."""
 
 
 def write_report(report: Report, folder: Path, step: Callable[[str], None] = lambda _: None) -> Path:
@@ -50,14 +57,14 @@ def write_report(report: Report, folder: Path, step: Callable[[str], None] = lam
     step("writing the page")
     write_json(folder / NUMBERS, report.to_json())
     header = ["run", "group", "kind", "images", "score", *ESTIMATE]
-    write_csv(folder / "tables" / "sites.csv", header, _group_rows(report.runs))
+    write_csv(folder / "tables" / "sites.csv", header, _without_formulas(_group_rows(report.runs)))
     header = ["run", "group", "kind", "class", "score", *ESTIMATE]
-    write_csv(folder / "tables" / "classes.csv", header, _class_rows(report.runs))
+    write_csv(folder / "tables" / "classes.csv", header, _without_formulas(_class_rows(report.runs)))
     if report.comparison:
         found = {method: report.comparison.row(method) for method in report.comparison.differences}
         header = ["method", "reference", *next(iter(found.values()))]
         rows = [[method, report.comparison.reference, *row.values()] for method, row in found.items()]
-        write_csv(folder / "tables" / "comparison.csv", header, rows)
+        write_csv(folder / "tables" / "comparison.csv", header, _without_formulas(rows))
     with replacing(folder / PAGE) as stream:
         stream.write(render_page(report, together, of_runs, places).encode())
     return folder / PAGE
@@ -82,12 +89,29 @@ def render_page(
     )
 
 
+def _without_formulas(rows: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
+    """Rows in which no text is a formula to a spreadsheet: names of sites and classes are of other people."""
+    for row in rows:
+        yield [f"'{cell}" if str(cell).startswith(FORMULAS) and not _is_number(cell) else cell for cell in row]
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
 def svg_of(drawing: Drawing) -> bytes:
     """A figure as SVG without a date: the same figure gives the same bytes."""
     import matplotlib
+    from matplotlib.text import Text
 
     stream = io.BytesIO()
     with matplotlib.rc_context(SVG_OPTIONS):
+        for text in drawing.figure.findobj(Text):
+            text.set_parse_math(False)
         drawing.figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     return stream.getvalue()
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from grandrounds.evaluation.history import validation_curves
-from grandrounds.plotting import Drawing
+from grandrounds.plotting import Drawing, new_figure
 from grandrounds.reporting import page as report_page
 from grandrounds.reporting.figures.runs import learning_figure
 from grandrounds.reporting.model import report_on
@@ -227,3 +227,18 @@ grandrounds.cli.main()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "nvflare", "sklearn", "scipy", "pandas"} & set(done.stdout.split())
     assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_a_name_with_dollar_signs_is_drawn_as_it_is():
+    """As mathematics it would be an error, and the report of all would end."""
+    figure = new_figure(2, 2)
+    axes = figure.subplots()
+    axes.set_title(r"$\undefined{$")
+    axes.set_xticks([0, 1], [r"$\undefined{$", "b"])
+    assert svg_of(Drawing("a", figure, "", "")).count(rb"$\undefined{$") == 2
+
+
+def test_no_text_in_a_table_is_a_formula_and_numbers_stay():
+    rows = [["@SUM(1+1)", "+cmd|' /C calc'!A0", "=1", "nevus", -0.5, "-0.500000", 7, ""]]
+    expected = ["'@SUM(1+1)", "'+cmd|' /C calc'!A0", "'=1", "nevus", -0.5, "-0.500000", 7, ""]
+    assert list(report_page._without_formulas(rows)) == [expected]

@@ -34,6 +34,8 @@ SERVICE_STOP_SECONDS = 8.0
 RESTART_PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)
 """Seconds before FLARE is started again; the last one counts for all later times."""
 GOOD_SECONDS = 300.0
+PRIVATE = 0o077
+"""The umask of a kit's processes: decoded images and models are for its user alone, as under systemd."""
 SERVICE_POLL_SECONDS = 0.2
 SERVICE_START_SECONDS = 300.0
 OUTCOME_WAIT, OUTCOME_SECONDS = "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "15"
@@ -146,7 +148,7 @@ def start_in_background(kit: Kit) -> int:
     if console.is_file() and console.stat().st_size > MAX_CONSOLE:
         os.replace(console, console.with_suffix(".1.txt"))
     with console.open("ab") as stream:
-        process = start_program([*COMMAND, "kit", "start", str(kit.folder)], stream, kit.folder)
+        process = start_program([*COMMAND, "kit", "start", str(kit.folder)], stream, kit.folder, umask=PRIVATE)
     deadline = time.monotonic() + SERVICE_START_SECONDS
     while not _supervisor(kit):
         if process.poll() is not None or time.monotonic() > deadline:
