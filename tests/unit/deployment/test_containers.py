@@ -40,7 +40,7 @@ def test_the_image_checks_the_wheel_before_it_installs_it():
     assert [word for word, _ in parts][:2] == ["ARG", "FROM"]
     install = next(text for word, text in parts if word == "RUN" and "sha256sum" in text)
     assert install.index("sha256sum --check --strict") < install.index("--no-deps")
-    assert [text for word, text in parts if word == "USER"] == ["flare"]
+    assert [text for word, text in parts if word == "USER"] == ["10001"]
 
 
 def test_its_shell_lines_parse():
