@@ -123,18 +123,24 @@ class DepthNetwork(nn.Module):
             a sequence.
         taps: channels after the tapped modules of the chain, by full name, in the chain's order.
         classes: of the logits.
+        reads_last: whether the pooled last layer is a feature, too; else nothing after the last tap is.
     """
 
-    def __init__(self, network: nn.Module, chain: Sequence[str], taps: Mapping[str, int], classes: int) -> None:
+    def __init__(
+        self, network: nn.Module, chain: Sequence[str], taps: Mapping[str, int], classes: int, reads_last: bool = True
+    ) -> None:
         super().__init__()
         name, head = head_name(network), head_of(network)
-        self._chain, self._taps, self._carried = chain_names(network, chain), dict(taps), 0
+        names = chain_names(network, chain)
+        read = names if reads_last else names[: max(map(names.index, taps)) + 1]
+        self._chain, self._taps, self._carried = read, dict(taps), 0
         # In a tuple, because nn.Module would register it as a child; it has neither parameters nor buffers.
-        self._pool = (without(network, [*self._chain, name]),)
+        self._pool = (without(network, [*names, name]) if reads_last else _NoFeatures(),)
+        self._pooled = embedding_width(head) if reads_last else 0
         for child, module in network.named_children():
             self.add_module(child, module)
         dropouts = [module.p for module in head.modules() if isinstance(module, nn.Dropout)]
-        width = 2 * sum(taps.values()) + embedding_width(head)
+        width = 2 * sum(taps.values()) + self._pooled
         replace_module(self, name, DepthHead(width, classes, dropouts[0] if dropouts else 0.0))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -148,8 +154,8 @@ class DepthNetwork(nn.Module):
         It gives maps with the taps among these modules beside them, or with the whole chain the features.
         """
         taps = {name: width for name, width in self._taps.items() if name in frozen}
-        whole = len(frozen) == len(self._chain)
-        layers = {name: self.get_submodule(name) for name in frozen}
+        whole = set(frozen).issuperset(self._chain)
+        layers = {name: self.get_submodule(name) for name in frozen if name in self._chain}
         front = _PackedLayers(layers, taps, self._pool[0] if whole else None)
         self._carried = embedding_width(head_of(self)) if whole else 2 * sum(taps.values())
         self._taps = {name: width for name, width in self._taps.items() if name not in taps}
@@ -208,6 +214,14 @@ def moments(maps: Tensor) -> list[Tensor]:
     """
     deviation, mean = torch.std_mean(maps, dim=(2, 3), correction=0)
     return [mean, deviation]
+
+
+class _NoFeatures(nn.Module):
+    """In place of a pooling whose features are not read."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Map maps ``(batch, channels, h, w)`` to ``(batch, 0)``."""
+        return maps[:, :0, 0, 0]
 
 
 class _PackedLayers(nn.Module):

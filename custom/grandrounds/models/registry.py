@@ -39,13 +39,15 @@ class Backbone(NamedTuple):
     ``stride`` is how much smaller than the image the last feature map is. ``chain`` names the modules that images pass one
     after the other, up to the pooling, with ``.*`` for the children of a sequence; a network can be frozen up to each of
     them. ``build`` takes the numbers of classes and of channels, and is None for torchvision's. ``taps`` are the modules of
-    the chain that the head ``depths`` reads beside the last one, each with its number of channels: where a stage ends.
+    the chain that the head ``depths`` reads, each with its number of channels; it reads the pooled last layer beside them
+    unless ``reads_last`` is false.
     """
 
     stride: int
     chain: tuple[str, ...]
     build: Callable[[int, int], nn.Module] | None = None
     taps: tuple[tuple[str, int], ...] = ()
+    reads_last: bool = True
 
 
 def _blocks(channels: Mapping[int, int]) -> tuple[tuple[str, int], ...]:
@@ -68,7 +70,11 @@ BACKBONES: Mapping[str, Backbone] = MappingProxyType(
             (("features.3", 40), ("features.4", 80), ("features.5", 112), ("features.6", 192)),
         ),
         "efficientnet_lite0": Backbone(
-            32, ("stem", "blocks.*", "widen"), EfficientNetLite0, _blocks({4: 40, 7: 80, 10: 112, 14: 192})
+            32,
+            ("stem", "blocks.*", "widen"),
+            EfficientNetLite0,
+            _blocks({4: 40, 5: 80, 7: 80, 9: 112, 10: 112, 12: 192, 14: 192, 15: 320}),
+            reads_last=False,
         ),
         "mobilenetv2": Backbone(
             8, ("stem", "blocks.*", "widen"), MobileNetV2, _blocks({5: 32, 9: 64, 12: 96, 15: 160})
@@ -131,7 +137,7 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
         model = _bare_model(spec)
         if spec.head == DEPTHS:
             backbone = _known(spec.backbone)
-            model = DepthNetwork(model, backbone.chain, dict(backbone.taps), spec.classes)
+            model = DepthNetwork(model, backbone.chain, dict(backbone.taps), spec.classes, backbone.reads_last)
         _add_hidden_layers(model, hidden_widths(spec.head))
         _set_head_dropout(model, spec)
     if spec.load_weights or spec.has_frozen:
