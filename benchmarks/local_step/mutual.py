@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from benchmarks.local_step.case import AS_RELEASED, HALF, Case, Work, in_default_layout, precision_of, relative
 from benchmarks.local_step.loops import as_tensor, descend, mutual_pass, mutual_soft_labels, rhfl_pass
 from benchmarks.measure import run, table
-from grandrounds.federation.encrypted import SumOf, encrypt_tensors
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.mutual.options import AlignmentOptions
 from grandrounds.methods.mutual.public import predict_public
@@ -27,6 +26,7 @@ from grandrounds.methods.mutual.soft_labels import WIRE_DTYPES, SoftLabels, add_
 from grandrounds.methods.mutual.training import AlignmentStep, align
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.mechanisms.ciphertexts import make_keys
+from grandrounds.privacy.mechanisms.encrypted_sums import SumOf, encrypt_tensors
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import numpy_generator, torch_generator
 

@@ -17,11 +17,11 @@ from benchmarks.parties import site_names
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
-from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, EncryptedSum
 from grandrounds.federation.encrypted_model import decrypt_mean, encrypt_model, encryption_of, sum_of_models
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.mechanisms.ciphertexts import Keys, make_keys
+from grandrounds.privacy.mechanisms.encrypted_sums import SERVER_KEY, SITE_KEY, EncryptedSum
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.problem import ModelSpec
 

@@ -10,7 +10,7 @@ from grandrounds.protocol.entries import floating_entries
 
 tenseal = pytest.importorskip("tenseal")
 
-from grandrounds.federation.encrypted import write_keys  # noqa: E402
+from grandrounds.privacy.mechanisms.encrypted_sums import write_keys  # noqa: E402
 
 SITES = ["site-1", "site-2", "site-3"]
 ENCRYPTED = [

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, SumOf, decrypt_sum, write_keys
 from grandrounds.methods.mutual.controller import MutualController
 from grandrounds.methods.mutual.encrypted.controller import EncryptedController
+from grandrounds.privacy.mechanisms.encrypted_sums import SERVER_KEY, SITE_KEY, SumOf, decrypt_sum, write_keys
 from tests.federations import Federation, draw_hospitals, give_public_images
 
 pytest.importorskip("tenseal")

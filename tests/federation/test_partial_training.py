@@ -16,7 +16,6 @@ from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.external import predict, tensors_of
-from grandrounds.federation.encrypted import write_keys
 from grandrounds.federation.site import executor as site_executor
 from grandrounds.federation.site import features
 from grandrounds.federation.site.features import Features
@@ -24,6 +23,7 @@ from grandrounds.models.norm import is_running_statistic
 from grandrounds.models.partial import Front, frozen_digest
 from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
+from grandrounds.privacy.mechanisms.encrypted_sums import write_keys
 from grandrounds.protocol.problem import ModelSpec
 
 from .conftest import names_in

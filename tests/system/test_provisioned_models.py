@@ -128,8 +128,8 @@ def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_l
 @pytest.mark.skipif(not ENCRYPTION, reason="encryption needs TenSEAL")
 def test_hospitals_learn_from_a_sum_that_the_server_cannot_read(federation, tmp_path, shared_cache):
     """With the keys of FLARE's ``HEBuilder``. What the server has got is read here with a hospital's key."""
-    from grandrounds.federation.encrypted import SERVER_KEY, SITE_KEY, EncryptedSum, SumOf, decrypt_sum
     from grandrounds.privacy.mechanisms.ciphertexts import is_private
+    from grandrounds.privacy.mechanisms.encrypted_sums import SERVER_KEY, SITE_KEY, EncryptedSum, SumOf, decrypt_sum
 
     summary = finish(federation, small("mdhfl_he", "controller.rounds=2"), tmp_path / "results").summary
     assert contributors(summary) == [sorted(NETWORKS), []]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grandrounds.deployment.jobs import Job, named_classes
-from grandrounds.federation.encrypted import MIN_SITES
 from grandrounds.federation.server.robust import ENCRYPTED
 from grandrounds.option_keys import option_defaults
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES
 from grandrounds.protocol.messages import UPDATE, ReleaseKind
 
 IN_A_SUM = (

@@ -9,9 +9,9 @@ from typing import Any
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, counts_shape
 from grandrounds.evaluation.record import EvalRecord, pooled
-from grandrounds.federation.encrypted import MIN_SITES, EncryptedSum
 from grandrounds.federation.encrypted_counts import count_shapes
 from grandrounds.ordering import natural_sorted
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, EncryptedSum
 from grandrounds.protocol.messages import CONTRIBUTION, POOLED_RELEASES, State
 from grandrounds.protocol.problem import Problem
 

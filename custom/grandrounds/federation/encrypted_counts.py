@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, suppress_counts
-from grandrounds.federation.encrypted import MIN_SITES, Shapes, SumOf, decrypt_sum, encrypt_tensors
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, Shapes, SumOf, decrypt_sum, encrypt_tensors
 
 LARGEST_MINIMUM = 1000
 """Of cases behind a count; a site that asks for more keeps its counts."""

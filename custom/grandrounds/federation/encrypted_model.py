@@ -18,20 +18,26 @@ from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.encrypted import MIN_SITES, Shapes, SumOf, decrypt_sum, encrypt_tensors
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, Shapes, SumOf, decrypt_sum, encrypt_tensors
 from grandrounds.protocol.entries import floating_entries, require_like
-from grandrounds.protocol.messages import DXO_KEY, GLOBAL, TEST, TREATED, UPDATE, Payload, ReleaseKind, State
+from grandrounds.protocol.messages import (
+    DXO_KEY,
+    ENCRYPTION,
+    GLOBAL,
+    TEST,
+    TREATED,
+    UPDATE,
+    Payload,
+    ReleaseKind,
+    State,
+)
 from grandrounds.protocol.wire import decode_payload, encode_payload
 
-ENCRYPTION = "encryption"
-"""The value of a task of such a run: shapes of the encrypted entries, and how sites weight their models."""
 CIPHERTEXTS = "ciphertexts"
 """The entry of a model, or of an update, with all of its floating entries."""
 WEIGHT = "the site's weight"
 MODEL = "model"
 """What sums of models are of."""
-OPENED_SUMS = "__grandrounds_opened_sums__"
-"""In a context of FLARE's: how many models are in each decrypted sum of the task; None if one could not be opened."""
 
 
 def encryption_of(template: State, weighting: str) -> dict[str, Any]:
@@ -73,7 +79,7 @@ def decrypt_mean(
 
     Raises:
         MessageError: if the sum is not that of the fresh models of its sites, see
-            :func:`~grandrounds.federation.encrypted.decrypt_sum`, or its weight is not positive.
+            :func:`~grandrounds.privacy.mechanisms.encrypted_sums.decrypt_sum`, or its weight is not positive.
     """
     total, roster = decrypt_sum(packed, key, with_weight(shapes), use, at_least)
     weight = float(total[WEIGHT])

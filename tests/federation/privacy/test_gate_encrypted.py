@@ -10,7 +10,7 @@ from grandrounds.privacy.ledger.ledger import Ledger
 
 pytest.importorskip("tenseal")
 
-from grandrounds.federation.encrypted import write_keys
+from grandrounds.privacy.mechanisms.encrypted_sums import write_keys
 
 SITES = ["site-1", "site-2", "site-3"]
 ENCRYPTED = [

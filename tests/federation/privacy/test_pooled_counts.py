@@ -10,10 +10,10 @@ import torch
 from sklearn import metrics as sk
 
 from grandrounds.data.manifest import Record, write_manifest
-from grandrounds.federation.encrypted import write_keys
 from grandrounds.federation.site import scoring
 from grandrounds.files import write_json
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.mechanisms.encrypted_sums import write_keys
 from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of, table_rows
 

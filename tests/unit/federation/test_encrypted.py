@@ -7,16 +7,6 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.encrypted import (
-    SERVER_KEY,
-    SITE_KEY,
-    EncryptedSum,
-    SumOf,
-    decrypt_sum,
-    encrypt_tensors,
-    find_key,
-    write_keys,
-)
 from grandrounds.federation.encrypted_model import (
     CIPHERTEXTS,
     decrypt_mean,
@@ -27,6 +17,16 @@ from grandrounds.federation.encrypted_model import (
 from grandrounds.federation.server.aggregate import Demands
 from grandrounds.federation.server.encrypted_mean import EncryptedMean
 from grandrounds.privacy.mechanisms.ciphertexts import decrypt, encrypt, make_keys
+from grandrounds.privacy.mechanisms.encrypted_sums import (
+    SERVER_KEY,
+    SITE_KEY,
+    EncryptedSum,
+    SumOf,
+    decrypt_sum,
+    encrypt_tensors,
+    find_key,
+    write_keys,
+)
 from grandrounds.privacy.mechanisms.packing import pack, unpack
 from grandrounds.protocol.messages import Release, ReleaseKind, Result
 from grandrounds.seeding import torch_generator

@@ -8,9 +8,9 @@ from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import HIDDEN, SiteCounts, suppress_counts
 from grandrounds.evaluation.record import EvalRecord
 from grandrounds.federation.count_sums import CountSums
-from grandrounds.federation.encrypted import EncryptedSum, SumOf, encrypt_tensors
 from grandrounds.federation.encrypted_counts import count_shapes, decrypt_counts, encrypt_counts
 from grandrounds.privacy.mechanisms.ciphertexts import make_keys
+from grandrounds.privacy.mechanisms.encrypted_sums import EncryptedSum, SumOf, encrypt_tensors
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.tasks import SINGLE
 

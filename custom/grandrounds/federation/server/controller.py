@@ -16,7 +16,6 @@ from grandrounds.data.keys import KEY_RULE, RULE_VALUE
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.count_sums import CountSums
-from grandrounds.federation.encrypted import MIN_SITES
 from grandrounds.federation.executor_options import EXECUTORS, executor_arguments
 from grandrounds.federation.memory import prepare_job_process
 from grandrounds.federation.server.dispatcher import TaskDispatcher
@@ -40,6 +39,7 @@ from grandrounds.files import exclusive
 from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import with_intensities
 from grandrounds.options import Configurable
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES
 from grandrounds.protocol.messages import COUNT_SUM, FROZEN, GLOBAL, POOL, TEST, VALIDATE, Payload, State
 from grandrounds.protocol.names import SERVER, VALIDATION, VALIDATION_PREFIX
 from grandrounds.protocol.paths import claimed_folder, require_confined, result_folder

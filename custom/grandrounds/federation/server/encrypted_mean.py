@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.encrypted import MIN_SITES, EncryptedSum, find_key
-from grandrounds.federation.encrypted_model import CIPHERTEXTS, ENCRYPTION, encryption_of, with_weight
+from grandrounds.federation.encrypted_model import CIPHERTEXTS, encryption_of, with_weight
 from grandrounds.federation.server.aggregate import Aggregator, Demands
-from grandrounds.protocol.messages import UPDATE, ReleaseKind, Result, State
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, EncryptedSum, find_key
+from grandrounds.protocol.messages import ENCRYPTION, UPDATE, ReleaseKind, Result, State
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.tensors import FULL
 

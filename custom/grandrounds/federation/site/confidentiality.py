@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.encrypted import MIN_SITES
-from grandrounds.federation.encrypted_model import ENCRYPTION
 from grandrounds.option_annotations import Min
 from grandrounds.options import Options
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES
+from grandrounds.protocol.messages import ENCRYPTION
 from grandrounds.protocol.tensors import FULL, UPDATE_PRECISION, UpdatePrecision
 
 REQUIRED = "required"

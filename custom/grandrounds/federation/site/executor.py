@@ -21,14 +21,7 @@ from nvflare.apis.signal import Signal
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.encrypted import find_key
-from grandrounds.federation.encrypted_model import (
-    ENCRYPTION,
-    OPENED_SUMS,
-    decrypt_task,
-    encrypt_update,
-    is_encrypted,
-)
+from grandrounds.federation.encrypted_model import decrypt_task, encrypt_update, is_encrypted
 from grandrounds.federation.executor_options import EXECUTORS, OPTIONS_FACT, agreed_options
 from grandrounds.federation.memory import collect_garbage, keep_freed_memory, prepare_job_process
 from grandrounds.federation.site.confidentiality import ConfidentialityOptions
@@ -47,12 +40,15 @@ from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
 from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions
+from grandrounds.privacy.mechanisms.encrypted_sums import find_key
 from grandrounds.protocol.entries import floating_entries, require_like
 from grandrounds.protocol.messages import (
     COUNT_SUM,
+    ENCRYPTION,
     FROZEN,
     GLOBAL,
     JOIN,
+    OPENED_SUMS,
     POOL,
     REASON_HEADER,
     SCORED,

@@ -12,11 +12,11 @@ from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
 from grandrounds.evaluation.metrics import OF_CLASSES
 from grandrounds.evaluation.record import EvalRecord
-from grandrounds.federation.encrypted import MIN_SITES, SumOf, find_key
 from grandrounds.federation.encrypted_counts import LARGEST_MINIMUM, decrypt_counts, encrypt_counts
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.scoring import released
 from grandrounds.federation.site.worker import release_minimum
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, SumOf, find_key
 from grandrounds.protocol.messages import (
     CONTRIBUTION,
     COUNTS,

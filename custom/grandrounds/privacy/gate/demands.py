@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.encrypted import MIN_SITES
 from grandrounds.json_files import require_object
 from grandrounds.option_annotations import ABOVE_ZERO, Min
 from grandrounds.options import require_value
 from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.treatment import MULTIPLIER_TOLERANCE
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES
 from grandrounds.protocol.messages import UPDATE, ReleaseKind
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.tensors import FULL, UpdatePrecision, require_precision
@@ -45,7 +45,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Demands:
+class SiteDemands:
     """What a policy demands; None and an absent entry demand nothing.
 
     Attributes:
@@ -110,7 +110,7 @@ class Demands:
             self.require_task(Terms(True, terms.encrypted, terms.precision))
 
 
-def parse_demands(content: Any, where: str) -> Demands:
+def parse_demands(content: Any, where: str) -> SiteDemands:
     """Read the entry ``demands`` of a policy.
 
     Raises:
@@ -136,4 +136,4 @@ def parse_demands(content: Any, where: str) -> Demands:
         raise ConfigurationError(
             f"{where}: encrypted updates have no precision; take encryption or update_precision out"
         )
-    return Demands(models, None if noise is None else float(noise), precision)
+    return SiteDemands(models, None if noise is None else float(noise), precision)

@@ -23,8 +23,6 @@ from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 from grandrounds.data.location import locate, locate_public
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.encrypted import sum_sizes
-from grandrounds.federation.encrypted_model import ENCRYPTION, OPENED_SUMS
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
 from grandrounds.privacy.gate.count_treatments import MinimumSupport
@@ -38,11 +36,14 @@ from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoise
 from grandrounds.privacy.gate.policy import policy_of_scope
 from grandrounds.privacy.gate.treatment import RunningStatistics
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.mechanisms.encrypted_sums import sum_sizes
 from grandrounds.protocol.entries import floating_entries
 from grandrounds.protocol.messages import (
     DXO_KEY,
+    ENCRYPTION,
     GLOBAL,
     LEDGER_HEAD,
+    OPENED_SUMS,
     POOL,
     REASON_HEADER,
     TREATED,

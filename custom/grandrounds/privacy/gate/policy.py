@@ -24,7 +24,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import require_object
 from grandrounds.option_annotations import ABOVE_ZERO, Min
 from grandrounds.options import require_value
-from grandrounds.privacy.gate.demands import ENCRYPTED_KINDS, Demands, parse_demands
+from grandrounds.privacy.gate.demands import ENCRYPTED_KINDS, SiteDemands, parse_demands
 from grandrounds.privacy.gate.kinds import KINDS, treatment_names
 from grandrounds.privacy.gate.noise_treatments import RecordLevel
 from grandrounds.privacy.gate.treatment import Deny, Treatment
@@ -100,7 +100,7 @@ class SitePolicy:
     target_epsilon: Mapping[str, float] = field(default_factory=dict)
     tasks: tuple[str, ...] = TASKS
     scored_answers: int = SCORED_ANSWERS
-    demands: Demands = field(default_factory=Demands)
+    demands: SiteDemands = field(default_factory=SiteDemands)
 
     def rule_for(self, kind: ReleaseKind, name: str) -> ReleaseRule | None:
         """The rule for a release; None when it is denied, by a rule or by the lack of one."""

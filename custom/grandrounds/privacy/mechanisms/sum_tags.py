@@ -33,7 +33,7 @@ from grandrounds.privacy.mechanisms.ciphertexts import SLOTS
 TAGS = 4
 """Behind each block of numbers, with which it fills a ciphertext."""
 BLOCK = SLOTS - TAGS
-OFFSET = 2.0**10
+LARGEST_OFFSET = 2.0**10
 """Bound on an author's offsets."""
 TOLERANCE, RELATIVE_TOLERANCE = 5e-11, 2e-13
 """Of a tag; and of the largest number in its block."""
@@ -118,7 +118,7 @@ def _weights(secret: bytes, label: str, block: int, numbers: int) -> Tensor:
 
 def _offsets(secret: bytes, label: str, author: str, blocks: int) -> Tensor:
     """An author's, shape ``(blocks, TAGS)``."""
-    drawn = _uniform(secret, [label, "offsets", author], blocks * TAGS, "<u8") * OFFSET
+    drawn = _uniform(secret, [label, "offsets", author], blocks * TAGS, "<u8") * LARGEST_OFFSET
     return torch.from_numpy(drawn.reshape(blocks, TAGS))
 
 

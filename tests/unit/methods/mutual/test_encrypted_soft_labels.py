@@ -15,10 +15,10 @@ from grandrounds.seeding import torch_generator
 pytest.importorskip("tenseal")
 
 
-from grandrounds.federation.encrypted import SumOf, encrypt_tensors
 from grandrounds.methods.mutual.encrypted.controller import EncryptedExchange
 from grandrounds.methods.mutual.encrypted.executor import decrypted_sum
 from grandrounds.privacy.mechanisms.ciphertexts import make_keys
+from grandrounds.privacy.mechanisms.encrypted_sums import SumOf, encrypt_tensors
 from grandrounds.privacy.mechanisms.packing import pack
 
 IMAGES, CLASSES = 5, 3

@@ -4,13 +4,13 @@ import pytest
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.privacy.gate.audit import Reason, Refused
-from grandrounds.privacy.gate.demands import Demands, Terms, parse_demands
+from grandrounds.privacy.gate.demands import SiteDemands, Terms, parse_demands
 from grandrounds.privacy.gate.policy import parse_policy
 from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit
 
-ALL = Demands(3, 1.5, "float32")
+ALL = SiteDemands(3, 1.5, "float32")
 GOOD = Terms(updates=True, encrypted=True, sums=(3, 4))
 
 
@@ -27,7 +27,7 @@ def test_a_task_that_lacks_what_is_demanded_is_refused_by_name():
     assert refused(ALL.require_task, Terms(True, True, "bfloat16")) == Reason.PRECISION
     assert refused(ALL.require_sums, Terms(sums=(3, 2))) == Reason.FEW
     assert refused(ALL.require_sums, Terms(sums=None)) == Reason.SUM
-    assert refused(Demands().require_sums, Terms(sums=None)) == Reason.SUM
+    assert refused(SiteDemands().require_sums, Terms(sums=None)) == Reason.SUM
     ALL.require_task(Terms(updates=False))  # no model to train, so no update
 
 
@@ -35,7 +35,7 @@ def test_a_training_needs_the_demanded_noise():
     ALL.require_noise(Spending(Mechanism.DP_SGD, Unit.RECORD, 1.0, 1.5))
     for trained in (None, Spending(Mechanism.DP_SGD, Unit.RECORD, 1.0, 1.4)):
         assert refused(ALL.require_noise, trained) == Reason.NOISE
-    Demands().require_noise(None)
+    SiteDemands().require_noise(None)
 
 
 def test_a_release_without_an_encrypted_form_does_not_leave():

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.encrypted import MIN_SITES, EncryptedSum, find_key
 from grandrounds.methods.mutual.controller import MutualController
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
 from grandrounds.methods.mutual.executor import SOFT_LABELS
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels, recent
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, EncryptedSum, find_key
 from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.paths import key_folders

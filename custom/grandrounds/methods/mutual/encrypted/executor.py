@@ -13,11 +13,11 @@ from nvflare.apis.signal import Signal
 from torch import Tensor
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.encrypted import MIN_SITES, SumOf, decrypt_sum, encrypt_tensors, find_key
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES, MutualExecutor
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels, require_soft_labels
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, SumOf, decrypt_sum, encrypt_tensors, find_key
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind
 from grandrounds.protocol.paths import key_folders
 
