@@ -32,6 +32,34 @@ SCORES_OF_IMAGES = frozenset({*SELECTABLE, *FROM_CONFUSION, "n", "log_loss"})
 """All that a site reports of its images; no plug-in's metric has one of these names."""
 
 
+def total_probabilities(
+    task: Task, labels: NDArray[np.int64], probabilities: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """Predictions of which every score is defined: a row that is not finite becomes certain of a wrong answer.
+
+    Whether a model overflows is up to who has made it. An error would answer whether it does for one image.
+
+    Args:
+        task: of the labels.
+        labels: of ``n`` images.
+        probabilities: shape ``(n, classes)``.
+
+    Returns:
+        The same array if it is finite, else a new one of its dtype.
+
+    Example:
+        >>> from grandrounds.protocol.tasks import task_named
+        >>> total_probabilities(task_named("single"), np.array([0]), np.array([[np.nan, np.nan]])).tolist()
+        [[0.0, 1.0]]
+    """
+    bad = ~np.isfinite(probabilities).all(axis=1)
+    if not bad.any():
+        return probabilities
+    found = probabilities.copy()
+    found[bad] = task.wrong(labels[bad], probabilities.shape[1])
+    return found
+
+
 def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> dict[str, float]:
     r"""What a site reports of a model on its images.
 

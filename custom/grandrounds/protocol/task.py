@@ -308,6 +308,18 @@ class Task(ABC):
     def answered(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> NDArray[np.floating]:
         """The probability that the model gave to each known answer, image by image, in the dtype of ``probabilities``."""
 
+    @abstractmethod
+    def wrong(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
+        """Probabilities that are certain of a wrong answer for each image, and undecided where nothing is known.
+
+        Args:
+            labels: of ``n`` images.
+            classes: names of the vocabulary.
+
+        Returns:
+            Shape ``(n, classes)``.
+        """
+
     # A table of predictions.
 
     @abstractmethod

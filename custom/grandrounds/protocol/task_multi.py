@@ -351,6 +351,18 @@ class MultiLabel(Task):
         answers: NDArray[np.floating] = np.where(labels == PRESENT, probabilities, 1 - probabilities)[labels >= 0]
         return answers
 
+    def wrong(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
+        """The opposite of each finding; a half where it is not known.
+
+        Example:
+            >>> import numpy as np
+            >>> MultiLabel().wrong(np.array([[1, 0, -1]]), 3).tolist()
+            [[0.0, 1.0, 0.5]]
+        """
+        import numpy as np
+
+        return np.where(labels == UNKNOWN, 0.5, 1.0 - labels)
+
     def prediction_header(self, classes: Sequence[str]) -> list[str]:
         """The label and the probability of each finding."""
         return [f"{kind}_{name}" for kind in ("label", "probability") for name in classes]

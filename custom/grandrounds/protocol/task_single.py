@@ -266,6 +266,21 @@ class SingleLabel(Task):
         answers: NDArray[np.floating] = probabilities[self.entries(labels)]
         return answers
 
+    def wrong(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
+        """The class after the known one; all alike where none is known.
+
+        Example:
+            >>> import numpy as np
+            >>> SingleLabel().wrong(np.array([1, -1]), 2).tolist()
+            [[1.0, 0.0], [0.5, 0.5]]
+        """
+        import numpy as np
+
+        found = np.full((len(labels), classes), 1 / classes)
+        rows, known = self.entries(labels)
+        found[rows] = np.eye(classes)[(known + 1) % classes]
+        return found
+
     def prediction_header(self, classes: Sequence[str]) -> list[str]:
         """The class, the predicted class, and a probability for each class."""
         return ["label", "predicted", *(f"probability_{name}" for name in classes)]

@@ -73,7 +73,7 @@ def test_a_refused_task_keeps_the_cookies_by_which_flare_knows_it(site):
 
 @pytest.mark.parametrize("code", [code for code in CODES if code != ReturnCode.OK])
 def test_an_error_leaves_as_its_code_alone(site, code):
-    context, _ = site.admit("validate")
+    context, _ = site.admit("join")
     reply = make_reply(code, headers={REASON_HEADER: "patient 4711 has a broken file", "leak": SECRET})
     reply["images"] = torch.ones(3)
     before = len(audited(site))
@@ -81,6 +81,30 @@ def test_an_error_leaves_as_its_code_alone(site, code):
     assert left[ReservedHeaderKey.HEADERS] == {ReservedHeaderKey.RC: code}
     require_empty(left, site, before, code)
     assert audited(site)[-1]["outcome"] == "stripped"
+
+
+@pytest.mark.parametrize("task", ["validate", "test"])
+@pytest.mark.parametrize("code", [ReturnCode.EXECUTION_EXCEPTION, ReturnCode.TIMEOUT, ReturnCode.TASK_ABORTED])
+def test_a_model_that_cannot_be_scored_answers_like_scores_that_stay(site, task, code):
+    context, _ = site.admit(task)
+    reply = make_reply(code, headers={REASON_HEADER: "patient 4711 has a broken file"})
+    left = leave(reply, context)
+    assert left.get_return_code() == ReturnCode.OK
+    assert REASON_HEADER not in left[ReservedHeaderKey.HEADERS]
+    found = decode_result(left, site.asked)
+    assert not found.releases
+    assert not [name for name in found.metrics if name.startswith(("validation", "common"))]
+    assert audited(site)[-1]["outcome"] == "released"
+
+
+def test_a_job_asks_for_no_more_scores_than_allowed_whatever_is_answered(site, monkeypatch):
+    counts = iter([1000, 1001])
+    monkeypatch.setattr("grandrounds.privacy.gate.gate.count_scored", lambda folder, job: next(counts))
+    for allowed in (True, False):
+        context, _ = site.admit("validate")
+        left = leave(make_reply(ReturnCode.EXECUTION_EXCEPTION), context)
+        refused = left.get_header(REASON_HEADER) == Reason.ANSWERS
+        assert refused != allowed
 
 
 def test_an_unreadable_task_is_refused(site):

@@ -19,7 +19,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.counts import HIDDEN, SiteCounts, counts_shape
 from grandrounds.evaluation.estimates import score_estimates
 from grandrounds.evaluation.external import predict
-from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES, SELECTABLE, site_metrics
+from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES, SELECTABLE, site_metrics, total_probabilities
 from grandrounds.evaluation.record import EvalRecord, pooled, received
 from grandrounds.evaluation.score import MIN_CASES, Score
 from grandrounds.federation.server.options import ServerComputeOptions
@@ -367,4 +367,5 @@ class ServerImages:
     def metrics(self, state: State) -> dict[str, float]:
         """A model's scores on the validation images."""
         labels, probabilities = self.predictions(state)
-        return site_metrics(self._context.problem.kind, labels, probabilities.numpy())
+        task = self._context.problem.kind
+        return site_metrics(task, labels, total_probabilities(task, labels, probabilities.numpy()))

@@ -17,7 +17,7 @@ from grandrounds.evaluation.counts import IMAGES, PATIENTS, site_counts
 from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves, site_curves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, encode_counts, write_curves
 from grandrounds.evaluation.external import predict
-from grandrounds.evaluation.metrics import site_metrics
+from grandrounds.evaluation.metrics import site_metrics, total_probabilities
 from grandrounds.evaluation.record import NUMBER, UNIT, UNITS, EvalRecord
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
@@ -49,12 +49,15 @@ def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[E
         context: of the task.
 
     Returns:
-        The record of the rows whose label is known, and probabilities of all rows, shape ``(rows, classes)``.
+        The record of the rows whose label is known, and probabilities of all rows, shape ``(rows, classes)``; those that
+        are not finite count as the worst.
     """
     with context.autocast():
         problem = context.problem
         found = predict(network, context.unchanged, rows, problem.kind, problem.test_view)
-    probabilities = found.reshape(len(rows), len(context.problem.classes))
+    found = found.reshape(len(rows), len(problem.classes))
+    whole = total_probabilities(problem.kind, context.data.labels[rows], found.numpy())
+    probabilities = torch.from_numpy(whole)
     return site_record(context.data, rows, probabilities), probabilities
 
 

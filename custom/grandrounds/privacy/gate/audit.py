@@ -32,6 +32,7 @@ class Reason(StrEnum):
     FEW = "an encrypted sum of the task is of fewer sites than the site's privacy policy demands"
     VALUES = "the answer has values or shapes that the site's gate does not allow"
     BUDGET = "privacy budget spent"
+    ANSWERS = "the site's privacy policy allows this job no more answers with scores"
     LEDGER = "the site's privacy ledger cannot be used"
     DATASET = "the site's gate cannot identify the data set of the answer"
     AUDIT = "the site's audit trail cannot be written"

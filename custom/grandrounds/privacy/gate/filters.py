@@ -28,7 +28,7 @@ from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_au
 from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.demands import Terms
-from grandrounds.privacy.gate.gate import Gate, TaskFacts, audit_fields
+from grandrounds.privacy.gate.gate import SCORES, Gate, TaskFacts, audit_fields
 from grandrounds.privacy.gate.images import record_images
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
@@ -173,6 +173,8 @@ class SitePrivacyGate(Filter):
     def _failed(self, code: Any, facts: TaskFacts, gate: Gate, training: Spending | None) -> Shareable:
         if gate.hides_failures(facts):
             return _message(gate.release_failure(facts, "an error of the training"))
+        if facts.task in SCORES:
+            return _message(gate.scores_nothing(facts, "the model could not be scored; see the site's log"))
         gate.require_private(facts, training)
         if training is not None:
             gate.book_failure(facts, training)

@@ -46,9 +46,11 @@ from grandrounds.protocol.messages import (
     METRICS,
     POOLED_RELEASES,
     PROTOCOL,
+    TEST,
     TRAIN,
     TREATED,
     UPDATE,
+    VALIDATE,
     WITHHELD,
     ReleaseKind,
 )
@@ -56,7 +58,9 @@ from grandrounds.protocol.names import SPENT, VALIDATION
 from grandrounds.protocol.spending import Mechanism, Spending, outside_budget
 
 MAX_WEIGHT = 1e4
-"""Absolute value of a weight in a model that a training with noise starts from."""
+"""Absolute value of a weight in a model of a task, where updates leave with noise: few values overflow."""
+SCORES = frozenset({VALIDATE, TEST})
+"""Tasks that only score a model: each is counted when it comes, whatever is answered."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +95,12 @@ class Gate:
         if facts.task not in self.policy.tasks:
             raise Refused(Reason.TASK, f"task {facts.task!r}; allowed are {', '.join(self.policy.tasks)}")
         self.policy.demands.require_sums(facts.terms)
+        self._require_small_weights(facts)
         if facts.task == TRAIN:
             self.policy.demands.require_task(facts.terms)
             self._require_trainable(facts)
+        if facts.task in SCORES and self._scored(facts) > self.policy.scored_answers:
+            raise Refused(Reason.ANSWERS, f"allowed are {self.policy.scored_answers}")
         self._require_affordable(facts, self._expected_releases(facts) if facts.task == TRAIN else [])
 
     def admit_training(self, facts: TaskFacts, training: Spending | None) -> None:
@@ -151,6 +158,8 @@ class Gate:
         except Refused as refused:
             if trained is not None:
                 self.book_failure(facts, trained)
+            if refused.by_training and facts.task in SCORES:
+                return self.scores_nothing(facts, refused.detail)
             if not refused.by_training or not self.hides_failures(facts):
                 raise
             return self.release_failure(facts, refused.detail)
@@ -171,6 +180,13 @@ class Gate:
         zeros = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in facts.expected.template.items()}
         known = self._without_signs(facts, Inspected({UPDATE: (rule, zeros)}, {}, {}, (), 1))
         return self._released(facts, known, {UPDATE: rule.treatment.spending(None)}, failure=detail)
+
+    def scores_nothing(self, facts: TaskFacts, detail: str) -> Answer:
+        """The answer in place of scores that have failed: like one whose scores are all withheld.
+
+        Whether a model can be scored on the site's images is an answer about them.
+        """
+        return self._released(facts, Inspected({}, {}, {}, (), 0), {}, failure=detail)
 
     def book_failure(self, facts: TaskFacts, training: Spending) -> None:
         """Book a record-level private training that has given no release: whether it has is a result of the training."""
@@ -216,17 +232,21 @@ class Gate:
     def _within_scores(self, facts: TaskFacts, known: Inspected) -> Inspected:
         """Without scores, counts and curves, if the job has got as many answers with some as it may have."""
         scores = {name for name in known.scalars if self._scored_part(name)} | (WITHHELD & known.releases.keys())
-        try:
-            if not scores or count_scored(self.folder, facts.job) <= self.policy.scored_answers:
-                return known
-        except (OSError, ValueError, KeyError) as error:
-            raise Refused(Reason.AUDIT, f"the answers with scores cannot be counted: {error}") from error
+        if not scores or facts.task in SCORES or self._scored(facts) <= self.policy.scored_answers:
+            return known
         return replace(
             known,
             scalars={name: value for name, value in known.scalars.items() if name not in scores},
             releases={name: release for name, release in known.releases.items() if name not in scores},
             withheld=tuple(sorted({*known.withheld, *scores})),
         )
+
+    def _scored(self, facts: TaskFacts) -> int:
+        """Count one more question of a job about validation or test images."""
+        try:
+            return count_scored(self.folder, facts.job)
+        except (OSError, ValueError, KeyError) as error:
+            raise Refused(Reason.AUDIT, f"the answers with scores cannot be counted: {error}") from error
 
     def _scored_part(self, name: str) -> bool:
         rule = self.policy.scalar_rule_for(name)
@@ -253,17 +273,25 @@ class Gate:
             return None
         return rule
 
+    def _require_small_weights(self, facts: TaskFacts) -> None:
+        """Refuse a model whose weights are so large that values may overflow, for every task that has one.
+
+        Raises:
+            Refused: naming the weight.
+        """
+        largest = facts.expected.largest
+        if self._counted_update() is not None and not largest <= MAX_WEIGHT:
+            raise Refused(Reason.VALUES, f"the model from the server has a weight of {largest:.3g}")
+
     def _require_trainable(self, facts: TaskFacts) -> None:
         """Refuse before the training what would make its answer fail, by the received model alone.
 
         Raises:
-            Refused: if a weight is so large that values may overflow, or the update would have entries that are refused.
+            Refused: if the update would have entries that are refused.
         """
         rule, expected = self._counted_update(), facts.expected
         if rule is None:
             return
-        if not expected.largest <= MAX_WEIGHT:
-            raise Refused(Reason.VALUES, f"the model from the server has a weight of {expected.largest:.3g}")
         statistics = sorted(filter(is_running_statistic, expected.template))
         if statistics and getattr(rule.treatment, "running_statistics", "refuse") == "refuse":
             raise Refused(

@@ -1,4 +1,4 @@
-"""How many answers with exact scores a job has got: each is a question about few patients, and none costs epsilon."""
+"""How many answers with exact scores a job has asked for: each is a question about few patients, and none costs epsilon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCORED_FOLDER = "scored"
 
 
 def count_scored(folder: Path, job: str) -> int:
-    """Count one more answer of a job with scores of validation or test images; the count is on disk when this returns."""
+    """Count one more task or answer of a job with scores of validation or test images; it is on disk when this returns."""
     path = folder / SCORED_FOLDER / f"{hashlib.sha256(job.encode()).hexdigest()[:32]}.json"
     count = 1 + (json.loads(path.read_text(encoding="utf-8"))["answers"] if path.is_file() else 0)
     path.parent.mkdir(parents=True, exist_ok=True)
