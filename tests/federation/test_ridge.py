@@ -81,7 +81,7 @@ def test_a_run_that_is_resumed_gives_the_same_bits(tmp_path, shared_cache, monke
         ("controller.rounds=2", "3 rounds"),
         ("problem.head=linear", "problem.head=depths"),
         ("controller.penalties=[]", "penalties"),
-        ("executor.views=weak", "fixed"),
+        ('executor.views=["weak"]', "fixed"),
     ],
 )
 def test_what_cannot_be_is_refused(option, named):
