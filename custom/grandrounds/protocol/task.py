@@ -128,7 +128,7 @@ class Task(ABC):
             ConfigurationError: naming the task, what needs exclusive classes, and the remedy.
         """
         if not self.exclusive:
-            otherwise = remedy or "the jobs for it are local, local_fixmatch, fedavg, ssfl, fedperl and fedirm"
+            otherwise = remedy or "the jobs for it are local, local_fixmatch, fedavg, ssfl, fedperl, fedirm and ridge"
             raise ConfigurationError(f"problem.task={self.name} is not supported by {needed_by}; {otherwise}")
 
     @abstractmethod

@@ -1,6 +1,7 @@
 """A network of one's own is divided into encoder and head, trains like the others, and is found by other processes."""
 
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def registry(monkeypatch):
     monkeypatch.setattr(own_backbones.OWN_BACKBONES, "entries", {})
     monkeypatch.setattr(own_backbones, "_checked", set())
     monkeypatch.setattr(plugins, "_registering", {})
+    monkeypatch.delitem(sys.modules, "own_networks", raising=False)  # which an earlier test may have imported
 
 
 def test_a_registered_network_gives_the_logits_of_the_undivided_one():

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 CONSISTENT_VALUES = 3
 """How many values a hidden count must be able to have."""
@@ -181,6 +180,8 @@ class _System:
 
     def _least(self, row: np.ndarray, low: float, high: float) -> int | None:
         """The least value of a linear form between two bounds; None if there is none."""
+        from scipy.optimize import Bounds, LinearConstraint, milp  # here, because only a table with hidden counts needs it
+
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise Undecided("the time is over")

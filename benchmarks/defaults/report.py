@@ -1,0 +1,25 @@
+"""The table of the default: each division, and the mean of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.first_steps.report import SCORES
+from benchmarks.report import Part
+from benchmarks.results import Results
+from benchmarks.tables import markdown_table, mean_and_spread
+
+
+def parts(results: Results) -> Iterator[Part]:
+    """A table for each setting, with a row for each method and seed, and the mean of a method's seeds."""
+    for setting, found in results.settings.items():
+        yield f"### {results.configuration['settings'][setting]['title']}"
+        rows = []
+        for method, runs in found.items():
+            for seed, run in sorted(runs.items()):
+                figures = [f"{run['scores'][score]:.3f}" for score in SCORES]
+                rows.append([results.titles[method], seed, *figures, f"{run['cpu_seconds']:.0f}"])
+            means = [mean_and_spread([run["scores"][score] for run in runs.values()]) for score in SCORES]
+            seconds = mean_and_spread([run["cpu_seconds"] for run in runs.values()], 0)
+            rows.append([results.titles[method], "mean", *means, seconds])
+        yield markdown_table(["method", "division seed", *SCORES.values(), "CPU seconds"], rows)
