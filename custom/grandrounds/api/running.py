@@ -15,7 +15,7 @@ from grandrounds.console.output import notes, say
 from grandrounds.console.progress import progress_on
 from grandrounds.deployment.assignments import assignment
 from grandrounds.deployment.jobs import CheckedJob, Job, Values
-from grandrounds.deployment.presets import configured_job, shortcuts
+from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, configured_job, shortcuts
 from grandrounds.deployment.simulate import Engine, Simulation, default_workers, simulate
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
@@ -199,7 +199,7 @@ class Run:
 
 
 def run(
-    job: str | Path | Job,
+    job: str | Path | Job | Sites | None = None,
     sites: Sites | Path | str | int | None = None,
     *,
     rounds: int | None = None,
@@ -220,7 +220,8 @@ def run(
     """Run a job with all its sites on this machine, or resume an interrupted run in the same workspace.
 
     Args:
-        job: a name of ``grandrounds jobs``, or the folder of a job.
+        job: a name of ``grandrounds jobs``, or the folder of a job. Of sites with images it may be left out,
+            ``gr.run(sites)``: then ``ridge`` runs, with the preset ``recommended`` by default.
         sites: where to train: sites, a partition's folder, or a number of synthetic sites (4 by default).
         rounds: number of rounds; short for the option ``controller.rounds``.
         image_size: side of the images, in pixels; short for ``problem.image_size``.
@@ -249,11 +250,11 @@ def run(
 
     Example:
         >>> import grandrounds as gr
-        >>> finished = gr.run("fedavg", 2, rounds=1, image_size=32)  # doctest: +SKIP
+        >>> finished = gr.run(gr.Sites.from_folders("images"))  # doctest: +SKIP
         >>> finished.scores().loc["pooled", "accuracy"]  # doctest: +SKIP
     """
     _require_engine(engine, threads, workers, wire)
-    chosen = sites_from(sites)
+    job, chosen = _method_and_sites(job, sites)
     values = {**shortcuts(rounds, image_size, backbone, seed), **by_key(options or {})}
     checked, call = _configured(job, preset, values, chosen)
     folder = Path(workspace) if workspace is not None else Path("runs") / checked.run_name
@@ -265,7 +266,7 @@ def run(
 
 
 def _configured(
-    job: str | Path | Job, preset: str | None, values: Values, sites: Sites
+    job: str | Path | Job | None, preset: str | None, values: Values, sites: Sites
 ) -> tuple[CheckedJob, list[str]]:
     """The checked job with its options, and the call as it is recorded; a job that was loaded has its options."""
     if not isinstance(job, Job):
@@ -274,6 +275,24 @@ def _configured(
     if values or preset:
         raise UsageError("a job that was loaded has its options; name the job instead of loading it")
     return job.checked(), []
+
+
+def _method_and_sites(
+    job: str | Path | Job | Sites | None, sites: Sites | Path | str | int | None
+) -> tuple[str | Path | Job | None, Sites]:
+    """The method, None if none is named, and the sites, which may be the only argument.
+
+    Raises:
+        UsageError: if sites are given twice, or synthetic sites have no method.
+    """
+    if isinstance(job, Sites):
+        if sites is not None:
+            raise UsageError('name the method first, then the sites: gr.run("fedavg", sites)')
+        job, sites = None, job
+    chosen = sites_from(sites)
+    if job is None:
+        require_images(chosen)
+    return job, chosen
 
 
 def _require_engine(engine: Engine, threads: int | None, workers: int | None, wire: bool) -> None:
@@ -293,6 +312,19 @@ def _followed(job: CheckedJob, folder: Path, sites: Sites) -> Iterator[None]:
     events = Simulation(folder.absolute(), job.run_name).record / EVENTS
     with progress_on(notes()) as bar, Follower(events, bar.show):
         yield
+
+
+def require_images(sites: Sites) -> None:
+    """Refuse a run without a method on synthetic images: only of real ones is it known which method is a good start.
+
+    Raises:
+        UsageError: then.
+    """
+    if sites.folder is None:
+        raise UsageError(
+            "name a method, such as fedavg (grandrounds jobs lists them); only for real images, --images or --sites-dir, "
+            f"it may be left out: {FIRST_JOB} with the preset {RECOMMENDED} runs then"
+        )
 
 
 def sites_from(given: Sites | Path | str | int | None) -> Sites:

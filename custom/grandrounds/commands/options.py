@@ -94,7 +94,12 @@ class JobArguments:
         from grandrounds.deployment.presets import shortcuts
 
         short = shortcuts(self.rounds, self.image_size, self.backbone, self.seed)
-        return {**short, **parsed(load_job(self.job), self.assignments or ())}
+        return {**short, **parsed(load_job(self.method), self.assignments or ())}
+
+    @property
+    def method(self) -> str:
+        """The job's name or folder, also where the command line leaves it out."""
+        return self.job
 
     def configured(
         self, problem: Mapping[str, Any], given: Values = MappingProxyType({}), own_images: bool = False
@@ -112,7 +117,7 @@ class JobArguments:
         from grandrounds.deployment.presets import configured_job, preset_lines
 
         if self.preset == LIST:
-            for line in preset_lines(self.job):
+            for line in preset_lines(self.method):
                 say(results(), line)
             raise typer.Exit
         return configured_job(self.job, self.preset, {**given, **self.values()}, problem, own_images)
@@ -122,6 +127,16 @@ class JobArguments:
 class SimulatedJobArguments(JobArguments):
     """The arguments of a command that runs a job on this machine, or prepares such a run."""
 
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JOB]",
+            help="A job's name (see grandrounds jobs) or its folder. With --images or --sites-dir it may be left out: "
+            "ridge runs then, with the preset recommended.",
+            show_default=False,
+            autocompletion=completion.job,
+        ),
+    ] = None  # type: ignore[assignment]
     config: Annotated[
         Path | None,
         typer.Option(
@@ -218,6 +233,13 @@ class SimulatedJobArguments(JobArguments):
         ),
     ] = None
 
+    @property
+    def method(self) -> str:
+        """The job's name or folder; ``ridge`` where none is named."""
+        from grandrounds.deployment.presets import FIRST_JOB
+
+        return self.job or FIRST_JOB
+
     def values(self) -> Values:
         """Those of the file, then those of the command line."""
         return {**(options_in(self.config) if self.config else {}), **super().values()}
@@ -251,7 +273,12 @@ class SimulatedJobArguments(JobArguments):
             return self._own_sites(self.images, workspace)
         if self.sites_dir is not None:
             return Sites.read(self.sites_dir, self.sites)
-        return Sites.synthetic() if self.sites is None else Sites.synthetic(self.sites)
+        sites = Sites.synthetic() if self.sites is None else Sites.synthetic(self.sites)
+        if self.job is None:
+            from grandrounds.api.running import require_images
+
+            require_images(sites)
+        return sites
 
     def _own_sites(self, images: Path, workspace: Path | None) -> Sites:
         from grandrounds.api.sites import Sites

@@ -38,6 +38,7 @@ Run the same command with the same workspace again to resume an interrupted run.
   grandrounds simulate fedperl
   grandrounds simulate fedperl --engine flare --sites 4 --threads 4
   grandrounds simulate fedperl --sites-dir runs/ham/sites --rounds 30 --image-size 64 --backbone efficientnet_b0
+  grandrounds simulate --images FOLDER   (without a method: ridge, preset recommended)
   grandrounds simulate fedavg --images FOLDER --rounds 20
   grandrounds simulate jobs/fedperl --set controller.peers=3 --set executor.learning_rate=0.0005
   grandrounds simulate fedperl --sites-dir runs/lesions/sites --preset paper
@@ -119,12 +120,13 @@ def _save(arguments: SimulatedJobArguments, more: dict[str, Any], path: Path) ->
     job = arguments.configured(sites.problem if sites else {}, own_images=own).checked()
     names = ("sites_dir", "sites", "images", *OF_IMAGES)
     data = {name: getattr(arguments, name) for name in names}
-    write_config(path, {"job": arguments.job, **data, **more}, job)
+    write_config(path, {"job": arguments.method, **data, **more}, job)
     say(results(), f"{path} is written; to run it: grandrounds simulate --config {shlex.quote(str(path))}")
 
 
 def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments, again: str) -> None:
     from grandrounds.deployment.assignments import assignment
+    from grandrounds.deployment.presets import RECOMMENDED
 
     console = results()
     from grandrounds.console.scores import facts, score_table
@@ -136,14 +138,28 @@ def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJ
         say(console, line)
     say(console, f"results: {folder / 'results'} (summary, models, each site's predictions); log: {folder}/run.log")
     more = 2 * int(job.value("controller", "rounds"))
-    other = {"fedirm": "rscfed", "rscfed": "fedirm", "local": "fedperl"}.get(arguments.job, "local")
+    other = {"fedirm": "rscfed", "rscfed": "fedirm", "local": "fedperl"}.get(arguments.method, "local")
     data, options = _sites_given(arguments), [assignment(*each) for each in arguments.values().items()]
-    here = f"{shlex.quote(arguments.job)}{data}{_preset(arguments)}{_assigned(options)}"
+    if arguments.preset is None and str(job.value("controller", "preset")).startswith(RECOMMENDED):
+        arguments = replace(arguments, preset=RECOMMENDED)
+    here = f"{shlex.quote(arguments.method)}{data}{_preset(arguments)}{_assigned(options)}"
     there = f"{other}{data}{_preset(arguments, other)}{_assigned(options, SHARED)}"
     say(console, "\nnext:")
     say(console, f"  grandrounds simulate {there}{again}   # another method, the same sites")
-    say(console, f"  the same command with --rounds {more}   # continues after round {summary['rounds_done']}")
+    if _takes_rounds(job, more):
+        say(console, f"  the same command with --rounds {more}   # continues after round {summary['rounds_done']}")
     say(console, f"  grandrounds build {here}   # a job folder for FLARE's tools")
+
+
+def _takes_rounds(job: Job, rounds: int) -> bool:
+    """Whether the job can have so many rounds; a head in closed form has three."""
+    from grandrounds.errors import ConfigurationError
+
+    try:
+        job.with_values({("controller", "rounds"): rounds}).checked()
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _preset(arguments: SimulatedJobArguments, other: str | None = None) -> str:

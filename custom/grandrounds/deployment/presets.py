@@ -24,6 +24,8 @@ from grandrounds.json_files import read_json_object
 PRESETS_FILE = "presets.json"
 RUN_NAME_OPTION = ("controller", "run_name")
 RECOMMENDED = "recommended"
+FIRST_JOB = "ridge"
+"""What runs on real images where no method is named: a head in closed form, from three messages of a site."""
 
 
 def presets_of(job: Job) -> dict[str, dict[str, dict[str, Any]]]:
@@ -119,16 +121,18 @@ def with_preset(job: Job, preset: str | None, values: Values = NO_VALUES) -> Job
 
 
 def configured_job(
-    name: str | Path, preset: str | None, values: Values, problem: Mapping[str, Any], own_images: bool = False
+    name: str | Path | None, preset: str | None, values: Values, problem: Mapping[str, Any], own_images: bool = False
 ) -> Job:
     """Load a job and set its options.
+
+    Where no method is named it is ``ridge``, with the preset ``recommended`` by default.
 
     For images of one's own the preset ``recommended`` is the default, where the job has it: a small network from random
     weights, which jobs have for synthetic images, learns little from them. With a network of one's choice, or a size of the
     images that is too small for the preset's network, there is no default preset.
 
     Args:
-        name: of a job, or its folder.
+        name: of a job, or its folder; None for ``ridge``.
         preset: names of presets, see :func:`with_preset`.
         values: they win.
         problem: options of the problem that follow from the data; presets and values win over these.
@@ -137,8 +141,8 @@ def configured_job(
     Raises:
         ConfigurationError: if there is no such job, preset or option.
     """
-    job = load_job(name)
-    if own_images and preset is None and _fits_recommended(job, values):
+    job = load_job(name or FIRST_JOB)
+    if (own_images or name is None) and preset is None and _fits_recommended(job, values):
         preset = RECOMMENDED
     return with_preset(job.with_values(values_in({"problem": problem})), preset, values)
 

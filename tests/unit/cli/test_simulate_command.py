@@ -3,9 +3,11 @@ import re
 
 import pytest
 
+import grandrounds as gr
 from grandrounds.api import running
 from grandrounds.data.manifest import Record
 from grandrounds.deployment import simulate as simulation
+from grandrounds.errors import UsageError
 from grandrounds.files import write_json
 
 
@@ -268,3 +270,41 @@ def test_build_writes_a_job_folder_with_the_options_and_the_code(run, tmp_path, 
 def test_build_does_not_replace_a_folder_that_is_no_job(run, tmp_path):
     (tmp_path / "jobs" / "fedperl").mkdir(parents=True)
     one_line(run("build", "fedperl", "--out", tmp_path / "jobs"), "exists and is not a job folder")
+
+
+def test_without_a_method_real_images_get_the_recommended_ridge(run, sites_dir, tmp_path, monkeypatch, make_summary):
+    jobs = []
+
+    def finished(job, workspace, *_):
+        jobs.append(job)
+        write_json(workspace / "results" / "summary.json", make_summary())
+
+    monkeypatch.setattr(running, "simulate", finished)
+    folder = sites_dir(3)
+    result = run("simulate", "--sites-dir", folder, "--workspace", tmp_path / "run")
+    assert result.exit_code == 0, (result.output, result.stderr, result.exception)
+    assert "simulate local --sites-dir" in result.stdout
+    assert f"build ridge --sites-dir {folder} --preset recommended " in result.stdout
+    assert "--rounds" not in result.stdout  # its rounds are three, whatever is asked
+    result = run("simulate", "--images", tmp_path / "images", "--layout", "site/class", "--workspace", tmp_path / "own")
+    assert result.exit_code == 1  # these folders are no classes; that the method was left out is no error
+    gr.run(gr.Sites.read(folder), workspace=tmp_path / "api", progress=False)
+    gr.run(sites=folder, backbone="compact", workspace=tmp_path / "compact", progress=False)
+    assert [(job.name, job.value("controller", "preset"), job.value("problem", "backbone")) for job in jobs] == [
+        ("ridge-recommended", "recommended", "efficientnet_lite0"),
+        ("ridge-recommended", "recommended", "efficientnet_lite0"),
+        ("ridge", "", "compact"),
+    ]
+
+
+def test_synthetic_sites_need_a_method(run, tmp_path):
+    for arguments in ([], ["--sites", 2]):
+        result = run("simulate", *arguments, "--workspace", tmp_path / "run")
+        assert result.exit_code == 2
+        assert "name a method, such as fedavg" in result.stderr
+        assert "--sites-dir" in result.stderr
+    with pytest.raises(UsageError, match="name a method"):
+        gr.run(gr.Sites.synthetic(), workspace=tmp_path / "run")
+    with pytest.raises(UsageError, match="the method first"):
+        gr.run(gr.Sites.synthetic(), 3, workspace=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
