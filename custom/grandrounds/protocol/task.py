@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # commands that only read labels need no torch
 
 UNKNOWN = -1
 """In an array of labels: not known."""
+MASKED = -100.0
+"""The logit of a name without a labelled image; its probability is 0 in single precision."""
 Reduction = Literal["accepted_mean", "batch_mean"]
 """What a loss of accepted pseudo-labels is divided by: their number, or that of all labels of the batch."""
 
@@ -244,6 +246,46 @@ class Task(ABC):
     @abstractmethod
     def entropy(self, probabilities: Tensor) -> Tensor:
         """The entropy of each answer in nats: probabilities ``(batch, classes)`` to the shape of labels."""
+
+    # Labels as numbers that a regression predicts: a column for each name of the vocabulary, 1 where it is true, else 0.
+
+    @abstractmethod
+    def complete(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether all columns of each image are known, shape ``(n,)``."""
+
+    @abstractmethod
+    def image_weights(self, targets: Tensor, class_weights: Tensor) -> Tensor:
+        """What images weigh.
+
+        Args:
+            targets: shape ``(n, classes)``.
+            class_weights: of images by class, shape ``(classes,)``; all are 1 where classes share images.
+
+        Returns:
+            Shape ``(n,)``.
+        """
+
+    @abstractmethod
+    def wrong_targets(self, targets: Tensor, images: Tensor, tolerance: float) -> str:
+        """What shows that weighted sums over images cannot be of labels; empty if nothing does.
+
+        Args:
+            targets: sums of products of features and targets, shape ``(features + 1, classes)``, the last of a one.
+            images: sums of the features, shape ``(features + 1,)``.
+            tolerance: by which sums may differ.
+        """
+
+    @abstractmethod
+    def centre_and_offset(self, shares: Tensor, correction: float) -> tuple[Tensor, Tensor]:
+        r"""What turns scores near 0 and 1 into logits ``T (score - centre) + offset``, beside the temperature T.
+
+        Args:
+            shares: weighted share of images of each name, in [0, 1], shape ``(classes,)``.
+            correction: :math:`\tau`; 1 makes all names equally likely beforehand, 0 leaves them as they are.
+
+        Returns:
+            Centre and offset, float64, each of shape ``(classes,)``; ``MASKED`` is the offset of a name without images.
+        """
 
     # Questions.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from grandrounds.checks import require_at_least, require_fraction, require_known_label
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.protocol.task import UNKNOWN, PseudoLabels, Question, Reduction, Task
+from grandrounds.protocol.task import MASKED, UNKNOWN, PseudoLabels, Question, Reduction, Task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -270,6 +270,42 @@ class MultiLabel(Task):
 
         entropy: Tensor = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
         return entropy
+
+    def complete(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether it is known of all findings.
+
+        Example:
+            >>> import numpy as np
+            >>> MultiLabel().complete(np.array([[1, 0], [1, -1]])).tolist()
+            [True, False]
+        """
+        complete: NDArray[np.bool_] = (labels != UNKNOWN).all(axis=1)
+        return complete
+
+    def image_weights(self, targets: Tensor, class_weights: Tensor) -> Tensor:
+        """1 for each image."""
+        return targets.new_ones(len(targets))
+
+    def wrong_targets(self, targets: Tensor, images: Tensor, tolerance: float) -> str:
+        """A finding has no more images than there are."""
+        outside = (targets[-1] > images[-1] + tolerance).any() | (targets[-1] < -tolerance).any()
+        return "a finding has more images than there are" if bool(outside) else ""
+
+    def centre_and_offset(self, shares: Tensor, correction: float) -> tuple[Tensor, Tensor]:
+        r"""The share, so that an average image has the logit :math:`(1 - \tau)\,\mathrm{logit}(p)` of the offset.
+
+        Example:
+            >>> import torch
+            >>> [part.round(decimals=4).tolist() for part in MultiLabel().centre_and_offset(torch.tensor([0.2]), 0.0)]
+            [[0.2], [-1.3863]]
+        """
+        import torch
+
+        shares = shares.double()
+        inside = (shares > 0) & (shares < 1)
+        prior = torch.where(inside, shares, 0.5)
+        offset = (1 - correction) * (prior / (1 - prior)).log()
+        return shares, torch.where(shares > 0, offset, MASKED)
 
     def answers(self, classes: int) -> tuple[int, ...]:
         """``(findings, 2)``."""

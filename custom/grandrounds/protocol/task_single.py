@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from grandrounds.checks import require_at_least, require_fraction, require_known_label, require_probabilities
 from grandrounds.errors import ConfigurationError
-from grandrounds.protocol.task import UNKNOWN, PseudoLabels, Question, Reduction, Task
+from grandrounds.protocol.task import MASKED, UNKNOWN, PseudoLabels, Question, Reduction, Task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -211,6 +211,35 @@ class SingleLabel(Task):
 
         entropy: Tensor = torch.special.entr(probabilities).sum(dim=1)
         return entropy
+
+    def complete(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether the class is known."""
+        return self.known(labels)
+
+    def image_weights(self, targets: Tensor, class_weights: Tensor) -> Tensor:
+        """The weight of the image's class."""
+        return targets @ class_weights
+
+    def wrong_targets(self, targets: Tensor, images: Tensor, tolerance: float) -> str:
+        """The columns of an image add up to 1."""
+        apart = bool(((targets.sum(dim=1) - images).abs() > tolerance).any())
+        return "the sums of its classes do not add up to those of all images" if apart else ""
+
+    def centre_and_offset(self, shares: Tensor, correction: float) -> tuple[Tensor, Tensor]:
+        r"""No centre, and the offset :math:`-\tau \log p_c` of logit adjustment.
+
+        Source: Menon et al., "Long-tail learning via logit adjustment", ICLR 2021.
+
+        Example:
+            >>> import torch
+            >>> SingleLabel().centre_and_offset(torch.tensor([0.5, 0.5, 0.0]), 1.0)[1].round(decimals=4)
+            tensor([   0.6931,    0.6931, -100.0000], dtype=torch.float64)
+        """
+        import torch
+
+        shares = shares.double()
+        offset = torch.where(shares > 0, -correction * shares.clamp(min=1e-300).log(), MASKED)
+        return torch.zeros_like(shares), offset
 
     def answers(self, classes: int) -> tuple[int, ...]:
         """``(classes,)``."""

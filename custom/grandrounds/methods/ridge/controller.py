@@ -16,7 +16,7 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.means import OrderedMean
-from grandrounds.methods.ridge.logits import DEFAULT_TEMPERATURE, TEMPERATURES, best_temperature, centre_and_offset
+from grandrounds.methods.ridge.logits import DEFAULT_TEMPERATURE, TEMPERATURES, best_temperature
 from grandrounds.methods.ridge.options import RidgeOptions
 from grandrounds.methods.ridge.phases import (
     CENTRE,
@@ -67,10 +67,8 @@ class RidgeController(RoundController):
                 raise ConfigurationError(
                     f"ridge regression solves a head of several depths and trains nothing: set problem.{name}={wanted}"
                 )
-        if not self.problem.kind.exclusive and self.ridge.class_balance:
-            raise ConfigurationError(
-                "images of several findings have no class to be weighed by: set controller.class_balance=0"
-            )
+        if self.ridge.class_balance:
+            self.problem.kind.require_exclusive("controller.class_balance", "set it to 0")
 
     @property
     def phase(self) -> str:
@@ -143,13 +141,12 @@ class RidgeController(RoundController):
     def _check_sums(self, site: str, tensors: State) -> None:
         if any(tensors[name].dtype != torch.float64 for name in (PRODUCTS, TARGETS)):
             raise MessageError(f"{SUMS} of {site} must be in float64")
-        sums, kind = Sums.unpacked(tensors), self.problem.kind
+        sums = Sums.unpacked(tensors)
         counts = self._counts.get(site)
         if counts is None:
             raise MessageError(f"{site} has sent no counts in the first round")
         expected = self._weights() * counts
-        total = float(expected.sum()) if kind.exclusive else sums.weight
-        wrong = wrong_sums(sums, kind.exclusive, self.ridge.largest_norm, total)
+        wrong = wrong_sums(sums, self.problem.kind, self.ridge.largest_norm)
         if not wrong and bool(((sums.targets[-1] - expected).abs() > SYMMETRY * (1 + expected)).any()):
             wrong = "they are not of the images that it has counted"
         if wrong:
@@ -227,7 +224,7 @@ class RidgeController(RoundController):
     def _centre_and_offset(self, correction: float) -> tuple[Tensor, Tensor]:
         total = self._total
         assert total is not None
-        return centre_and_offset(total.targets[-1] / total.weight, self.problem.kind.exclusive, correction)
+        return self.problem.kind.centre_and_offset(total.targets[-1] / total.weight, correction)
 
     def _set_temperature(self) -> None:
         images = {site: found[VALIDATION_IMAGES] for site, found in self._losses.items()}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches
-from grandrounds.errors import DataError, MessageError
+from grandrounds.errors import MessageError
 from grandrounds.evaluation.external import BATCH
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
@@ -76,9 +76,9 @@ class RidgeExecutor(SiteExecutor):
     def _add_up(self, payload: Payload, context: SiteContext) -> Result:
         rows, targets, support = self._labelled(context)
         network = self.starting_model(payload, context).eval()
-        weights = torch.from_numpy(targets) @ payload.parts[CLASS_WEIGHTS][CLASS_WEIGHTS]
-        if not context.problem.kind.exclusive:
-            weights = torch.ones(len(rows), dtype=torch.float64)
+        weights = context.problem.kind.image_weights(
+            torch.from_numpy(targets), payload.parts[CLASS_WEIGHTS][CLASS_WEIGHTS]
+        )
         batches = self._batches(rows, targets, weights, payload.values[LARGEST_NORM], network, context)
         sums = sums_of(batches, depth_head(network).features, targets.shape[1])
         return _released(SUMS, sums.packed(), support, len(rows))
@@ -135,16 +135,10 @@ class RidgeExecutor(SiteExecutor):
         few = (support > 0) & (support < minimum)
         targets = np.array([kind.class_counts(data.labels[[row]], len(classes)) for row in rows], np.float64)
         targets = targets.reshape(len(rows), len(classes))
-        if kind.exclusive:
-            used = ~targets[:, few.numpy()].any(axis=1)
-        elif few.any():
+        if few.any():  # one of several findings cannot be left out of an image
             names = ", ".join(classes[number] for number in few.nonzero().flatten().tolist())
-            raise DataError(
-                f"{context.site}: {names} has fewer patients than the site's minimum of {minimum}, and sums of several "
-                "findings cannot leave one out: leave it out of problem.classes"
-            )
-        else:  # of an image of which a finding is not known, nothing is used
-            used = (data.labels[rows] >= 0).all(axis=1)
+            kind.require_exclusive(f"the site's minimum of {minimum} patients", f"leave {names} out of problem.classes")
+        used = kind.complete(data.labels[rows]) & ~targets[:, few.numpy()].any(axis=1)
         return rows[used], targets[used], torch.where(few, 0, support)
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grandrounds.protocol.task import Task
+
 PRODUCTS, TARGETS = "products", "targets"
 """Names of the tensors of a message."""
 SYMMETRY = 1e-9
@@ -124,34 +126,28 @@ def with_bias(features: Tensor) -> Tensor:
     return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
 
-def wrong_sums(sums: Sums, exclusive: bool, norm: float, most: float) -> str:
+def wrong_sums(sums: Sums, task: Task, norm: float) -> str:
     """What shows that a site's sums are not of images; empty if nothing does.
 
     Args:
         sums: of one site.
-        exclusive: whether each image has one class, so that the targets of each image add up to 1.
+        task: what labels are.
         norm: R, the largest norm of an image's features.
-        most: the largest sum of weights that the site's images allow.
 
     Example:
+        >>> from grandrounds.protocol.tasks import SINGLE
         >>> sums = sums_of([(torch.ones(2, 1), torch.eye(2), torch.ones(2))], 1, 2)
-        >>> wrong_sums(sums, True, 2.0, 2.0)
+        >>> wrong_sums(sums, SINGLE, 2.0)
         ''
-        >>> wrong_sums(Sums(-sums.products, sums.targets), True, 2.0, 2.0)
-        'the sum of its weights is -2, expected 0 to 2'
+        >>> wrong_sums(Sums(-sums.products, sums.targets), SINGLE, 2.0)
+        'the sum of its weights is -2'
     """
     total = sums.weight
-    if not 0 <= total <= most * (1 + SYMMETRY):
-        return f"the sum of its weights is {total:g}, expected 0 to {most:g}"
+    if not total >= 0:
+        return f"the sum of its weights is {total:g}"
     trace = float(sums.products.trace()) - total
     if trace > norm**2 * total * (1 + SYMMETRY):
         return f"the squares of its features add up to {trace:g}, more than {norm:g}^2 for each of {total:g} images"
     if float(torch.linalg.eigvalsh(sums.products)[0]) < -SYMMETRY * (trace + total):
         return "the products of its features are not positive semidefinite"
-    share = sums.products[:, -1]
-    tolerance = SYMMETRY * max(trace + total, 1.0)
-    if exclusive and bool(((sums.targets.sum(dim=1) - share).abs() > tolerance).any()):
-        return "the sums of its classes do not add up to those of all images"
-    if not exclusive and bool((sums.targets[-1] > total + tolerance).any() | (sums.targets[-1] < -tolerance).any()):
-        return "a finding has more images than there are"
-    return ""
+    return task.wrong_targets(sums.targets, sums.products[:, -1], SYMMETRY * max(trace + total, 1.0))

@@ -7,6 +7,7 @@ from sklearn.linear_model import Ridge
 
 from grandrounds.methods.ridge.solve import feature_variances, held_out_errors, solve, solve_grid, squared_error
 from grandrounds.methods.ridge.sums import Sums, class_weights, packed_shapes, sums_of, wrong_sums
+from grandrounds.protocol.tasks import FINDINGS, SINGLE
 
 COUNTS = torch.tensor([1, 2])
 
@@ -152,7 +153,8 @@ def changed(sums, change):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda a, b: a.mul_(2), "weights is 4"),
+        (lambda a, b: a.mul_(2), "do not add up"),
+        (lambda a, b: a.neg_(), "weights is -2"),
         (lambda a, b: a[0, 0].mul_(100), "squares of its features"),
         (lambda a, b: a[0, 0].sub_(0.6), "not positive semidefinite"),
         (lambda a, b: b[0, 0].add_(1), "do not add up"),
@@ -160,14 +162,14 @@ def changed(sums, change):
 )
 def test_hostile_sums_are_told_apart(change, expected):
     one, _ = sites()
-    assert wrong_sums(one, True, 3.0, 2.0) == ""
-    assert expected in wrong_sums(changed(one, change), True, 3.0, 2.0)
+    assert wrong_sums(one, SINGLE, 3.0) == ""
+    assert expected in wrong_sums(changed(one, change), SINGLE, 3.0)
 
 
 def test_findings_cannot_have_more_images_than_there_are():
     one, _ = sites()
-    assert wrong_sums(one, False, 3.0, 2.0) == ""
-    assert "a finding has more" in wrong_sums(changed(one, lambda a, b: b[-1, 0].add_(9)), False, 3.0, 2.0)
+    assert wrong_sums(one, FINDINGS, 3.0) == ""
+    assert "a finding has more" in wrong_sums(changed(one, lambda a, b: b[-1, 0].add_(9)), FINDINGS, 3.0)
 
 
 def test_sums_without_images_and_without_a_solution_are_refused():
