@@ -38,7 +38,7 @@ Run the same command with the same workspace again to resume an interrupted run.
   grandrounds simulate fedperl
   grandrounds simulate fedperl --engine flare --sites 4 --threads 4
   grandrounds simulate fedperl --sites-dir runs/ham/sites --rounds 30 --image-size 64 --backbone efficientnet_b0
-  grandrounds simulate --images FOLDER   (without a method: ridge, preset recommended)
+  grandrounds simulate --images FOLDER
   grandrounds simulate fedavg --images FOLDER --rounds 20
   grandrounds simulate jobs/fedperl --set controller.peers=3 --set executor.learning_rate=0.0005
   grandrounds simulate fedperl --sites-dir runs/lesions/sites --preset paper
