@@ -56,6 +56,14 @@ def one_torch_thread():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def no_reference():
+    """Runs have no reference row, which would take longer than most of them; tests of the row ask for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRANDROUNDS_REFERENCE", "0")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def wide_terminal():
     """Tables are as wide in a worker of pytest-xdist, which has no terminal, as elsewhere."""
     with pytest.MonkeyPatch.context() as patch:

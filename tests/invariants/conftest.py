@@ -11,6 +11,7 @@ import grandrounds as gr
 from grandrounds.data.partition.phantom_site import FINDINGS_NAME
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.reference import add_reference, ridge_row
 from grandrounds.deployment.simulate import simulate
 from grandrounds.privacy.ledger.ledger import Ledger
 
@@ -93,7 +94,9 @@ def make(tmp_path_factory, shared_cache) -> Callable[[str], Finished]:
             if policy:
                 for site in SITES:
                     install_standard_policy(place / "flare" / site / "local", site)
-            simulate(with_options(load_job(name), [*TINY, *options]), place, list(SITES), **engine)
+            job = with_options(load_job(name), [*TINY, *options]).checked()
+            simulate(job, place, list(SITES), **engine)
+            add_reference(ridge_row(job, len(SITES)), place, SITES)
             made[kind] = finish(place, exact=not policy)
         return made[kind]
 

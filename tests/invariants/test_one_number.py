@@ -1,13 +1,14 @@
 """One number: a score, and a number of bytes, is the same wherever it stands, and scikit-learn's where predictions are here.
 
 A place is a function from a finished run to its scores, ``{(row, name): Shown}``: a new place is one more function in
-``READERS``. Rows are sites, ``mean`` and ``pooled``; a number with fewer digits is compared as far as it is written.
+``READERS``. Rows are sites, ``mean``, ``pooled`` and the reference ``ridge``; a number with fewer digits is compared as
+far as it is written.
 """
 
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from html.parser import HTMLParser
 from typing import NamedTuple
 
@@ -67,7 +68,7 @@ def in_table(done: Finished) -> Numbers:
     found = {}
     for row in rows:
         for name, cell in zip(names, row[-len(names) :], strict=True):
-            if row[0] in (*SITES, "mean", "pooled") and (
+            if row[0] in (*SITES, "mean", "pooled", "ridge") and (
                 match := re.fullmatch(r"(\d\.\d+)\*?(?: \((\d+)/\d+\))?", cell)
             ):
                 part = "sites" if row[0] == "mean" else "classes"
@@ -83,7 +84,7 @@ def in_api(done: Finished) -> Numbers:
         (row, name): Shown(float(frame.loc[row, name]))
         for row in frame.index
         for name in names
-        if row in (*SITES, "mean", "pooled") and not np.isnan(frame.loc[row, name])
+        if row in (*SITES, "mean", "pooled", "ridge") and not np.isnan(frame.loc[row, name])
     }
 
 
@@ -92,7 +93,7 @@ def in_report(done: Finished) -> Numbers:
     scores = read(done.report / "report.json")["runs"][0]["scores"]
     groups = {**{site: group["scores"] for site, group in scores["sites"].items()}, "mean": scores["mean"]}
     groups |= {"pooled": scores["pooled"]["scores"]}
-    return _plain(groups)
+    return {**_plain(groups), **_ridge(scores["pooled"])}
 
 
 def in_csv(done: Finished) -> Numbers:
@@ -134,6 +135,7 @@ def in_page(done: Finished) -> Numbers:
     parser.feed((done.report / "report.html").read_text(encoding="utf-8"))
     titles = {title: name for name, title in SCORE_NAMES.items()}
     rows_of = {**{site: site for site in SITES}, "all images together": "pooled", "mean over sites": "mean"}
+    rows_of["ridge, all images"] = "ridge"
     found = {}
     for header, *rows in parser.tables:
         columns = [cell.strip() for cell in header]
@@ -153,7 +155,13 @@ def in_card(done: Finished) -> Numbers:
     if done.card is None:
         return {}
     metrics = read(done.card)["metrics"]
-    return _plain({"pooled": metrics["pooled"]["scores"], "mean": metrics["mean_over_sites"]})
+    plain = _plain({"pooled": metrics["pooled"]["scores"], "mean": metrics["mean_over_sites"]})
+    return {**plain, **_ridge(metrics["pooled"])}
+
+
+def _ridge(pooled: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Numbers:
+    """The reference row of a report's or card's scores of all images."""
+    return {("ridge", name): Shown(value) for name, value in pooled["references"].get("ridge", {}).items()}
 
 
 def _plain(groups: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> Numbers:
@@ -187,10 +195,10 @@ def test_a_score_is_the_same_wherever_it_stands(finished, place):
             assert ours[key].value == pytest.approx(theirs[key].value, abs=within), (key, place, other)
 
 
-def predictions(done: Finished, site: str) -> tuple[np.ndarray, np.ndarray]:
+def predictions(done: Finished, site: str, model: str = "") -> tuple[np.ndarray, np.ndarray]:
     """Labels and probabilities of a site's test images, from its table."""
     task, classes = task_of(done.summary["configuration"]["problem"]), done.run.classes
-    with (done.workspace / "results" / site / f"predictions_{done.model}.csv").open() as stream:
+    with (done.workspace / "results" / site / f"predictions_{model or done.model}.csv").open() as stream:
         rows = [task.read_prediction(row[1:-1], classes) for row in list(csv.reader(stream))[1:]]
     labels, probabilities = zip(*rows, strict=True)
     return np.stack(labels), np.array(probabilities)
@@ -232,8 +240,14 @@ def expected(done: Finished) -> dict[tuple[str, str], float]:
     found = {site: predictions(done, site) for site in SITES}
     rows = {site: of_scikit_learn(*one) for site, one in found.items()}
     rows["mean"] = {name: float(np.mean([rows[site][name] for site in SITES])) for name in rows[SITES[0]]}
-    rows["pooled"] = of_scikit_learn(*(np.concatenate(part) for part in zip(*found.values(), strict=True)))
+    rows["pooled"] = _of_all(found.values())
+    if done.exact:
+        rows["ridge"] = _of_all([predictions(done, site, "ridge") for site in SITES])
     return {(row, name): value for row, scores in rows.items() for name, value in scores.items()}
+
+
+def _of_all(sites: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+    return of_scikit_learn(*(np.concatenate(part) for part in zip(*sites, strict=True)))
 
 
 @pytest.mark.parametrize("place", READERS)
@@ -243,7 +257,17 @@ def test_a_score_is_scikit_learns_and_none_is_missing_without_a_policy(finished,
         assert ours[key].value == pytest.approx(theirs[key], abs=ours[key].within), key
     if finished.exact and place in ("printed table", "gr.Run.scores()"):
         names = task_of(finished.summary["configuration"]["problem"]).scores
-        assert ours.keys() >= {(row, name) for row in (*SITES, "mean", "pooled") for name in names}
+        assert ours.keys() >= {(row, name) for row in (*SITES, "mean", "pooled", "ridge") for name in names}
+
+
+def test_under_a_policy_there_is_no_reference_row_and_the_reason_stands_everywhere(make):
+    done = make("classes under a policy")
+    assert done.summary["references"] == {"ridge": {"reason": "not computed: policy"}}
+    assert "ridge: not computed: policy" in facts(done.summary)
+    assert read(done.report / "report.json")["runs"][0]["reference"] == "ridge: not computed: policy"
+    assert read(done.card)["metrics"]["reference"] == "ridge: not computed: policy"
+    assert "ridge: not computed: policy" in (done.report / "report.html").read_text()
+    assert not any(("ridge", name) in reader(done) for reader in READERS.values() for name in COLUMNS)
 
 
 def test_under_a_policy_a_score_over_some_classes_has_another_name(make):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain, starmap
@@ -16,6 +17,7 @@ from grandrounds.console.progress import progress_on
 from grandrounds.deployment.assignments import assignment
 from grandrounds.deployment.jobs import CheckedJob, Job, Values
 from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, configured_job, shortcuts
+from grandrounds.deployment.reference import add_reference, ridge_row, shared_features
 from grandrounds.deployment.simulate import Engine, Simulation, default_workers, simulate
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 TRAINING_TASKS = ("train", "validate")
 FEW_CASES = "few_cases"
+REFERENCE_VARIABLE = "GRANDROUNDS_REFERENCE"
 PARTITION = "sites"
 """Where a workspace has the partition that was made for it."""
 
@@ -216,6 +219,7 @@ def run(
     progress: bool = True,
     command: Sequence[str] = (),
     allow_overlap: bool = False,
+    reference: bool | None = None,
 ) -> Run:
     """Run a job with all its sites on this machine, or resume an interrupted run in the same workspace.
 
@@ -239,6 +243,8 @@ def run(
         progress: show the progress of the run on the standard error.
         command: what was typed, for the record.
         allow_overlap: go on where sites have pictures or patients in common, which makes scores too high.
+        reference: compute a ridge head of the sites' training labels, too, and show its scores as the row ``ridge``; the
+            run's models do not depend on it. By default it is, unless ``GRANDROUNDS_REFERENCE=0`` is in the environment.
 
     Returns:
         The finished run.
@@ -258,11 +264,21 @@ def run(
     values = {**shortcuts(rounds, image_size, backbone, seed), **by_key(options or {})}
     checked, call = _configured(job, preset, values, chosen)
     folder = Path(workspace) if workspace is not None else Path("runs") / checked.run_name
-    with _followed(checked, folder, chosen) if progress else nullcontext():
-        count = workers or default_workers(checked, len(chosen.names))
-        named = command or call
-        simulate(checked, folder, list(chosen.names), chosen.folder, engine, threads, wire, named, count, allow_overlap)
+    count, names = workers or default_workers(checked, len(chosen.names)), list(chosen.names)
+    row = ridge_row(checked, len(names), "noise_rate" in chosen.description) if _wants(reference) else None
+    with shared_features(checked, folder) if row else nullcontext():
+        with _followed(checked, folder, chosen) if progress else nullcontext():
+            named = command or call
+            simulate(checked, folder, names, chosen.folder, engine, threads, wire, named, count, allow_overlap)
+        if row:
+            if progress:
+                say(notes(), f"for comparison, ridge: {row.told}")
+            add_reference(row, folder, names, chosen.folder, count)
     return Run(folder, chosen if chosen.folder else None)
+
+
+def _wants(reference: bool | None) -> bool:
+    return os.environ.get(REFERENCE_VARIABLE, "1") != "0" if reference is None else reference
 
 
 def _configured(

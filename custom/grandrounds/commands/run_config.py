@@ -17,7 +17,7 @@ from grandrounds.files import replacing
 ARGUMENTS = (
     "job", "preset", "rounds", "image_size", "backbone", "seed", "sites_dir", "sites", "images", "patient_pattern",
     "label_map", "merge", "distinct", "root", "columns", "sheet", "layout", "skip_unusable",
-    "workspace", "engine", "threads", "workers", "wire", "allow_overlap",
+    "workspace", "engine", "threads", "workers", "wire", "allow_overlap", "reference",
 )  # fmt: skip
 """The arguments that a file may have, beside ``options``."""
 OPTIONS = "options"
@@ -71,12 +71,16 @@ def write_config(path: Path, arguments: Mapping[str, Any], job: Job) -> None:
 
     Args:
         path: of the file.
-        arguments: some of :data:`ARGUMENTS`; those that are None or False are left out.
+        arguments: some of :data:`ARGUMENTS`; those that are None or False are left out, but a False of ``reference``.
         job: with its final options, which are all written, but those that images of one's own will decide.
     """
     import yaml
 
-    given = {name: str(value) if isinstance(value, Path) else value for name, value in arguments.items() if value}
+    given = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in arguments.items()
+        if value or (name, value) == ("reference", False)
+    }
     of_data = ("dataset", "classes", "task") if arguments.get("images") else ()
     options = {
         part: {key: value for key, value in job.options(part).items() if key not in ("problem", *of_data)}

@@ -77,6 +77,14 @@ def simulate(
             help="Go on where sites have pictures or patients in common, which makes scores too high; it is recorded.",
         ),
     ] = False,
+    reference: Annotated[
+        bool | None,
+        typer.Option(
+            "--reference/--no-reference",
+            help="Compare with a ridge head of the same training labels (row ridge); the models are the same. Default: yes.",
+            show_default=False,
+        ),
+    ] = None,
     save_config: Annotated[
         Path | None, typer.Option(help="Write this run, all its options included, to a file for --config, and stop.")
     ] = None,
@@ -88,7 +96,7 @@ def simulate(
     folder = workspace or Path("runs") / arguments.configured({}).run_name
     if save_config is not None:
         more = {"workspace": workspace, "engine": engine.value, "threads": threads, "workers": workers, "wire": wire}
-        more["allow_overlap"] = allow_overlap
+        more |= {"allow_overlap": allow_overlap, "reference": reference}
         _save(arguments, more, save_config)
         return
     job, sites = arguments.checked(folder)
@@ -102,6 +110,7 @@ def simulate(
             workers=workers,
             wire=wire,
             allow_overlap=allow_overlap,
+            reference=reference,
             command=["grandrounds", *sys.argv[1:]],
         )
     except KeyboardInterrupt:

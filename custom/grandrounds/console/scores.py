@@ -12,7 +12,7 @@ from grandrounds.evaluation.score import MIN_CASES, Score
 from grandrounds.federation.server.record import traffic
 from grandrounds.reporting.format import format_bytes
 from grandrounds.reporting.parts import FEW
-from grandrounds.reporting.run import ReadRun
+from grandrounds.reporting.run import ReadRun, references_told
 from grandrounds.reporting.scores import NAMES, table_rows
 
 COLUMNS: Mapping[str, str] = {
@@ -95,6 +95,7 @@ def facts(summary: Mapping[str, Any]) -> list[str]:
     for model, found in summary.get("pooled", {}).items():
         lines += [f"no sum of all sites' counts ({model}): {found['reason']}"] if "reason" in found else []
     lines += [str(summary["reason"])] if summary.get("reason") else []
+    lines += references_told(summary)
     moved = traffic(summary["bytes"]).moved
     lines.append(f"moved: {format_bytes(moved['down'])} to the sites, {format_bytes(moved['up'])} from them")
     rounds = sum(entry["round_seconds"] for entry in summary["rounds"])

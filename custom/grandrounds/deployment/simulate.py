@@ -7,8 +7,8 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from grandrounds.data.partition.files import DESCRIPTION_FILE, sharing_of, sites
 from grandrounds.data.population import PROVENANCE, describe_population
 from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.deployment.jobs import PACKAGE, Job, write_job
-from grandrounds.deployment.processes import run_logged
+from grandrounds.deployment.processes import run_logged, variables_set
 from grandrounds.deployment.run_log import logging_to
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.engine import run_in_process
@@ -164,7 +164,7 @@ def simulate(
         if engine == "flare":
             _run_flare(folder, run, sites, threads or len(sites), variables, before)
         else:
-            with _environment(variables), logging_to(run.log):
+            with variables_set(variables), logging_to(run.log):
                 run_in_process(folder, run.flare, sites, wire, workers)
     except GrandRoundsError:
         if before.newer_summary(run.record):
@@ -302,20 +302,6 @@ def _copy_record(run: Simulation, names: Sequence[str]) -> None:
     for name in names:
         if (run.record / name).is_file():
             shutil.copyfile(run.record / name, run.results / name)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def choose_sites(count: int | None, sites_dir: Path | None) -> tuple[list[str], dict[str, Any]]:

@@ -80,6 +80,7 @@ class EvalRecord:
         stream: purpose of the random streams of intervals.
         minimum: smallest number of cases that may be shown; scores of fewer are withheld.
         masked: whether the numbers of images and cases must not be shown.
+        beside: records of models that this one is compared with, on the same images, by name.
         part: of which sites the images are where these are not all, such as ``3 of 4 sites``: scores have other names then.
     """
 
@@ -94,6 +95,7 @@ class EvalRecord:
     stream: tuple[str, ...] = ("pooled",)
     minimum: int = 1
     masked: bool = False
+    beside: Mapping[str, EvalRecord] = field(default_factory=dict)
     part: str = ""
 
     @classmethod
@@ -121,7 +123,8 @@ class EvalRecord:
                 if hides:
                     images[question, row] = patients[question, row] = HIDDEN
             found.append(SiteCounts(images, patients))
-        return self._hiding(tuple(found))
+        beside = {name: one.without(hidden) for name, one in self.beside.items()}
+        return replace(self._hiding(tuple(found)), beside=beside)
 
     @property
     def _tables(self) -> tuple[SiteCounts, ...]:
@@ -272,11 +275,24 @@ class EvalRecord:
 
     @cached_property
     def references(self) -> dict[str, dict[str, float]]:
-        """The scores of always predicting the most frequent class, and of guessing, as far as the task has them.
+        """The scores of models beside this one, of always predicting the most frequent class, and of guessing.
 
         Where numbers are hidden only those of guessing are left that do not depend on how common the classes are: the others
         would give the numbers away.
         """
+        return {**self._of_beside, **self._of_no_model}
+
+    @property
+    def _of_beside(self) -> dict[str, dict[str, float]]:
+        shown = {name: replace(one, minimum=self.minimum, masked=self.masked) for name, one in self.beside.items()}
+        known = {
+            name: {key: score.value for key, score in one.scores.items() if score.known} for name, one in shown.items()
+        }
+        return {name: scores for name, scores in known.items() if scores}
+
+    @property
+    def _of_no_model(self) -> dict[str, dict[str, float]]:
+        """Always predicting the most frequent class, and guessing, as far as the task has them."""
         if not self.tallies:
             return {}
         if len(self.tallies) > 1:
@@ -437,6 +453,11 @@ def pooled(records: Sequence[EvalRecord], stream: Sequence[str] = ("pooled",)) -
         questions=tuple(joined_questions([one.questions for one in records])) if known else (),
         stream=tuple(stream),
         masked=False,
+        beside={
+            name: pooled([one.beside[name] for one in records])
+            for name in records[0].beside
+            if all(name in one.beside for one in records)
+        },
     )
 
 

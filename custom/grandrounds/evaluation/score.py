@@ -97,7 +97,7 @@ class ScoreSheet:
         scores: by name, those over a part of the classes under a name of their own.
         classes: scores of each name of the vocabulary, in its order.
         confidence: calibration and risk of the probabilities, without intervals; empty where they are not known.
-        references: the scores of always predicting the most frequent class, and of guessing.
+        references: the scores of models beside this one, of always predicting the most frequent class, and of guessing.
         shares: of each name of the vocabulary among the images, NaN where it is not known.
         missing: why there is no score of any other name.
     """
@@ -136,6 +136,11 @@ class ScoreSheet:
     def always(self) -> Mapping[str, float]:
         """The scores of always predicting the most frequent class; empty where it is not known."""
         return self.references.get(f"{ALWAYS}{self.majority}", {})
+
+    @property
+    def models_beside(self) -> list[str]:
+        """The names of the references that are models."""
+        return [name for name in self.references if name != CHANCE and not name.startswith(ALWAYS)]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

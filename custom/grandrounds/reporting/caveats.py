@@ -34,6 +34,7 @@ def caveats_of(run: ReadRun, scores: RunScores) -> list[str]:
     counted = pooled.classes if pooled and pooled.counted else {}
     return [
         *_of_status(log, bool(tests.questions)),
+        *(_of_models_beside(pooled, run.task.default_metric, run.origin.reference) if pooled else ()),
         *(_of_use(pooled, run.task.default_metric, called) if pooled else ()),
         *_of_missed(counted),
         *_of_classes(counted),
@@ -158,6 +159,18 @@ def _of_release(tests: Tests, counted: bool) -> Iterator[str]:
             f"Only scores of whole sites are known and no predictions: there are no intervals, {curves}, and no scores "
             "of single classes."
         )
+
+
+def _of_models_beside(pooled: ScoreSheet, metric: str, told: str) -> Iterator[str]:
+    """Whether a head in closed form, which takes three messages of a site, is as good."""
+    found = pooled.best(metric)
+    for name in pooled.models_beside if found.known else ():
+        value = pooled.references[name].get(metric, math.nan)
+        beside = f"{SCORE_NAMES[metric]} {found.value:.2f} against {value:.2f}"
+        if found.value <= value:
+            yield f"Does not beat {name} ({beside}). {told}."
+        elif found.low <= value:
+            yield f"Not clearly better than {name} ({beside}). {told}."
 
 
 def _of_use(pooled: ScoreSheet, metric: str, called: set[str]) -> Iterator[str]:

@@ -180,6 +180,7 @@ def model_card(
             "case": run.tests.unit,
             "mean_over_sites": to_plain(scores.mean),
             "pooled": to_plain(scores.pooled),
+            "reference": run.origin.reference,
         },
         "external_validation": [_external(place) for place in report.places],
         "privacy": [

@@ -62,6 +62,7 @@ class ReportedRun:
                 for spent in self.run.origin.spent
             ],
             "scores": to_plain(self.scores),
+            "reference": self.run.origin.reference,
             "operating_points": {
                 name: {**to_plain(point), "test": to_plain(test)} for name, (point, test) in self.points.items()
             },

@@ -57,7 +57,7 @@ def overview(report: Report) -> Overview:
         Fact("Trained", *(_trained(alone.run.log) if alone else _trained_methods(runs, list(report.methods)))),
         Fact("Sites", *_sites(report.first, len(report.sites), _dropouts([run.log for run in runs]))),
         Fact("Score", *_score(report)),
-        Fact("Compared to", *_against(report.comparison, report.chance)),
+        Fact("Compared to", *_against(report)),
         Fact(
             "Privacy",
             *_privacy({run.name: run.origin.spent for run in runs}, [run.name for run in runs if _sends(run)]),
@@ -169,9 +169,10 @@ def _last_validation(log: RunLog) -> str:
     return f"validation {SCORE_NAMES.get(name, name)} {value:.2f} after round {last['round']}; no test"
 
 
-def _against(comparison: Comparison | None, chance: float) -> tuple[str, list[str]]:
+def _against(report: Report) -> tuple[str, list[str]]:
+    comparison = report.comparison
     if comparison is None:
-        return f"{chance:.2f} by guessing", ["no other run was given, so the benefit of federation is not known"]
+        return _against_references(report)
     best = max(comparison.differences, key=lambda method: comparison.differences[method].mean)
     difference = comparison.differences[best]
     lines = [f"{best} less {comparison.reference}, {_units(difference)}"]
@@ -185,6 +186,16 @@ def _against(comparison: Comparison | None, chance: float) -> tuple[str, list[st
             f"smallest detectable difference {format_number(difference.detectable, 3)}",
         ],
     )
+
+
+def _against_references(report: Report) -> tuple[str, list[str]]:
+    """A model beside the run's, where one was computed; else guessing."""
+    first, alone = report.first, "no other run was given, so the benefit of federation is not known"
+    sheet, told = first.scores.pooled, [first.run.origin.reference] if first.run.origin.reference else []
+    for name in sheet.models_beside if sheet else ():
+        if report.metric in (scores := sheet.references[name] if sheet else {}):
+            return f"{scores[report.metric]:.2f} by {name}", [f"{report.chance:.2f} by guessing", *told]
+    return f"{report.chance:.2f} by guessing", [*told, alone]
 
 
 def _units(difference: Difference) -> str:
@@ -279,7 +290,7 @@ def _methods_table(report: Report) -> PageTable:
         ]
         for name, method in report.methods.items()
     ]
-    # Always predicting the most frequent class, and guessing: of the first run with test predictions.
+    # Models beside the runs', always predicting the most frequent class, and guessing: of the first run with tests.
     sheets = [one.scores.pooled for one in report.runs.values() if one.scores.pooled]
     for name, scores in sheets[0].references.items() if sheets else ():
         values = [

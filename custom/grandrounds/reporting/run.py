@@ -13,7 +13,7 @@ from grandrounds.evaluation.clinical.suppression import MIN_SHOWN
 from grandrounds.evaluation.curves.binned import SiteCurves
 from grandrounds.evaluation.history import Event, RunHistory
 from grandrounds.evaluation.record import EvalRecord, pooled
-from grandrounds.federation.server.record import Traffic, traffic
+from grandrounds.federation.server.record import REFERENCES, Traffic, traffic
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.tasks import task_of
 
@@ -180,6 +180,7 @@ class Origin:
         weights: the selected model's file, if it is there.
         spent: the budgets booked in the sites' privacy ledgers.
         notes: what is missing or damaged in the record.
+        reference: which ridge head the run is compared with, or why there is none; empty where that was switched off.
     """
 
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -188,6 +189,7 @@ class Origin:
     weights: Path | None = None
     spent: tuple[Spent, ...] = ()
     notes: tuple[str, ...] = ()
+    reference: str = ""
 
     @property
     def minimum(self) -> int:
@@ -224,3 +226,18 @@ class ReadRun:
 def tested_models(summary: Mapping[str, Any]) -> list[str]:
     """The models that were tested: ``common``, the one that the federation selected, and ``own``, each site's choice."""
     return [model for model in MODELS if any(model in found for found in summary["records"].values())]
+
+
+def references_told(summary: Mapping[str, Any]) -> list[str]:
+    """A sentence on each model that a simulation's run is compared with: what it is and what it took, or why it is missing.
+
+    Example:
+        >>> references_told({"references": {"ridge": {"reason": "not computed: policy"}}})
+        ['ridge: not computed: policy']
+    """
+    found = summary.get(REFERENCES, {})
+    told = {
+        name: one["reason"] if "reason" in one else f"{one['told']} ({one['cpu_seconds']:.0f} CPU seconds)"
+        for name, one in found.items()
+    }
+    return [f"{name}: {text}" for name, text in told.items()]

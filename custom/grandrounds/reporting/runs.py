@@ -18,7 +18,7 @@ from grandrounds.data.population import PROVENANCE
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.history import Event, RunHistory, sites_of
 from grandrounds.evaluation.record import EvalRecord
-from grandrounds.federation.server.record import EVENTS, FORMAT, SUMMARY, read_events
+from grandrounds.federation.server.record import EVENTS, FORMAT, REFERENCES, SUMMARY, read_events
 from grandrounds.json_files import read_json_object
 from grandrounds.option_annotations import require_type
 from grandrounds.ordering import natural_sorted
@@ -27,7 +27,7 @@ from grandrounds.protocol.names import SERVER, VALIDATION
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
 from grandrounds.reporting.predictions import read_site_curves, read_tests
-from grandrounds.reporting.run import Origin, ReadRun, RunLog, Spent, Tests, tested_models
+from grandrounds.reporting.run import FINISHED, Origin, ReadRun, RunLog, Spent, Tests, references_told, tested_models
 
 RESULTS, SELECTED = "results", "selected.pt"
 EXPECTED: Mapping[str, Any] = {
@@ -89,6 +89,7 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
         weights=weights if weights.is_file() else None,
         spent=_ledgers(path),
         notes=notes,
+        reference="; ".join(references_told(summary)) or _not_in_kits(summary, answers),
     )
     tests = _read_tests(answers, summary, sites, classes, model)
     if reason := summary.get("pooled", {}).get(tests.model, {}).get("reason"):
@@ -111,6 +112,7 @@ def _read_tests(
     task = task_of(summary["configuration"]["problem"])
     predictions = read_tests(answers, sites, model, task, classes)
     try:
+        beside = _read_references(answers, summary, sites, classes)
         records = {
             site: EvalRecord.from_json(task, classes, summary["records"][site][model])
             for site in sites
@@ -125,11 +127,36 @@ def _read_tests(
         ) from error
     return Tests(
         model,
-        {site: replace(one, questions=predictions.get(site, ())) for site, one in records.items()},
+        {
+            site: replace(one, questions=predictions.get(site, ()), beside=beside.get(site, {}))
+            for site, one in records.items()
+        },
         together,
         validation=read_tests(answers, sites, VALIDATION, task, classes),
         curves={} if predictions else read_site_curves(answers, sites, model, classes),
     )
+
+
+def _not_in_kits(summary: Mapping[str, Any], answers: Path) -> str:
+    """Between hospitals sums of features leave only for the job that declares them, so other jobs have no ridge head."""
+    ridge = str(summary["configuration"].get("method", "")).startswith("Ridge")
+    if ridge or summary["status"] != FINISHED or not summary["records"] or _provenance(answers / PROVENANCE):
+        return ""
+    return "ridge: not computed: policy (this job sends no sums of features; submit the job ridge where sites let them out)"
+
+
+def _read_references(
+    answers: Path, summary: Mapping[str, Any], sites: Sequence[str], classes: Sequence[str]
+) -> dict[str, dict[str, EvalRecord]]:
+    """By site, the records of the models that a simulation's run is compared with."""
+    task = task_of(summary["configuration"]["problem"])
+    found: dict[str, dict[str, EvalRecord]] = {}
+    for name, entry in summary.get(REFERENCES, {}).items():
+        predictions = read_tests(answers, sites, name, task, classes)
+        for site, content in entry.get("records", {}).items():
+            record = EvalRecord.from_json(task, classes, content)
+            found.setdefault(site, {})[name] = replace(record, questions=predictions.get(site, ()))
+    return found
 
 
 def read_history(path: Path) -> RunHistory:

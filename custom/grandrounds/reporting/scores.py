@@ -27,7 +27,8 @@ class RunScores:
         communities: of the sites of each community together.
         pooled: of all test images together; None without any.
         mean: unweighted means over sites; where some sites have no score, the name says over how many it is.
-        mean_references: the same means of always predicting each site's most frequent class, and of guessing.
+        mean_references: the same means of always predicting each site's most frequent class, of guessing, and of models
+            beside the run's.
     """
 
     sites: Mapping[str, ScoreSheet] = field(default_factory=dict)
@@ -106,6 +107,10 @@ def mean_references(sites: Sequence[ScoreSheet]) -> dict[str, dict[str, float]]:
     kinds = {
         ALWAYS_AT_SITES: [sheet.always for sheet in sites],
         CHANCE: [sheet.references.get(CHANCE, {}) for sheet in sites],
+        **{
+            name: [sheet.references.get(name, {}) for sheet in sites]
+            for name in dict.fromkeys(name for sheet in sites for name in sheet.models_beside)
+        },
     }
     found: dict[str, dict[str, float]] = {}
     for kind, references in kinds.items():

@@ -1,5 +1,6 @@
 """Caveats name an unfinished run, a dropped site, a missing class, shifts, and few seeds."""
 
+import json
 import re
 
 import numpy as np
@@ -128,6 +129,45 @@ def test_first_bullet_of_a_model_that_predicts_one_class(make_run):
     assert first_bullet(make_run, lambda label, number: "nevus") == (
         "The model predicts nevus for every image: no better than always predicting nevus (accuracy 0.50 against 0.50)."
     )
+
+
+@pytest.mark.parametrize(
+    ("ours", "ridge", "words"),
+    [
+        (0.5, 0.9, "Does not beat ridge"),
+        (0.9, 0.9, "Does not beat ridge"),
+        (0.9, 0.85, "Not clearly better than ridge"),
+    ],
+)
+def test_the_first_bullet_says_that_a_method_does_not_beat_ridge(make_run, ours, ridge, words):
+    path = make_run(right=dict.fromkeys(SITES, ours))
+    beside(path, make_run("ridge", right=dict.fromkeys(SITES, ridge)))
+    report = report_on([read_run(path, "x")])
+    shown = report.first.scores.pooled
+    expected = (
+        f"{shown.score('balanced_accuracy').value:.2f} against {shown.references['ridge']['balanced_accuracy']:.2f}"
+    )
+    assert shown.references["ridge"]["accuracy"] == pytest.approx(ridge, abs=0.05)
+    assert report.first.caveats[0].startswith(f"{words} (balanced accuracy {expected}). ridge: a head (12 CPU seconds)")
+    (fact,) = [fact for fact in overview(report).facts if fact.name == "Compared to"]
+    assert fact.value == f"{shown.references['ridge']['balanced_accuracy']:.2f} by ridge"
+
+
+def test_a_method_that_beats_ridge_has_no_such_bullet(make_run):
+    path = make_run(right=dict.fromkeys(SITES, 0.9))
+    beside(path, make_run("ridge", right=dict.fromkeys(SITES, 0.5)))
+    assert not [caveat for caveat in caveats_of_run(path) if "ridge" in caveat]
+
+
+def beside(path, ridge):
+    """Put the scores and predictions of another run beside a run's, as its reference row."""
+    summary, other = (json.loads((run / "results" / "summary.json").read_text()) for run in (path, ridge))
+    records = {site: tested["common"] for site, tested in other["records"].items()}
+    summary["references"] = {"ridge": {"told": "a head", "cpu_seconds": 12.0, "records": records}}
+    (path / "results" / "summary.json").write_text(json.dumps(summary))
+    for site in SITES:
+        written = (ridge / "results" / site / "predictions_common.csv").read_text()
+        (path / "results" / site / "predictions_ridge.csv").write_text(written)
 
 
 def test_first_bullet_of_random_predictions(make_run):

@@ -43,6 +43,8 @@ FORMAT = 2
 DOWN_GLOBAL = "down.global"
 EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
+REFERENCES = "references"
+"""In the summary of a simulation: models that the run is compared with, by name."""
 RUNNING = "running"
 RUNNING_ROUNDS = 10
 """How many of the last rounds the summary of a running run has."""

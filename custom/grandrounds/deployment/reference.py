@@ -1,0 +1,199 @@
+"""The reference row of a simulation: the ridge head of all sites' training labels, on the same test images.
+
+A method is worth its rounds if it beats a head in closed form on a frozen network. The row is a run of the job ``ridge``
+in a folder of its own after the method's, so that the method's models are the same with and without it. It has the network
+of the run where that can have a head of several depths, and else EfficientNet-Lite0. Its records are in ``summary.json``,
+from where everything that shows a score reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grandrounds.data.partition.files import DESCRIPTION_FILE
+from grandrounds.deployment.jobs import CheckedJob, Job, Values, load_job
+from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, presets_of, values_in
+from grandrounds.deployment.processes import variables_set
+from grandrounds.deployment.simulate import Simulation, simulate
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.server.record import REFERENCES, SUMMARY
+from grandrounds.federation.site.features import VARIABLE as FEATURES
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
+from grandrounds.models.registry import minimum_image_size
+from grandrounds.protocol.paths import CACHE_VARIABLE
+from grandrounds.protocol.problem import DEPTHS, SITE_NORM, TRAIN_HEAD
+
+POLICY = "not computed: policy"
+"""Why there is no row where sums of features may not leave a site."""
+RESULT = "reference.json"
+COMPUTE = ("device", "cpu_threads")
+"""Options of the executor that the row has from the run."""
+_SHARED = ("dataset", "classes", "image_size", "channels", "task", "preprocessing")
+
+
+@dataclass(frozen=True)
+class RidgeRow:
+    """Which ridge head a run is compared with.
+
+    Attributes:
+        job: with all options.
+        network: what the head's features are of, in words.
+    """
+
+    job: CheckedJob
+    network: str
+
+    @property
+    def told(self) -> str:
+        """In words, beside its scores."""
+        return f"head in closed form from the sites' training labels, on {self.network}"
+
+
+def ridge_row(job: Job, sites: int, noisy: bool = False) -> RidgeRow | None:
+    """The row of a job; None for ridge itself.
+
+    Args:
+        job: with its final options.
+        sites: their number.
+        noisy: whether wrong labels were drawn for the sites.
+
+    Raises:
+        ConfigurationError: if no network fits the images.
+    """
+    ridge = load_job(FIRST_JOB)
+    if job.component("controller") is ridge.component("controller"):
+        return None
+    options, problem = job.options("controller"), job.options("problem")
+    executor = job.options("executor")
+    common: Values = {
+        **{("problem", name): problem[name] for name in _SHARED},
+        **{("executor", name): executor[name] for name in COMPUTE if name in executor},
+        ("controller", "seed"): options["seed"],
+        ("controller", "resume"): "never" if options["resume"] == "never" else "auto",
+        ("controller", "min_sites"): min(2, sites),
+    }
+    recommended = values_in(presets_of(ridge)[RECOMMENDED])
+    labels = " (labels with the noise that was drawn)" if noisy else ""
+    why = "the sites have networks of their own" if executor.get("backbones") else ""
+    if not why:
+        try:
+            own = _checked(ridge, {**common, **_own_network(problem, recommended)})
+            weights = f"from {problem['weights']} weights" if problem["weights"] else "from random weights, untrained"
+            return RidgeRow(own, f"the run's network, {problem['backbone']} {weights}{labels}")
+        except ConfigurationError:
+            why = f"{problem['backbone']} cannot have such a head here"
+    lite = {key: value for key, value in recommended.items() if key[1] != "image_size"}
+    backbone, weights = (lite["problem", name] for name in ("backbone", "weights"))
+    side = max(problem["image_size"], minimum_image_size(backbone))
+    words = f"{backbone} from {weights} weights at {side} pixels, as {why}{labels}"
+    return RidgeRow(_checked(ridge, {**common, **lite, ("problem", "image_size"): side}), words)
+
+
+def _checked(ridge: Job, values: Values) -> CheckedJob:
+    """The job; where images have no class by which they could be weighed, all weigh alike."""
+    try:
+        return ridge.with_values(values).checked()
+    except ConfigurationError:
+        return ridge.with_values({**values, ("controller", "class_balance"): 0.0}).checked()
+
+
+def _own_network(problem: Mapping[str, Any], recommended: Values) -> Values:
+    """The run's network with a head of several depths, of which nothing is trained."""
+    norm = "frozen" if problem["norm"] == SITE_NORM else problem["norm"]
+    chosen = {"head": DEPTHS, "trainable": TRAIN_HEAD, "norm": norm, "test_view": recommended["problem", "test_view"]}
+    kept = {name: problem[name] for name in ("backbone", "weights", "intensities")}
+    return {("problem", name): value for name, value in {**kept, **chosen}.items()}
+
+
+@contextmanager
+def shared_features(job: Job, workspace: Path) -> Iterator[None]:
+    """Let a run and its reference row share what frozen layers make of images, where the run keeps the same features."""
+    problem = job.options("problem")
+    same = problem["head"] == DEPTHS and problem["trainable"] == TRAIN_HEAD
+    if FEATURES in os.environ or not same or not job.options("executor").get("feature_cache"):
+        yield
+        return
+    folder = (workspace / "features").absolute()
+    with variables_set({FEATURES: str(folder)}):
+        yield
+    shutil.rmtree(folder, ignore_errors=True)  # after a failure they stay, for the same command
+
+
+def add_reference(
+    row: RidgeRow, workspace: Path, sites: Sequence[str], sites_dir: Path | None = None, workers: int = 1
+) -> dict[str, Any]:
+    """Compute the row of a finished run and write it into the run's ``summary.json`` and predictions.
+
+    What an earlier call with the same job and images has computed is taken over. A row that cannot be computed leaves the
+    run as it is, and the summary says why.
+
+    Args:
+        row: which head.
+        workspace: of the run.
+        sites: their names.
+        sites_dir: a partition's folder; None for synthetic images.
+        workers: as of :func:`~grandrounds.deployment.simulate.simulate`.
+
+    Returns:
+        The entry of the summary: what the row is, CPU seconds and records by site, or the reason why there are none.
+    """
+    results = Simulation(workspace.absolute(), "").results
+    summary = read_json_object(results / SUMMARY)
+    if not summary["records"]:
+        return {}
+    entry = _computed(row, workspace.absolute(), sites, sites_dir, workers)
+    write_json(results / SUMMARY, {**summary, REFERENCES: {FIRST_JOB: entry}})
+    return entry
+
+
+def _computed(
+    row: RidgeRow, workspace: Path, sites: Sequence[str], sites_dir: Path | None, workers: int
+) -> dict[str, Any]:
+    flare, folder = Simulation(workspace, "").flare, workspace / "reference"
+    if [*flare.glob("local/privacy.json"), *flare.glob("*/local/privacy.json")]:
+        return {"reason": POLICY}
+    digest, kept = _digest(row.job, sites, sites_dir), workspace / RESULT
+    if kept.is_file() and (found := read_json_object(kept))["digest"] == digest:
+        return dict(found["entry"])
+    cache = os.environ.get(CACHE_VARIABLE, str(workspace / "cache"))
+    before = _cpu_seconds()
+    try:
+        with variables_set({CACHE_VARIABLE: cache}):
+            found = simulate(row.job, folder, list(sites), sites_dir, workers=workers, allow_overlap=True)
+    except GrandRoundsError as error:
+        return {"reason": f"not computed: {error}"}
+    for site in sites:
+        predicted = Simulation(folder, "").results / site / "predictions_common.csv"
+        if predicted.is_file():
+            (workspace / "results" / site).mkdir(exist_ok=True)
+            shutil.copyfile(predicted, workspace / "results" / site / f"predictions_{FIRST_JOB}.csv")
+    records = {site: tested["common"] for site, tested in found["records"].items() if "common" in tested}
+    entry = {"told": row.told, "cpu_seconds": round(_cpu_seconds() - before, 1), "records": records}
+    write_json(kept, {"digest": digest, "entry": entry})
+    shutil.rmtree(folder)
+    return entry
+
+
+def _digest(job: Job, sites: Sequence[str], sites_dir: Path | None) -> str:
+    """Of the row's job and its images."""
+    described = sites_dir / DESCRIPTION_FILE if sites_dir else None
+    partition = read_json_object(described) if described and described.is_file() else {}
+    images = {site: partition.get("sites", {}).get(site) for site in sites}
+    content = json.dumps([job.server, job.client, images], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of the workers that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)

@@ -1,0 +1,132 @@
+"""The reference row of a simulation: a ridge head that does not change the run, and says which one it is."""
+
+import json
+
+import pytest
+import torch
+
+import grandrounds as gr
+from grandrounds.deployment import reference
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_preset
+from grandrounds.deployment.reference import POLICY, add_reference, ridge_row, shared_features
+from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.site.features import VARIABLE
+from grandrounds.files import write_json
+
+TINY = {"executor.steps": 2, "executor.batch_size": 8, "executor.device": "cpu"}
+
+
+@pytest.fixture
+def go(tmp_path, shared_cache):
+    """Run a job with two synthetic sites, with or without the row."""
+
+    def run(job, name, row=True, **options):
+        options = {**(TINY if job == "fedavg" else {}), **options}
+        place = tmp_path / name
+        return gr.run(
+            job, 2, rounds=3, options=options, workspace=place, progress=False, reference=row, workers=1, seed=4
+        )
+
+    return run
+
+
+def test_models_and_scores_are_the_same_with_and_without_the_row(go):
+    with_row, without = go("fedavg", "with"), go("fedavg", "without", row=False)
+    ours, theirs = (
+        torch.load(run.workspace / "results" / "selected.pt", weights_only=False) for run in (with_row, without)
+    )
+    assert str(ours) == str(theirs)
+    assert "references" not in without.summary
+    assert with_row.summary["records"] == without.summary["records"]
+    assert "ridge" not in without.scores().index
+
+
+def test_the_row_is_the_run_of_the_job_ridge_on_the_same_network(go):
+    frame = go("fedavg", "fedavg").scores()
+    ridge = go("ridge", "ridge", **{"problem.test_view": "half_turn"})
+    assert "references" not in ridge.summary  # ridge is no reference of itself
+    ours, theirs = frame.loc["ridge"], ridge.scores().loc["pooled"]
+    for name in ("accuracy", "balanced_accuracy", "f1_weighted"):
+        assert ours[name] == pytest.approx(theirs[name], abs=1e-9)
+
+
+def test_the_same_command_takes_the_row_over_and_another_seed_computes_it_anew(go, tmp_path, monkeypatch):
+    first = go("fedavg", "run").summary["references"]["ridge"]
+    assert first["told"].endswith("the run's network, compact from random weights, untrained")
+    assert first["cpu_seconds"] > 0
+    assert not (tmp_path / "run" / "reference").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(reference, "simulate", None)
+        assert go("fedavg", "run").summary["references"]["ridge"] == first
+    row = ridge_row(with_options(load_job("fedavg"), ["controller.seed=9"]).checked(), 2)
+    other = add_reference(row, tmp_path / "run", ["site-1", "site-2"])
+    assert other["records"] != first["records"]
+
+
+def test_a_row_that_fails_or_may_not_be_leaves_the_run_as_it_is_with_the_reason(go, tmp_path, monkeypatch):
+    run = go("fedavg", "run", row=False)
+    row = ridge_row(load_job("fedavg").checked(), 2)
+
+    def failed(*_, **__):
+        raise GrandRoundsError("no site has a labelled image")
+
+    monkeypatch.setattr(reference, "simulate", failed)
+    assert add_reference(row, run.workspace, ["site-1", "site-2"]) == {
+        "reason": "not computed: no site has a labelled image"
+    }
+    write_json(tmp_path / "run" / "flare" / "site-2" / "local" / "privacy.json", {})
+    assert add_reference(row, run.workspace, ["site-1", "site-2"]) == {"reason": POLICY}
+    assert run.summary["status"] == "finished"
+    assert list(run.scores().index) == ["site-1", "site-2", "mean", "pooled", "always irregular", "chance"]
+    assert (
+        "ridge: not computed: policy"
+        in json.loads((run.report(tmp_path / "r").parent / "report.json").read_text())["runs"][0]["reference"]
+    )
+
+
+LITE = "efficientnet_lite0 from imagenet weights"
+AT_64 = f"{LITE} at 64 pixels, as"
+
+
+@pytest.mark.parametrize(
+    ("job", "preset", "options", "network"),
+    [
+        ("fedavg", "recommended", [], f"the run's network, {LITE}"),
+        ("fedavg", "recommended", ["problem.norm=site"], f"the run's network, {LITE}"),
+        (
+            "mdhfl",
+            None,
+            [],
+            f"{AT_64} the sites have networks of their own (labels with the noise that was drawn)",
+        ),
+        (
+            "fedavg",
+            None,
+            ["problem.weights=/models/mine.pt"],
+            f"{AT_64} compact cannot have such a head here",
+        ),
+    ],
+)
+def test_the_row_says_what_its_features_are_of(job, preset, options, network):
+    made = with_options(with_preset(load_job(job), preset), options).checked()
+    row = ridge_row(made, 4, noisy=job == "mdhfl")
+    assert row.network == network
+    assert row.told.startswith("head in closed form from the sites' training labels, on ")
+    assert row.job.value("problem", "image_size") == max(made.value("problem", "image_size"), 64)
+    assert row.job.value("problem", "classes") == made.value("problem", "classes")
+
+
+def test_with_the_recommended_network_the_row_is_the_recommended_ridge():
+    row = ridge_row(with_preset(load_job("fedavg"), "recommended").checked(), 4)
+    assert row.job.options("problem") == with_preset(load_job("ridge"), "recommended").options("problem")
+
+
+def test_a_run_that_keeps_the_same_features_shares_them(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    same = ["problem.head=depths", "problem.trainable=head", "executor.feature_cache=1"]
+    for options, shares in ((same, True), (same[:2], False), (same[1:], False)):
+        with shared_features(with_options(load_job("fedavg"), options), tmp_path):
+            assert (VARIABLE in reference.os.environ) == shares
+        assert VARIABLE not in reference.os.environ
