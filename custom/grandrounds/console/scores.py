@@ -23,22 +23,27 @@ COLUMNS: Mapping[str, str] = {
     "f1_macro": "macro F1",
 }
 
+SAME_MODELS = "the selected model, which is each site's own choice, too"
+
 
 def score_table(runs: Sequence[ReadRun]) -> Table:
     """Scores on each site's test images, their mean over sites, those of all images together, and reference rows.
 
     ``common`` is the model that the federation selected, ``own`` the one that scored best on the site's validation images. A
     job that exchanges no models has no common model, and a site without test images has no score. A score of few cases is
-    marked; where classes or sites are withheld, it says over how many of them it is.
+    marked; where classes or sites are withheld, it says over how many of them it is. Where all sites' own choices score
+    as the selected model does, there is one column for both.
 
     Args:
         runs: the same run, once for each tested model.
     """
-    by_model = {NAMES[run.tests.model]: {row.name: row for row in table_rows(run)} for run in runs}
+    shown = _without_repeated(runs)
+    by_model = {NAMES[run.tests.model]: {row.name: row for row in table_rows(run)} for run in shown}
     task = runs[0].task
     means = ", ".join(COLUMNS[name] for name in task.scores)
     unit = runs[0].tests.unit
-    title = f"test images: {means}; a case is a {unit}; selected model, each site's own choice"
+    of = "selected model, each site's own choice" if len(shown) == len(runs) else SAME_MODELS
+    title = f"test images: {means}; a case is a {unit}; {of}"
     table = Table(
         title=title, title_justify="left", padding=(0, 0, 0, 1), caption_justify="left"
     )  # fits into 100 columns
@@ -60,6 +65,16 @@ def score_table(runs: Sequence[ReadRun]) -> Table:
         _remarks([score for found in by_model.values() for row in found.values() for score in row.scores.values()])
     )
     return table
+
+
+def _without_repeated(runs: Sequence[ReadRun]) -> Sequence[ReadRun]:
+    """The runs but the second, if its model has the same scores and counts at every site."""
+    first, *others = runs
+    scored = {site: record.to_json() for site, record in first.tests.sites.items()}
+    return [
+        first,
+        *(one for one in others if {site: record.to_json() for site, record in one.tests.sites.items()} != scored),
+    ]
 
 
 def _score(score: Score | None) -> str:

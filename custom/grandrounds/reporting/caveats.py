@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import permutations
+from itertools import combinations, permutations
 from statistics import NormalDist
 
 import numpy as np
@@ -52,7 +52,11 @@ def caveats_of(run: ReadRun, scores: RunScores) -> list[str]:
 def caveats_of_comparison(methods: Mapping[str, Sequence[ReadRun]], comparison: Comparison | None) -> list[str]:
     """Sentences about several runs together."""
     few = {method: len(runs) for method, runs in methods.items() if len(runs) < MIN_SEEDS}
-    found = []
+    found = [
+        f"{first} and {second} are the same model: they give the same predictions for every test image of every seed."
+        for first, second in combinations(methods, 2)
+        if _predicted(methods[first]) == _predicted(methods[second]) != {}
+    ]
     if few:
         seeds = "one seed" if min(few.values()) == 1 else f"{min(few.values())} seeds"
         found.append(
@@ -68,6 +72,16 @@ def caveats_of_comparison(methods: Mapping[str, Sequence[ReadRun]], comparison: 
             f"({models['own']}): this choice may explain a part of their difference."
         )
     return [*found, *_of_differences(comparison)]
+
+
+def _predicted(runs: Sequence[ReadRun]) -> dict[tuple[int | None, str], list[bytes]]:
+    """The predictions of a method by seed and site, to the last bit."""
+    return {
+        (run.log.seed, site): [np.ascontiguousarray(one.probabilities).tobytes() for one in questions]
+        for run in runs
+        for site, questions in run.tests.questions.items()
+        if all(one.probabilities is not None for one in questions)
+    }
 
 
 def _of_differences(comparison: Comparison) -> Iterator[str]:

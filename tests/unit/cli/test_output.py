@@ -76,7 +76,8 @@ def test_a_withheld_score_is_a_dash_with_its_reason():
 
 
 def test_the_table_fits_into_100_columns():
-    runs = [run_of({"site-10": reported(117, 0.5, 0.5, 0.5)}, model) for model in ("common", "own")]
+    shown = {"common": 0.5, "own": 0.4}
+    runs = [run_of({"site-10": reported(117, score, score, score)}, model) for model, score in shown.items()]
     assert "…" not in text(score_table(runs), 100)
     assert set(SINGLE.scores) <= set(COLUMNS)
 
@@ -111,3 +112,13 @@ def test_facts_are_selection_bytes_and_time(make_summary):
 def test_without_validation_the_selection_has_no_score(make_summary):
     selected = {"round": 2, "metric": None, "score": None}
     assert facts(make_summary(selected=selected))[0] == "selected: the model after round 2 of 2"
+
+
+def test_own_choices_that_score_as_the_selected_model_have_no_columns_of_their_own():
+    sites, other = {"site-1": counted([[30, 10], [5, 15]])}, {"site-1": counted([[29, 11], [5, 15]])}
+    same = score_table([run_of(sites), run_of(sites, "own")])
+    assert rows(same)[0] == rows(score_table([run_of(sites)]))[0]
+    assert "the selected model, which is each site's own choice, too" in " ".join(text(same).split())
+    different = score_table([run_of(sites), run_of(other, "own")])
+    assert len(rows(different)[0]) == len(rows(same)[0]) + 3
+    assert "selected model, each site's own choice" in " ".join(text(different).split())

@@ -107,6 +107,15 @@ def test_a_single_seed_is_a_caveat_of_one_run_and_of_several(make_run):
     assert any("could be chance" in caveat for caveat in report_on([first, read_run(make_run("c"), "c")]).caveats)
 
 
+def test_two_methods_with_the_same_predictions_are_called_the_same_model(make_run):
+    runs = [read_run(make_run(name, right=right), name) for name, right in (("a", 0.9), ("b", 0.9), ("c", 0.5))]
+    report = report_on(runs)
+    assert report.caveats[0] == (
+        "a and b are the same model: they give the same predictions for every test image of every seed."
+    )
+    assert sum("same model" in caveat for caveat in report.caveats) == 1
+
+
 def first_bullet(make_run, predicted, counts=None, **changes):
     """The first bullet of a run in which each site predicts ``predicted(label, number)`` for its images."""
     workspace = make_run(**changes)
