@@ -46,7 +46,9 @@ def test_without_a_name_each_image_has_one_class_and_a_name_of_the_package_canno
 
 def test_what_compares_classes_is_refused_for_findings_with_the_remedy():
     SINGLE.require_exclusive("FedAlignController")
-    with pytest.raises(ConfigurationError, match=r"^problem\.task=multi is not supported by mdhfl; the jobs .* and ridge$"):
+    with pytest.raises(
+        ConfigurationError, match=r"^problem\.task=multi is not supported by mdhfl; the jobs .* and ridge$"
+    ):
         FINDINGS.require_exclusive("mdhfl")
     with pytest.raises(ConfigurationError, match=r"adaptive_thresholds; set it to false$"):
         FINDINGS.require_exclusive("adaptive_thresholds", "set it to false")

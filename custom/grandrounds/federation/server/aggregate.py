@@ -10,11 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import torch
 from torch import Tensor
 
 from grandrounds.errors import MessageError
+from grandrounds.option_annotations import ABOVE_ZERO, Range
+from grandrounds.options import Options
 from grandrounds.protocol.entries import floating_entries, require_like
 from grandrounds.protocol.messages import Result, State
 from grandrounds.protocol.tensors import UpdatePrecision, apply_update, require_finite_tensors
@@ -117,3 +120,71 @@ class Aggregator(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
+
+
+@dataclass(frozen=True)
+class ServerOptimizerOptions(Options):
+    """How far the mean of the updates moves the model."""
+
+    server_optimizer: Annotated[
+        Literal["none", "momentum", "adam", "yogi"],
+        "makes a step of a round's mean update: none takes it as it is; momentum is FedAvgM, adam FedAdam, yogi FedYogi",
+    ] = "none"
+    server_learning_rate: Annotated[float, "eta, of momentum, adam and yogi", ABOVE_ZERO] = 1.0
+    server_momentum: Annotated[float, "beta_1, of momentum, adam and yogi", Range(0, 1, False, True)] = 0.9
+    server_beta2: Annotated[float, "beta_2, of adam and yogi", Range(0, 1, False, True)] = 0.99
+    server_adaptivity: Annotated[float, "tau, of adam and yogi: larger values adapt less", ABOVE_ZERO] = 1e-3
+
+
+class ServerOptimizer:
+    r"""Makes the step of the global model from the mean update :math:`\Delta` of a round.
+
+    .. math:: m \leftarrow \beta_1 m + \Delta, \quad x \leftarrow x + \eta m
+
+    is momentum (Hsu et al., "Measuring the effects of non-identical data distribution for federated visual classification",
+    2019, section 4). Adam and Yogi (Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2, without bias
+    correction, from :math:`m = 0, v = \tau^2`) are
+
+    .. math::
+        m \leftarrow \beta_1 m + (1 - \beta_1) \Delta, \quad x \leftarrow x + \eta \frac{m}{\sqrt{v} + \tau}, \\\\
+        v \leftarrow \beta_2 v + (1 - \beta_2) \Delta^2 \quad\text{or}\quad
+        v \leftarrow v - (1 - \beta_2) \Delta^2 \operatorname{sign}(v - \Delta^2)
+
+    Args:
+        options: which one.
+        parameters: the names of what is trained; other entries, such as the statistics of batch norm, move by their mean.
+    """
+
+    def __init__(self, options: ServerOptimizerOptions, parameters: Iterable[str]) -> None:
+        self._options = options
+        self._parameters = frozenset(parameters)
+        self._moments: dict[str, dict[str, Tensor]] = {"first": {}, "second": {}}
+
+    def step(self, mean: State) -> dict[str, Tensor]:
+        """What is added to the model, by name: shapes and types are those of the mean update."""
+        if self._options.server_optimizer == "none":
+            return dict(mean)
+        return {name: self._step(name, delta) if name in self._parameters else delta for name, delta in mean.items()}
+
+    def _step(self, name: str, delta: Tensor) -> Tensor:
+        chosen, firsts = self._options, self._moments["first"]
+        adaptive = chosen.server_optimizer != "momentum"
+        share = 1 - chosen.server_momentum if adaptive else 1.0
+        firsts[name] = chosen.server_momentum * firsts.get(name, torch.zeros_like(delta)) + share * delta
+        move = firsts[name] / self._scale(name, delta.square()) if adaptive else firsts[name]
+        return chosen.server_learning_rate * move
+
+    def _scale(self, name: str, square: Tensor) -> Tensor:
+        chosen, seconds = self._options, self._moments["second"]
+        before = seconds.get(name, torch.full_like(square, chosen.server_adaptivity**2))
+        towards = square - before if chosen.server_optimizer == "adam" else square * (square - before).sign()
+        seconds[name] = before + (1 - chosen.server_beta2) * towards
+        return seconds[name].sqrt() + chosen.server_adaptivity
+
+    def state_dict(self) -> dict[str, Any]:
+        """The moments."""
+        return {kind: dict(values) for kind, values in self._moments.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`."""
+        self._moments = {kind: dict(state[kind]) for kind in self._moments}

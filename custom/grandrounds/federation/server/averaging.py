@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.server.aggregate import Aggregator, Demands
+from grandrounds.federation.server.aggregate import Aggregator, Demands, ServerOptimizer, ServerOptimizerOptions
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.encrypted_mean import EncryptedMean
 from grandrounds.federation.server.means import OrderedMean
@@ -34,6 +34,7 @@ class AveragingController(RoundController):
     averaging: AveragingOptions
     defence: DefenceOptions
     updates: UpdateOptions
+    server_step: ServerOptimizerOptions
     stopping: StoppingOptions
     server_compute: ServerComputeOptions
     needs_single_updates: ClassVar[str] = ""
@@ -50,6 +51,7 @@ class AveragingController(RoundController):
         self.aggregator.require_possible(
             Demands(self.run.min_sites, self.updates.update_precision, tuple(self.readers()))
         )
+        self.optimizer = ServerOptimizer(self.server_step, ())
         self.state: dict[str, Tensor] = {}
         self.sent: State = {}
         self._images: ServerImages | None = None
@@ -63,7 +65,9 @@ class AveragingController(RoundController):
     def readers(self) -> list[str]:
         """What at the server reads models or single updates, as sentences for errors."""
         scored = "selection_images=server scores models" if self.averaging.selection_images == "server" else ""
-        return [reader for reader in (self.needs_single_updates, scored) if reader]
+        chosen = self.server_step.server_optimizer
+        steps = "" if chosen == "none" else f"server_optimizer={chosen} reads the mean update"
+        return [reader for reader in (self.needs_single_updates, scored, steps) if reader]
 
     def start(self) -> None:
         """Build the initial model, the same for all methods with one seed.
@@ -73,6 +77,7 @@ class AveragingController(RoundController):
         """
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
         self.frozen_digest = frozen_digest(network)
+        self.optimizer = ServerOptimizer(self.server_step, (name for name, _ in network.named_parameters()))
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}
         self.aggregator.prepare(self.state, key_folders(self.fl_ctx))
         if self.averaging.selection_images == "server":
@@ -143,7 +148,7 @@ class AveragingController(RoundController):
         if aggregate is None:
             return
         try:
-            self.state = self.aggregator.moved(self.sent, aggregate)
+            self.state = self.aggregator.moved(self.sent, self.optimizer.step(aggregate))
         except MessageError as error:
             raise GrandRoundsError(f"round {self.round_number}: {error} after this round's updates") from error
 
@@ -176,10 +181,12 @@ class AveragingController(RoundController):
         return {**super().round_notes(), **self.aggregator.notes()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The global model, and the aggregator's state."""
-        return {GLOBAL: self.state, "aggregator": self.aggregator.state_dict()}
+        """The global model, and the states of the aggregator and of the server's optimizer."""
+        aggregator, optimizer = self.aggregator.state_dict(), self.optimizer.state_dict()
+        return {GLOBAL: self.state, "aggregator": aggregator, "server_optimizer": optimizer}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the global model and the aggregator's state."""
+        """Take over the global model, and the states of the aggregator and of the server's optimizer."""
         self.state = state[GLOBAL]
         self.aggregator.load_state_dict(state["aggregator"])
+        self.optimizer.load_state_dict(state["server_optimizer"])

@@ -133,27 +133,6 @@ def refined_cross_entropy(
     return losses.sum() / max(len(labels), 1)
 
 
-def adjusted_logits(logits: Tensor, counts: Tensor, strength: float) -> Tensor:
-    r"""Add the log shares of the classes, so that the loss does not draw a model to the classes that are frequent here.
-
-    .. math:: z_{ic} + \tau \ln \frac{n_c + 1}{\sum_k (n_k + 1)}
-
-    Menon et al., "Long-tail learning via logit adjustment", ICLR 2021, Eq. 10; by site, with the shares of its own labels,
-    Zhang et al., "Federated learning with label distribution skew via logits calibration", ICML 2022.
-
-    Args:
-        logits: shape ``(batch, classes)``.
-        counts: :math:`n`, labelled images of each class, shape ``(classes,)``; a class without any counts as one image.
-        strength: :math:`\tau`, at least zero.
-
-    Example:
-        >>> adjusted_logits(torch.zeros(1, 2), torch.tensor([2, 0]), 1.0).exp()  # 3 and 1 of 4
-        tensor([[0.7500, 0.2500]])
-    """
-    smoothed = counts.to(logits) + 1
-    return logits + strength * (smoothed / smoothed.sum()).log()
-
-
 def alignment_loss(logits: Tensor, target: Tensor) -> Tensor:
     r"""Divergence of a model's predictions from the mean of the other sites' (MDH-FL, Eq. 3, up to a constant).
 

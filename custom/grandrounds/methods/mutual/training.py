@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Adam, Meter, OptimizerStep, train_steps
 from grandrounds.methods.mutual.loss import (
-    adjusted_logits,
     alignment_loss,
     digest_loss,
     refined_cross_entropy,
@@ -25,6 +24,7 @@ from grandrounds.methods.mutual.loss import (
 from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
 from grandrounds.methods.mutual.public import as_input
 from grandrounds.methods.mutual.schedule import label_trust, local_batch_count, local_batches
+from grandrounds.methods.supervised.loss import adjusted_logits
 from grandrounds.models.norm import BATCH_NORMS
 from grandrounds.protocol.tensors import at_least_single
 from grandrounds.seeding import derive_seed, numpy_generator

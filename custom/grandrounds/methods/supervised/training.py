@@ -21,7 +21,7 @@ from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Algorithm, Meter, OptimizerStep, train_steps
-from grandrounds.methods.supervised.loss import median_class_weights
+from grandrounds.methods.supervised.loss import adjusted_logits, median_class_weights
 from grandrounds.option_annotations import ABOVE_ZERO, BASIC, METHOD, Min
 from grandrounds.options import Options
 from grandrounds.privacy.mechanisms.dp_sgd import (
@@ -32,6 +32,7 @@ from grandrounds.privacy.mechanisms.dp_sgd import (
     poisson_batches,
 )
 from grandrounds.protocol.task import Task
+from grandrounds.protocol.tensors import at_least_single
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,15 @@ class TrainingOptions(Options):
     ] = "median"
     class_counts: Annotated[
         tuple[int, ...] | None,
-        "for class_weights=pooled: labelled images of each class over all sites (job statistics)",
+        "labelled images of each class over all sites (job statistics), for class_weights=pooled or logit_adjustment",
     ] = None
     class_weight_limit: Annotated[float | None, "maximum weight of a class; null for no limit", ABOVE_ZERO] = None
+    logit_adjustment: Annotated[
+        float,
+        "log class shares (of class_counts, else of the site's labels) that training adds to logits, times this; 1 is "
+        "balanced softmax, 0 adds none",
+        Min(0),
+    ] = 0.0
     algorithm: Annotated[Algorithm, "the optimizer"] = "adam"
     proximal_weight: Annotated[float, "mu of FedProx; 0 disables it", Min(0), METHOD] = 0.0
     weak_augmentation: Annotated[bool, "flip, rotate and jitter labelled and weakly augmented images"] = True
@@ -71,10 +78,13 @@ class TrainingOptions(Options):
             raise ConfigurationError(
                 "weak_view must not be strong, the view on which pseudo-labels are learnt; use weak"
             )
-        if (self.class_weights == "pooled") != (self.class_counts is not None):
+        if self.class_weights == "pooled" and self.class_counts is None:
             raise ConfigurationError(
-                "class_weights=pooled needs class_counts, the labelled images of each class over all sites; other weights "
-                "use none"
+                "class_weights=pooled needs class_counts, the labelled images of each class over all sites"
+            )
+        if self.class_counts is not None and self.class_weights != "pooled" and not self.logit_adjustment:
+            raise ConfigurationError(
+                "class_counts are for class_weights=pooled or logit_adjustment above 0; set one, or leave them out"
             )
         if self.class_counts is not None and (min(self.class_counts, default=0) < 0 or not any(self.class_counts)):
             raise ConfigurationError(f"class_counts must be counts, not all zero, got {list(self.class_counts)}")
@@ -92,14 +102,34 @@ class TrainingOptions(Options):
         """
         if self.class_weights == "none":
             return None
-        given = self.class_counts
+        counts = self._counts(labels, classes, task, self.class_counts if self.class_weights == "pooled" else None)
+        if not counts.any():  # a site whose images show no finding
+            return None
+        weights = median_class_weights(counts)
+        return weights if self.class_weight_limit is None else weights.clamp(max=self.class_weight_limit)
+
+    def adjusted_by(self, labels: np.ndarray, classes: int, task: Task) -> Tensor | None:
+        """The counts of classes by whose shares logits are adjusted, shape ``(classes,)``; None if they are not.
+
+        Args:
+            labels: of the site's labelled training images.
+            classes: their number.
+            task: what labels are.
+
+        Raises:
+            ConfigurationError: if there is not a count for each class, or classes do not exclude each other.
+        """
+        if not self.logit_adjustment:
+            return None
+        task.require_exclusive("executor.logit_adjustment", "set it to 0")
+        return self._counts(labels, classes, task, self.class_counts)
+
+    @staticmethod
+    def _counts(labels: np.ndarray, classes: int, task: Task, given: tuple[int, ...] | None) -> Tensor:
         counts = task.class_counts(labels, classes) if given is None else np.array(given)
         if len(counts) != classes:
             raise ConfigurationError(f"class_counts must have a count for each of {classes} classes, got {len(counts)}")
-        if not counts.any():  # a site whose images show no finding
-            return None
-        weights = median_class_weights(torch.from_numpy(counts))
-        return weights if self.class_weight_limit is None else weights.clamp(max=self.class_weight_limit)
+        return torch.from_numpy(counts)
 
     def rate_of(self, round_number: int) -> float:
         """The learning rate of a round, from 1; after ``cosine_rounds`` that of the last of them.
@@ -137,8 +167,9 @@ class LabelledBatches:
         self._key = context.key("labelled views")
         self._view = options.view
         context.draw_ahead(self._batches, self._view, self._key)
-        problem = context.problem
-        weights = options.weights_of(context.data.labels[self.rows], len(problem.classes), problem.kind)
+        of_site = context.data.labels[self.rows], len(context.problem.classes), context.problem.kind
+        self._adjusted_by, self._strength = options.adjusted_by(*of_site), options.logit_adjustment
+        weights = options.weights_of(*of_site)
         self.weights = None if weights is None else weights.to(context.device)
 
     def loss(self, network: nn.Module, step: int) -> Tensor:
@@ -148,7 +179,10 @@ class LabelledBatches:
         images = context.views(rows, self._view, self._key, step)
         labels = torch.from_numpy(context.data.labels[rows]).to(context.device)
         with context.autocast():
-            return context.problem.kind.loss(network(images), labels, self.weights)
+            logits = network(images)
+            if self._adjusted_by is not None:
+                logits = adjusted_logits(at_least_single(logits), self._adjusted_by, self._strength)
+            return context.problem.kind.loss(logits, labels, self.weights)
 
 
 def labelled_rows(data: SiteData, labels: Literal["labelled", "all"]) -> np.ndarray:
@@ -223,6 +257,11 @@ def require_single_images(options: TrainingOptions) -> None:
         raise ConfigurationError(
             f"record_noise_multiplier needs class_weights=none, got {options.class_weights}: class weights depend "
             "on all labels of the site"
+        )
+    if options.logit_adjustment:
+        raise ConfigurationError(
+            f"record_noise_multiplier needs logit_adjustment=0, got {options.logit_adjustment}: shares of classes depend on "
+            "all labels of the site"
         )
     if options.proximal_weight:
         raise ConfigurationError(

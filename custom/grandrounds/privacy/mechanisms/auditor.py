@@ -180,7 +180,7 @@ class _System:
 
     def _least(self, row: np.ndarray, low: float, high: float) -> int | None:
         """The least value of a linear form between two bounds; None if there is none."""
-        from scipy.optimize import Bounds, LinearConstraint, milp  # here, because only a table with hidden counts needs it
+        from scipy.optimize import Bounds, LinearConstraint, milp  # here: only a table with hidden counts needs it
 
         left = self._deadline - time.monotonic()
         if left <= 0:

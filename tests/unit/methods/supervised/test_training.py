@@ -172,7 +172,7 @@ def test_class_weights_can_be_those_of_all_sites_with_a_limit():
     ("options", "message"),
     [
         ({"class_weights": "pooled"}, "class_weights=pooled needs class_counts"),
-        ({"class_counts": (1, 2)}, "class_weights=pooled needs class_counts"),
+        ({"class_counts": (1, 2)}, "class_counts are for class_weights=pooled or logit_adjustment"),
         (
             {"class_weights": "pooled", "class_counts": (0, 0)},
             r"class_counts must be counts, not all zero, got \[0, 0\]",
