@@ -13,6 +13,8 @@ from benchmarks.tables import markdown_table, mean_and_spread
 def parts(results: Results) -> Iterator[Part]:
     """A table for each setting, with a row for each method and seed, and the mean of a method's seeds."""
     for setting, found in results.settings.items():
+        if not found:
+            continue
         yield f"### {results.configuration['settings'][setting]['title']}"
         rows = []
         for method, runs in found.items():
