@@ -307,6 +307,12 @@ def read_predictions(path: Path, classes: Sequence[str]) -> Predicted:
     return labels, probabilities / probabilities.sum(axis=1, keepdims=True)  # they were written with six digits
 
 
+def tested(run: Run) -> Predicted:
+    """Labels and probabilities of the selected model on the test images of all sites together, as the sites predicted them."""
+    found = sorted((run.place / "results").glob("*/predictions_common.csv"))
+    return pooled({path.parent.name: read_predictions(path, run.partition["classes"]) for path in found})
+
+
 def tests_of(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """The scores of a run's summary by site, as ``<model>.<score>`` with the number of images ``<model>.n``."""
     return {

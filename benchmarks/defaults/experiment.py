@@ -10,7 +10,7 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from typing import Any
 
-from benchmarks.experiment import Experiment, Row, Run, pooled, read_predictions
+from benchmarks.experiment import Experiment, Row, Run, tested
 from grandrounds.data.partition.make import make_partition
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.federation.site.features import VARIABLE as FEATURES
@@ -41,9 +41,7 @@ class Custom(Experiment):
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Scores of the selected model on the test images of all sites together, as the sites have predicted them."""
-        classes = run.partition["classes"]
-        found = sorted((run.place / "results").glob("*/predictions_common.csv"))
-        labels, probabilities = pooled({path.parent.name: read_predictions(path, classes) for path in found})
+        labels, probabilities = tested(run)
         return {
             "selected": run.summary["selected"],
             "scores": site_metrics(SINGLE, labels, probabilities),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.experiment import Experiment, Run, pooled, predictions
+from benchmarks.experiment import Experiment, Run, tested
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.protocol.tasks import SINGLE
 
@@ -14,7 +14,7 @@ class Custom(Experiment):
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Scores of the selected model on the test images of all sites together, and the round that made it."""
-        labels, probabilities = pooled(predictions(run, run.place / "results" / "selected.pt")["test"])
+        labels, probabilities = tested(run)
         return {
             "selected": run.summary["selected"],
             "scores": site_metrics(SINGLE, labels, probabilities),
