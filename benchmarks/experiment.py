@@ -308,7 +308,7 @@ def read_predictions(path: Path, classes: Sequence[str]) -> Predicted:
 
 
 def tested(run: Run) -> Predicted:
-    """Labels and probabilities of the selected model on the test images of all sites together, as the sites predicted them."""
+    """Labels, and the selected model's probabilities as the sites wrote them, of the test images of all sites together."""
     found = sorted((run.place / "results").glob("*/predictions_common.csv"))
     return pooled({path.parent.name: read_predictions(path, run.partition["classes"]) for path in found})
 
