@@ -15,6 +15,7 @@ from grandrounds.console.follow import Follower
 from grandrounds.console.output import notes, say
 from grandrounds.console.progress import progress_on
 from grandrounds.deployment.assignments import assignment
+from grandrounds.deployment.disclosure import nothing_to_do
 from grandrounds.deployment.jobs import CheckedJob, Job, Values
 from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, configured_job, shortcuts
 from grandrounds.deployment.reference import add_reference, ridge_row, shared_features
@@ -325,6 +326,8 @@ def _require_engine(engine: Engine, threads: int | None, workers: int | None, wi
 def _followed(job: CheckedJob, folder: Path, sites: Sites) -> Iterator[None]:
     """Say what begins, and show the progress of the run."""
     say(notes(), start_line(job, sites.description, sites.names))
+    if idle := nothing_to_do(job, sites.names, sites.folder):
+        say(notes(), f"warning: {job.name}: {idle}")
     events = Simulation(folder.absolute(), job.run_name).record / EVENTS
     with progress_on(notes()) as bar, Follower(events, bar.show):
         yield

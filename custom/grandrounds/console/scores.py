@@ -61,9 +61,9 @@ def score_table(runs: Sequence[ReadRun]) -> Table:
         images = "" if first.images is None else str(first.images)
         majority = [_number(first.majority)] if always else []
         table.add_row(name, images, *majority, *map(_score, scores))
-    table.caption = "\n".join(
-        _remarks([score for found in by_model.values() for row in found.values() for score in row.scores.values()])
-    )
+    shown_scores = [score for found in by_model.values() for row in found.values() for score in row.scores.values()]
+    idle = runs[0].origin.idle
+    table.caption = "\n".join([*([f"{runs[0].log.method}: {idle}"] if idle else []), *_remarks(shown_scores)])
     return table
 
 

@@ -16,6 +16,8 @@ from grandrounds.protocol.tasks import SINGLE, task_of
 
 PROVENANCE = "provenance.json"
 """Beside the summary of a simulation: the command, and the description of its sites' data."""
+NOTHING_TO_DO = "nothing_to_do"
+"""There: why the method has nothing of its own to do with these images."""
 POPULATION_PARTS = ("training", "labelled", "validation", "test")
 """Training images, those of them whose label is used, and the images of the other splits that have a label."""
 DIVISION_PARTS = ("scheme", "seed", "alpha", "labelled", "validation", "test", "scenario", "group_by", "server_images")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from grandrounds.data.partition.files import DESCRIPTION_FILE
 from grandrounds.deployment.jobs import Job, named_classes
 from grandrounds.federation.server.robust import ENCRYPTED
+from grandrounds.json_files import read_json_object
 from grandrounds.option_keys import option_defaults
 from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES
 from grandrounds.protocol.messages import UPDATE, ReleaseKind
@@ -64,3 +67,14 @@ def releases_of(job: Job) -> dict[str, ReleaseKind]:
 
 def _listed(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in options.items())
+
+
+def nothing_to_do(job: Job, sites: Sequence[str], sites_dir: Path | None) -> str:
+    """Why the job's method has nothing of its own to do with the images of a partition; empty where it has."""
+    if sites_dir is None or not (sites_dir / DESCRIPTION_FILE).is_file():
+        return ""
+    described = read_json_object(sites_dir / DESCRIPTION_FILE)["sites"]
+    labelled = {site: int(described[site]["labelled"]) for site in sites}
+    unlabelled = {site: int(described[site]["images"]["train"]) - labelled[site] for site in sites}
+    method = getattr(job.component("executor"), "nothing_to_do", None)
+    return str(method(labelled, unlabelled)) if method else ""

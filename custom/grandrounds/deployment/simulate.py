@@ -18,8 +18,9 @@ import torch
 from grandrounds.data.doctor import compare_sites, require_healthy
 from grandrounds.data.leaks.comparison import Looked, look
 from grandrounds.data.partition.files import DESCRIPTION_FILE, sharing_of, sites_and_problem
-from grandrounds.data.population import PROVENANCE, describe_population
+from grandrounds.data.population import NOTHING_TO_DO, PROVENANCE, describe_population
 from grandrounds.data.site import load_site_data, locate_dataset
+from grandrounds.deployment.disclosure import nothing_to_do
 from grandrounds.deployment.jobs import PACKAGE, Job, write_job
 from grandrounds.deployment.processes import run_logged, variables_set
 from grandrounds.deployment.run_log import logging_to
@@ -171,7 +172,7 @@ def simulate(
             _copy_record(run, (SUMMARY, EVENTS))
         raise
     summary = _collect(run, sites, before)
-    write_provenance(run.results, sites, sites_dir, command, shared)
+    write_provenance(run.results, sites, sites_dir, command, shared, nothing_to_do(job, sites, sites_dir))
     return summary
 
 
@@ -280,11 +281,16 @@ def _collect(run: Simulation, sites: list[str], before: RecordSnapshot) -> dict[
 
 
 def write_provenance(
-    results: Path, sites: Sequence[str], sites_dir: Path | None, command: Sequence[str], shared: Sequence[str] = ()
+    results: Path,
+    sites: Sequence[str],
+    sites_dir: Path | None,
+    command: Sequence[str],
+    shared: Sequence[str] = (),
+    idle: str = "",
 ) -> None:
     """Write beside a simulation's summary what it was computed from: the command, and the data of its sites.
 
-    ``shared`` is what the sites have in common.
+    ``shared`` is what the sites have in common, ``idle`` why the method has nothing of its own to do.
 
     Of an absolute path in the command only the last part is kept.
 
@@ -294,7 +300,8 @@ def write_provenance(
     described = describe_population(sites_dir, sites) if sites_dir and partition else None
     typed = [Path(part).name if part.startswith(os.sep) else part for part in command]
     content = {"simulated": True, "command": shlex.join(typed), "data": described}
-    write_json(results / PROVENANCE, {**content, **({"shared_between_sites": list(shared)} if shared else {})})
+    noted = {"shared_between_sites": list(shared), NOTHING_TO_DO: idle}
+    write_json(results / PROVENANCE, content | {name: value for name, value in noted.items() if value})
 
 
 def _copy_record(run: Simulation, names: Sequence[str]) -> None:

@@ -34,6 +34,7 @@ def caveats_of(run: ReadRun, scores: RunScores) -> list[str]:
     counted = pooled.classes if pooled and pooled.counted else {}
     return [
         *_of_status(log, bool(tests.questions)),
+        *([f"{log.method} has nothing of its own to do here: {run.origin.idle}."] if run.origin.idle else ()),
         *(_of_models_beside(pooled, run.task.default_metric, run.origin.reference) if pooled else ()),
         *(_of_use(pooled, run.task.default_metric, called) if pooled else ()),
         *_of_missed(counted),

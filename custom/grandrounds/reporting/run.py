@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.data.population import NOTHING_TO_DO
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.suppression import MIN_SHOWN
 from grandrounds.evaluation.curves.binned import SiteCurves
@@ -190,6 +191,11 @@ class Origin:
     spent: tuple[Spent, ...] = ()
     notes: tuple[str, ...] = ()
     reference: str = ""
+
+    @property
+    def idle(self) -> str:
+        """Why the method had nothing of its own to do; empty where it had, or that is not known."""
+        return str(self.provenance.get(NOTHING_TO_DO, ""))
 
     @property
     def minimum(self) -> int:

@@ -7,6 +7,8 @@ import grandrounds as gr
 from grandrounds.api import running
 from grandrounds.data.manifest import Record
 from grandrounds.deployment import simulate as simulation
+from grandrounds.deployment.disclosure import nothing_to_do
+from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import UsageError
 from grandrounds.files import write_json
 
@@ -308,3 +310,35 @@ def test_synthetic_sites_need_a_method(run, tmp_path):
     with pytest.raises(UsageError, match="the method first"):
         gr.run(gr.Sites.synthetic(), 3, workspace=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [("ssfl", "no pseudo-label: this is supervised training"), ("fedirm", "this is federated averaging")],
+)
+def test_a_method_that_has_nothing_to_do_says_so_before_the_run_and_below_the_table(
+    run, sites_dir, tiny, tmp_path, job, words
+):
+    options = [option for option in tiny if "batch_size" not in option]
+    folder = sites_dir(2)  # all labelled
+    result = run("simulate", job, *options, "--sites-dir", folder, "--workspace", tmp_path / "run")
+    assert result.exit_code == 0, (result.output, result.stderr, result.exception)
+    assert words in result.stderr
+    assert words in " ".join(result.stdout.split())
+    report = gr.Run(tmp_path / "run").report(tmp_path / "report", progress=False)
+    caveats = json.loads((report.parent / "report.json").read_text())["runs"][0]["caveats"]
+    assert words in caveats[0]
+
+
+def test_a_method_with_something_to_do_is_left_alone(sites_dir, images):
+    records = [
+        Record(name, "nevus", split, patient=name, labelled=number > 0)
+        for number, (name, split) in enumerate(zip(images("site-2", 4), ("train", "train", "val", "test"), strict=True))
+    ]
+    folder = sites_dir(1, site_2=records)
+    sites = ["site-1", "site-2"]
+    assert nothing_to_do(load_job("fedperl"), sites, folder) == ""
+    assert "no pseudo-label" in nothing_to_do(load_job("fedperl"), ["site-1"], folder)
+    assert nothing_to_do(load_job("fedavg"), ["site-1"], folder) == ""
+    assert nothing_to_do(load_job("fedirm"), sites, folder)
+    assert nothing_to_do(load_job("fedperl"), sites, None) == ""

@@ -53,6 +53,16 @@ class SiteHooks(ABC):
         if "train" in vars(cls) and "needs_exclusive" not in vars(cls):
             cls.needs_exclusive = SiteHooks.needs_exclusive
 
+    @classmethod
+    def nothing_to_do(cls, labelled: Mapping[str, int], unlabelled: Mapping[str, int]) -> str:
+        """Why a method has nothing of its own to do at these sites; empty where it has.
+
+        Args:
+            labelled: training images whose label is used, by site.
+            unlabelled: the other training images, by site.
+        """
+        return ""
+
     @abstractmethod
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round and return the update, further releases and metrics."""

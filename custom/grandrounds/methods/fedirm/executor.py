@@ -43,6 +43,12 @@ class FedIRMExecutor(SiteExecutor):
     relations: RelationOptions
     unlabelled: UnlabelledOptions
 
+    @classmethod
+    def nothing_to_do(cls, labelled: Mapping[str, int], unlabelled: Mapping[str, int]) -> str:
+        """Only sites without labels learn in another way."""
+        none = "every site has labels, so no site learns from the others' labels alone: this is federated averaging"
+        return none if all(labelled.values()) else ""
+
     def register(self, payload: Payload, context: SiteContext) -> Registration:
         """Whether this site has labels."""
         return Registration({"labelled": float(_has_labels(context))})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import nn
@@ -37,6 +38,12 @@ class FixMatchExecutor(SupervisedExecutor):
                 f"teacher={self.semi_supervised.teacher} labels with received models, and with model=own there are none; "
                 "set teacher to local"
             )
+
+    @classmethod
+    def nothing_to_do(cls, labelled: Mapping[str, int], unlabelled: Mapping[str, int]) -> str:
+        """Without an unlabelled image there is no pseudo-label."""
+        none = "no site has an unlabelled training image, so there is no pseudo-label: this is supervised training"
+        return "" if any(unlabelled.values()) else none
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round on the model's own pseudo-labels."""
