@@ -41,6 +41,7 @@ QUICK["feddf"] = [
 ]
 QUICK["rscfed"] = QUICK["fedirm"]
 QUICK["mdhfl_he"] = QUICK["mdhfl"]
+QUICK["ridge"] = QUICK["ridge_he"] = []
 ANY_METHOD = ["executor.steps=2", "executor.batch_size=8"]
 
 

@@ -83,6 +83,7 @@ class ReleaseKind(StrEnum):
     COUNTS = "counts"
     POOLED_COUNTS = "pooled_counts"
     SUFFICIENT_STATISTICS = "sufficient_statistics"
+    SOLVED_HEAD = "solved_head"
 
 
 @dataclass(frozen=True)

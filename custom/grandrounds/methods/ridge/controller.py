@@ -54,14 +54,14 @@ class RidgeController(RoundController):
     """
 
     needs_exclusive: ClassVar[bool] = False
+    phases: ClassVar[tuple[str, ...]] = PHASES
     ridge: RidgeOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        if self.rounds != len(PHASES):
-            raise ConfigurationError(
-                f"ridge regression has {len(PHASES)} rounds: controller.rounds must be {len(PHASES)}"
-            )
+        rounds = len(self.phases)
+        if self.rounds != rounds:
+            raise ConfigurationError(f"ridge regression has {rounds} rounds here: controller.rounds must be {rounds}")
         for name, wanted in (("head", DEPTHS), ("trainable", TRAIN_HEAD)):
             if getattr(self.problem, name) != wanted:
                 raise ConfigurationError(
@@ -73,29 +73,30 @@ class RidgeController(RoundController):
     @property
     def phase(self) -> str:
         """Of this round."""
-        return PHASES[min(self.round_number, len(PHASES)) - 1]
+        return self.phases[min(self.round_number, len(self.phases)) - 1]
 
     def start(self) -> None:
         """Build the network; its head is zero."""
         self._network = build_model(self.problem.model_spec(pretrained=True), self.seed).eval()
         self.frozen_digest = frozen_digest(self._network)
-        classes, features = len(self.problem.classes), self._head.features
-        self._shapes = packed_shapes(features, classes)
-        self._head.set_linear(torch.zeros(classes, features), torch.zeros(classes))
+        classes, features = len(self.problem.classes), self.head.features
+        self.packed_shapes = packed_shapes(features, classes)
+        self.head.set_linear(torch.zeros(classes, features), torch.zeros(classes))
         self._counts: dict[str, Tensor] = {}
         self._sums: dict[str, Sums] = {}
         self._total: Sums | None = None
         self._solved: Tensor | None = None
-        self._losses: dict[str, Mapping[str, float]] = {}
-        self._notes: dict[str, Any] = {}
+        self.losses: dict[str, Mapping[str, float]] = {}
+        self.notes: dict[str, Any] = {}
 
     @property
-    def _head(self) -> DepthHead:
+    def head(self) -> DepthHead:
+        """Of the network."""
         return depth_head(self._network)
 
     def open_round(self, sites: list[str]) -> None:
         """Expect an answer from each of these sites."""
-        self._notes = {}
+        self.notes = {}
         self._mean, self._added = OrderedMean(sites) if self.phase == SOLVE and len(sites) > MOST_KEPT else None, 0
 
     def payload_for(self, site: str) -> Payload:
@@ -116,7 +117,7 @@ class RidgeController(RoundController):
         """
         if self.phase == LOGITS:
             images = result.metrics.get(VALIDATION_IMAGES)
-            lacking = [name for name in self._loss_names() if name not in result.metrics]
+            lacking = [name for name in self.loss_names() if name not in result.metrics]
             if images is None or (images and lacking):
                 raise MessageError(f"{site} has not sent the losses of its validation images")
             return
@@ -125,9 +126,9 @@ class RidgeController(RoundController):
             raise MessageError(f"{site} has not sent its {name}")
         tensors = dict(result.releases[name].tensors)
         expected = (
-            {**self._shapes, SUPPORT: self._classes}
+            {**self.packed_shapes, SUPPORT: self.class_shape}
             if name == SUMS
-            else {CLASS_COUNTS: self._classes, SUPPORT: self._classes}
+            else {CLASS_COUNTS: self.class_shape, SUPPORT: self.class_shape}
         )
         came = {entry: tuple(value.shape) for entry, value in tensors.items()}
         if came != expected:
@@ -153,19 +154,20 @@ class RidgeController(RoundController):
             raise MessageError(f"{SUMS} of {site}: {wrong}")
 
     @property
-    def _classes(self) -> tuple[int, ...]:
+    def class_shape(self) -> tuple[int, ...]:
+        """Of counts."""
         return (len(self.problem.classes),)
 
     def absorb(self, site: str, result: Result) -> None:
         """Keep a site's answer."""
         if self.phase == LOGITS:
-            self._losses[site] = dict(result.metrics)
+            self.losses[site] = dict(result.metrics)
         elif self.phase == SOLVE:
             tensors = result.releases[SUMS].tensors
             if self._mean is None:
                 self._sums[site] = Sums.unpacked(tensors)
             else:
-                self._mean.add(site, {name: tensors[name] for name in self._shapes})
+                self._mean.add(site, {name: tensors[name] for name in self.packed_shapes})
                 self._added += 1
         else:
             self._counts[site] = result.releases[CLASS_COUNTS].tensors[CLASS_COUNTS].clone()
@@ -188,7 +190,7 @@ class RidgeController(RoundController):
         else:
             total = torch.stack(list(self._counts.values())).sum(dim=0)
             names = self.problem.classes
-            self._notes = {"class_counts": dict(zip(names, total.tolist(), strict=True))}
+            self.notes = {"class_counts": dict(zip(names, total.tolist(), strict=True))}
             if not bool(total.any()):
                 raise GrandRoundsError("no site has a labelled training image whose class may be counted")
 
@@ -217,9 +219,9 @@ class RidgeController(RoundController):
             self._solved = solve(self._total, chosen)
         except ValueError as error:
             raise GrandRoundsError(f"round {self.round_number}: {error}") from error
-        self._write(self._solved, torch.zeros(self._classes, dtype=torch.float64), 1.0)
+        self._write(self._solved, torch.zeros(self.class_shape, dtype=torch.float64), 1.0)
         found = {"held_out_errors": dict(zip(map(str, grid), errors, strict=True))} if errors else {}
-        self._notes = {"penalty": chosen, **found}
+        self.notes = {"penalty": chosen, **found}
 
     def _centre_and_offset(self, correction: float) -> tuple[Tensor, Tensor]:
         total = self._total
@@ -227,34 +229,39 @@ class RidgeController(RoundController):
         return self.problem.kind.centre_and_offset(total.targets[-1] / total.weight, correction)
 
     def _set_temperature(self) -> None:
-        images = {site: found[VALIDATION_IMAGES] for site, found in self._losses.items()}
+        images = {site: found[VALIDATION_IMAGES] for site, found in self.losses.items()}
         temperature, count = self.ridge.temperature, sum(images.values())
         if temperature is None and count:
-            names = self._loss_names()
-            losses = [sum(images[site] * self._losses[site].get(name, 0.0) for site in images) for name in names]
+            names = self.loss_names()
+            losses = [sum(images[site] * self.losses[site].get(name, 0.0) for site in images) for name in names]
             temperature = best_temperature(torch.tensor(losses, dtype=torch.float64))
         temperature = temperature or DEFAULT_TEMPERATURE
         centre, offset = self._centre_and_offset(self.ridge.prior_correction)
         assert self._solved is not None
         self._write(self._solved, offset / temperature - centre, temperature)
-        self._notes = {"temperature": temperature, "validation_images": int(count)}
+        self.notes = {"temperature": temperature, "validation_images": int(count)}
 
-    def _loss_names(self) -> list[str]:
+    def loss_names(self) -> list[str]:
+        """The metrics by which the temperature is chosen."""
         return [temperature_metric(number) for number in range(len(TEMPERATURES))]
 
     def _write(self, solved: Tensor, added: Tensor, temperature: float) -> None:
         """Write a solution into the network's head, on standardised features, so that single precision is enough."""
         assert self._total is not None
         weights, bias, shift, scale = standardised(solved, self._total)
-        self._head.set_linear(weights, bias + added, shift, scale, temperature)
+        self.head.set_linear(weights, bias + added, shift, scale, temperature)
 
     def model(self) -> State:
         """The network with the head as far as it is solved."""
         return dict(self._network.state_dict())
 
+    def load_model(self, state: State) -> None:
+        """Restore :meth:`model`."""
+        self._network.load_state_dict(state)
+
     def round_notes(self) -> dict[str, Any]:
         """Counts of classes, the penalty with the errors that chose it, or the temperature."""
-        return {**super().round_notes(), **({"ridge": self._notes} if self._notes else {})}
+        return {**super().round_notes(), **({"ridge": self.notes} if self.notes else {})}
 
     def state_dict(self) -> dict[str, Any]:
         """Counts and the head; sums are snapshots."""
@@ -262,7 +269,7 @@ class RidgeController(RoundController):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
-        self._network.load_state_dict(state[GLOBAL])
+        self.load_model(state[GLOBAL])
         self._counts, self._solved = dict(state[CLASS_COUNTS]), state["solved"]
 
     def snapshots(self) -> Mapping[str, tuple[int, State | None]]:

@@ -31,7 +31,7 @@ from grandrounds.methods.ridge.phases import (
     VALIDATION_IMAGES,
     temperature_metric,
 )
-from grandrounds.methods.ridge.sums import sums_of
+from grandrounds.methods.ridge.sums import Sums, sums_of
 from grandrounds.models.compute import averaged_logits
 from grandrounds.models.depths import depth_features, depth_head
 from grandrounds.privacy.gate.treatment import SUPPORT
@@ -59,29 +59,35 @@ class RidgeExecutor(SiteExecutor):
         Raises:
             MessageError: if there is no such phase.
         """
-        phases: Mapping[Any, Callable[[Payload, SiteContext], Result]] = {
-            COUNT: self._count,
-            SOLVE: self._add_up,
-            LOGITS: self._temper,
-        }
-        phase = payload.values.get(PHASE)
-        if phase not in phases:
+        answers, phase = self.answers, payload.values.get(PHASE)
+        if phase not in answers:
             raise MessageError(f"a task of ridge regression has no phase {phase!r}")
-        return phases[phase](payload, context)
+        return answers[phase](payload, context)
+
+    @property
+    def answers(self) -> Mapping[Any, Callable[[Payload, SiteContext], Result]]:
+        """To each phase."""
+        return {COUNT: self._count, SOLVE: self._add_up, LOGITS: self._temper}
+
+    def minimum(self, context: SiteContext) -> int:
+        """Patients of a class that has a part in this site's sums."""
+        return context.release_minimum(ReleaseKind.SUFFICIENT_STATISTICS, SUMS)
 
     def _count(self, payload: Payload, context: SiteContext) -> Result:
-        rows, targets, support = self._labelled(context)
+        rows, targets, support = self.labelled(context)
         return _released(CLASS_COUNTS, {CLASS_COUNTS: torch.from_numpy(targets.sum(axis=0)).long()}, support, len(rows))
 
     def _add_up(self, payload: Payload, context: SiteContext) -> Result:
-        rows, targets, support = self._labelled(context)
+        sums, support, images = self.site_sums(payload, context, payload.parts[CLASS_WEIGHTS][CLASS_WEIGHTS])
+        return _released(SUMS, sums.packed(), support, images)
+
+    def site_sums(self, payload: Payload, context: SiteContext, class_weights: Tensor) -> tuple[Sums, Tensor, int]:
+        """The sums of this site, the patients of each class, and the number of images."""
+        rows, targets, support = self.labelled(context)
         network = self.starting_model(payload, context).eval()
-        weights = context.problem.kind.image_weights(
-            torch.from_numpy(targets), payload.parts[CLASS_WEIGHTS][CLASS_WEIGHTS]
-        )
+        weights = context.problem.kind.image_weights(torch.from_numpy(targets), class_weights)
         batches = self._batches(rows, targets, weights, payload.values[LARGEST_NORM], network, context)
-        sums = sums_of(batches, depth_head(network).features, targets.shape[1])
-        return _released(SUMS, sums.packed(), support, len(rows))
+        return sums_of(batches, depth_head(network).features, targets.shape[1]), support, len(rows)
 
     def _batches(
         self,
@@ -123,7 +129,7 @@ class RidgeExecutor(SiteExecutor):
         found = {temperature_metric(number): loss for number, loss in enumerate(losses)}
         return Result(metrics={**found, VALIDATION_IMAGES: float(len(rows))}, samples=1)
 
-    def _labelled(self, context: SiteContext) -> tuple[np.ndarray, np.ndarray, Tensor]:
+    def labelled(self, context: SiteContext) -> tuple[np.ndarray, np.ndarray, Tensor]:
         """What the sums are of.
 
         Returns:
@@ -131,7 +137,7 @@ class RidgeExecutor(SiteExecutor):
         """
         data, kind, classes = context.data, context.problem.kind, context.problem.classes
         rows, support = data.rows("labelled"), torch.tensor(list(data.patients_by_class("labelled").values()))
-        minimum = context.release_minimum(ReleaseKind.SUFFICIENT_STATISTICS, SUMS)
+        minimum = self.minimum(context)
         few = (support > 0) & (support < minimum)
         targets = np.array([kind.class_counts(data.labels[[row]], len(classes)) for row in rows], np.float64)
         targets = targets.reshape(len(rows), len(classes))

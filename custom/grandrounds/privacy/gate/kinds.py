@@ -165,6 +165,12 @@ def _no_sums(name: str, value: Tensor, expected: Expected) -> str:
     return "" if fits and (value.dim() == 1 or value.shape[1] == expected.classes) else "expected sums in float64"
 
 
+def _no_head(name: str, value: Tensor, expected: Expected) -> str:
+    shape = {"weights": (expected.classes, value.shape[-1]), "bias": (expected.classes,)} if value.dim() else {}
+    fits = value.dtype == torch.float64 and tuple(value.shape) == shape.get(name, (value.numel(),))
+    return "" if fits else f"expected float64 of a head of {expected.classes} classes"
+
+
 def _no_table(value: Tensor, expected: Expected) -> str:
     shape = counts_shape(expected.task.answers(expected.classes))
     fits = tuple(value.shape) == shape and value.dtype == torch.int64
@@ -187,6 +193,7 @@ KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
         ReleaseKind.COUNTS: Kind((CountSupport,), _no_counts, (IMAGES, PATIENTS)),
         ReleaseKind.POOLED_COUNTS: Kind((PooledSupport,), _no_pooled_counts, (CONTRIBUTION, IMAGES, PATIENTS)),
         ReleaseKind.SUFFICIENT_STATISTICS: Kind((SumSupport,), _no_sums, (SUPPORT, "class_counts", "products", "targets")),
+        ReleaseKind.SOLVED_HEAD: Kind((Unmodified,), _no_head, ("weights", "bias", "shift", "scale")),
         ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified, Logits), _no_soft_labels),
         ReleaseKind.EMBEDDINGS: Kind((ClipAndNoiseSamples, Unmodified), _no_embeddings),
         # A ciphertext cannot be inspected or treated.

@@ -268,6 +268,7 @@ DENIED = {
     ReleaseKind.DISCRIMINATOR,
     ReleaseKind.ENCRYPTED_VALUES,
     ReleaseKind.SUFFICIENT_STATISTICS,
+    ReleaseKind.SOLVED_HEAD,
 }
 """Kinds that the standard policy leaves to a hospital's own rules, as in docs/privacy.md."""
 

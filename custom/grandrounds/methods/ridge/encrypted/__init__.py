@@ -1,0 +1,1 @@
+"""Ridge regression on sums that the server adds up and cannot read."""
