@@ -80,7 +80,7 @@ def quiet(patch):
     """No files, no log."""
     patch.setattr(Gate, "ledger", lambda self: Unlimited())
     patch.setattr(gate, "write_audit", lambda *arguments: None)
-    patch.setattr(gate, "count_scored", lambda *arguments: 1)
+    patch.setattr(gate, "count_question", lambda *arguments: 1)
     patch.setattr(filters, "write_audit", lambda *arguments: None)
     patch.setattr(filters, "add_job_audit_event", lambda *arguments, **options: None)
     patch.setattr(filters, "_folder", lambda context: Path())

@@ -99,7 +99,7 @@ def test_a_model_that_cannot_be_scored_answers_like_scores_that_stay(site, task,
 
 def test_a_job_asks_for_no_more_scores_than_allowed_whatever_is_answered(site, monkeypatch):
     counts = iter([1000, 1001])
-    monkeypatch.setattr("grandrounds.privacy.gate.gate.count_scored", lambda folder, job: next(counts))
+    monkeypatch.setattr("grandrounds.privacy.gate.gate.count_question", lambda folder, job: next(counts))
     for allowed in (True, False):
         context, _ = site.admit("validate")
         left = leave(make_reply(ReturnCode.EXECUTION_EXCEPTION), context)

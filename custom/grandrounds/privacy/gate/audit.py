@@ -59,7 +59,7 @@ MAX_TEXT_LENGTH = 500
 def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
     """Append a line, which is on disk when this returns; long texts are truncated.
 
-    The outcome is ``released``, ``refused`` or ``stripped``.
+    The outcome is ``released``, ``refused``, ``stripped`` or ``unanswered``.
 
     Raises:
         Refused: if the file cannot be written.

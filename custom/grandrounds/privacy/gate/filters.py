@@ -34,6 +34,7 @@ from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples
 from grandrounds.privacy.gate.policy import policy_of_scope
+from grandrounds.privacy.gate.questions import OpenTraining
 from grandrounds.privacy.gate.treatment import RunningStatistics
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.mechanisms.encrypted_sums import sum_sizes
@@ -71,7 +72,8 @@ CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isup
 class Admission:
     """The gate's decision about a task.
 
-    Gate or facts are None if they could not be built or read; ``training`` is the admitted record-level private training.
+    Gate or facts are None if they could not be built or read; ``training`` is the admitted record-level private training,
+    ``begun`` the note of one that is not answered yet.
     """
 
     gate: Gate | None
@@ -79,6 +81,7 @@ class Admission:
     refusal: Reason | None
     training: Spending | None = None
     training_refused: Refused | None = None
+    begun: OpenTraining | None = None
 
     @property
     def hides_failures(self) -> bool:
@@ -102,10 +105,16 @@ class Admission:
             if training is not None and not isinstance(training, Spending):
                 raise Refused(Reason.FORM, f"the cost of a training is a {type(training).__name__}")
             self.gate.admit_training(self.facts, training)
+            self.begun = self.begun or self.gate.begin(self.facts, training)
             self.training = training
         except Refused as refused:
             self.training_refused = refused
             raise
+
+    def answered(self) -> None:
+        """The training, if it is one, is over: what it has released is booked."""
+        if self.begun is not None:
+            self.begun.answered()
 
     def row_noise(self, release: str) -> tuple[float, float] | None:
         """Bound on the norm and standard deviation of the noise of each row of a release; None if rows get no noise."""
@@ -141,20 +150,28 @@ class SitePrivacyGate(Filter):
         gate: Gate | None = None
         facts: TaskFacts | None = None
         refusal: Reason | None = None
+        begun: OpenTraining | None = None
         try:
             gate = _gate(fl_ctx)
             facts = _facts(task, fl_ctx, gate.policy.target_epsilon, gate.ledger())
             gate.admit(facts)
+            begun = gate.begin(facts)
         except Exception as error:
             refusal = self._refuse(error, facts, fl_ctx)
-        admission = Admission(gate, facts, refusal)
+        admission = Admission(gate, facts, refusal, begun=begun)
         fl_ctx.set_prop(TRAINING_GATE, admission, private=True, sticky=False)
         return _emptied(task) if refusal else task
 
     def _filter_answer(self, reply: Shareable, fl_ctx: FLContext) -> Shareable:
+        admission = fl_ctx.get_prop(TRAINING_GATE)
+        answer = self._treated(reply, admission, fl_ctx)
+        if isinstance(admission, Admission):
+            admission.answered()
+        return answer
+
+    def _treated(self, reply: Shareable, admission: object, fl_ctx: FLContext) -> Shareable:
         facts: TaskFacts | None = None
         try:
-            admission = fl_ctx.get_prop(TRAINING_GATE)
             if not isinstance(admission, Admission):
                 raise Refused(Reason.UNSEEN, "the gate is not among the scope's task_data_filters")
             if admission.refusal or admission.gate is None or admission.facts is None:

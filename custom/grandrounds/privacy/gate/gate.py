@@ -6,7 +6,7 @@ update with the same noise and the same cost.
 
 The order matters. Everything is checked before anything is booked, everything is booked before any noise is drawn, and the
 message is built anew from treated parts, so that nothing else can leave. If the process dies, the ledger has a release too
-many, never one too few.
+many, never one too few: a training that has begun and never answers is booked when the next task comes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, RecordLevel
 from grandrounds.privacy.gate.policy import SAMPLES_UNIT, ReleaseRule, SitePolicy
+from grandrounds.privacy.gate.questions import OpenTraining, count_question, settle
 from grandrounds.privacy.gate.released import with_totals_in_tens, withheld_by_audit
-from grandrounds.privacy.gate.scored import count_scored
 from grandrounds.privacy.gate.treatment import NOT_PRIVATE
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
@@ -61,6 +61,8 @@ MAX_WEIGHT = 1e4
 """Absolute value of a weight in a model of a task, where updates leave with noise: few values overflow."""
 SCORES = frozenset({VALIDATE, TEST})
 """Tasks that only score a model: each is counted when it comes, whatever is answered."""
+LAST_SCORES = 2
+"""Tasks of each kind by which a run may be scored once it has spent the budget."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,15 @@ class Gate:
     def admit(self, facts: TaskFacts) -> None:
         """Check a task before any work: its name, and that the budget suffices for the expected releases.
 
-        These are the releases of the run's previous round at this site; in the first round, the update.
+        These are the releases of the run's previous round at this site; in the first round, the update. Trainings that
+        have ended without an answer are booked before.
 
         Raises:
             Refused: if the task is not allowed, or the budget is spent.
         """
         if facts.task not in self.policy.tasks:
             raise Refused(Reason.TASK, f"task {facts.task!r}; allowed are {', '.join(self.policy.tasks)}")
+        self._settle()
         self.policy.demands.require_sums(facts.terms)
         self._require_small_weights(facts)
         if facts.task == TRAIN:
@@ -101,7 +105,37 @@ class Gate:
             self._require_trainable(facts)
         if facts.task in SCORES and self._scored(facts) > self.policy.scored_answers:
             raise Refused(Reason.ANSWERS, f"allowed are {self.policy.scored_answers}")
-        self._require_affordable(facts, self._expected_releases(facts) if facts.task == TRAIN else [])
+        expected = self._expected_releases(facts)
+        self._require_affordable(facts, [cost for _, cost in expected] if facts.task == TRAIN else [])
+        if facts.task != TRAIN and facts.terms.updates:
+            self._require_unspent(facts, [cost for _, cost in expected])
+
+    def begin(self, facts: TaskFacts, training: Spending | None = None) -> OpenTraining | None:
+        """Note an admitted training on disk, so that it is paid for even if it never answers.
+
+        Args:
+            facts: of the task.
+            training: the cost of a record-level private training, once it is known.
+
+        Returns:
+            What is to be told of the answer; None if the training costs nothing, or its cost is not known yet.
+
+        Raises:
+            Refused: if the disk does not take it.
+        """
+        rule = self._counted_update()
+        if facts.task != TRAIN:
+            return None
+        if training is not None and rule is not None and isinstance(rule.treatment, RecordLevel):
+            expected = [(UPDATE, rule.treatment.spending(training))]
+        else:
+            expected = self._expected_releases(facts)
+        number = facts.expected.round_number
+        costs = [(Purpose(facts.job, facts.run, number, name), cost) for name, cost in expected]
+        try:
+            return OpenTraining(self.folder, facts.dataset, costs, self.policy.delta) if costs else None
+        except OSError as error:
+            raise Refused(Reason.LEDGER, f"the training cannot be noted: {error}") from error
 
     def admit_training(self, facts: TaskFacts, training: Spending | None) -> None:
         """Check a training before it starts: its noise, and its cost if the policy relies on record-level privacy.
@@ -243,8 +277,11 @@ class Gate:
 
     def _scored(self, facts: TaskFacts) -> int:
         """Count one more question of a job about validation or test images."""
+        return self._question(facts.job)
+
+    def _question(self, what: str) -> int:
         try:
-            return count_scored(self.folder, facts.job)
+            return count_question(self.folder, what)
         except (OSError, ValueError, KeyError) as error:
             raise Refused(Reason.AUDIT, f"the answers with scores cannot be counted: {error}") from error
 
@@ -298,7 +335,32 @@ class Gate:
                 Reason.VALUES, f"{statistics[0]!r} is a running statistic, which {rule.treatment.name} refuses"
             )
 
-    def _expected_releases(self, facts: TaskFacts) -> list[Spending]:
+    def _settle(self) -> None:
+        try:
+            for booking in settle(self.folder, self.ledger()):
+                purpose = booking.purpose
+                fields = {"job": purpose.job, "run": purpose.run, "round": purpose.round_number}
+                write_audit(self.folder, "unanswered", {**fields, "dataset": booking.dataset.name})
+        except (GrandRoundsError, OSError, ValueError) as error:
+            raise Refused(Reason.LEDGER, str(error)) from error
+
+    def _require_unspent(self, facts: TaskFacts, expected: list[Spending]) -> None:
+        """Refuse a task with a model once the budget is spent, but for the last scores of a run that has spent it.
+
+        Raises:
+            Refused: if the next release would not be affordable, and the run has had its last scores.
+        """
+        bookings = self.ledger().content().bookings
+        latest = [booking.spending for booking in bookings if booking.dataset.name == facts.dataset.name][-1:]
+        try:
+            self._require_affordable(facts, expected or latest)
+        except Refused as refused:
+            spender = any(booking.purpose.run == facts.run for booking in bookings)
+            ends = refused.reason is Reason.BUDGET and spender and facts.task in SCORES
+            if not ends or self._question(f"last {facts.task} of {facts.run}") > LAST_SCORES:
+                raise
+
+    def _expected_releases(self, facts: TaskFacts) -> list[tuple[str, Spending]]:
         bookings = self.ledger().content().bookings
         # Curves and counts come with scores; a run that is continued sends its earlier kinds of releases again.
         earlier = [b for b in bookings if b.purpose.run == facts.run and b.purpose.release not in WITHHELD]
@@ -313,7 +375,7 @@ class Gate:
             trained = spending is not None and spending.mechanism is Mechanism.DP_SGD
             if isinstance(rule.treatment, RecordLevel) and not trained:
                 continue  # the executor knows the cost of its training and calls admit_training
-            expected.append(rule.treatment.spending(spending))
+            expected.append((name, rule.treatment.spending(spending)))
         return expected
 
     def _require_affordable(self, facts: TaskFacts, costs: list[Spending]) -> None:

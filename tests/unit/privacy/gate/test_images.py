@@ -11,7 +11,7 @@ from PIL import Image
 
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.privacy.gate.images import record_images
-from grandrounds.privacy.gate.scored import count_scored
+from grandrounds.privacy.gate.questions import count_question
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 
 PIXELS = np.random.default_rng(5).integers(0, 256, (3, 9, 11, 3), np.uint8)
@@ -156,4 +156,4 @@ def test_what_is_known_cannot_be_removed_or_altered_unseen(tmp_path, know, ledge
 
 
 def test_scores_are_counted_by_job(tmp_path):
-    assert [count_scored(tmp_path, job) for job in ("a", "a", "b", "a")] == [1, 2, 1, 3]
+    assert [count_question(tmp_path, job) for job in ("a", "a", "b", "a")] == [1, 2, 1, 3]

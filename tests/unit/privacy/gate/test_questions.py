@@ -1,0 +1,109 @@
+"""A training whose answer never comes is booked like one that is answered; a spent budget admits no more models."""
+
+import multiprocessing
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+from gate_answers import NOISY, SKIN, TARGET, UPDATE, answer, audited, booked, facts
+
+from grandrounds.errors import DataError
+from grandrounds.privacy.gate.audit import Reason, Refused
+from grandrounds.privacy.gate.demands import Terms
+from grandrounds.privacy.gate.gate import LAST_SCORES
+from grandrounds.privacy.gate.noise_treatments import RecordLevel
+from grandrounds.privacy.gate.policy import ReleaseRule
+from grandrounds.privacy.gate.questions import settle
+from grandrounds.privacy.gate.treatment import Unmodified
+from grandrounds.protocol.spending import Mechanism, Spending
+from grandrounds.protocol.unit import Unit
+
+
+def killed_while_training(chosen, training=None):
+    """A process of the site that is killed after it has begun."""
+
+    def work():
+        note = chosen.begin(facts(), training)
+        assert note is not None
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+def test_a_training_that_was_killed_is_booked_when_the_next_task_comes(gate):
+    chosen = gate()
+    killed_while_training(chosen)
+    assert booked(chosen) == ()
+    chosen.admit(facts(number=2))
+    (booking,) = booked(chosen)
+    assert (booking.purpose.release, booking.purpose.round_number) == ("update", 1)
+    assert booking.spending == NOISY.treatment.spending(None)
+    assert [(line["outcome"], line["round"]) for line in audited(chosen)] == [("unanswered", 1)]
+    chosen.admit(facts(number=3))
+    assert len(booked(chosen)) == 1
+
+
+def test_a_record_level_private_training_that_was_killed_has_the_cost_of_its_training(gate):
+    rule = ReleaseRule(UPDATE, "update", RecordLevel(0.5))
+    chosen = gate(rule, unit=Unit.RECORD, target_epsilon={"*": 10.0})
+    training = Spending(Mechanism.DP_SGD, Unit.RECORD, 1.0, 2.0, 0.1, 10)
+    killed_while_training(chosen, training)
+    chosen.admit(facts(number=2))
+    assert [booking.spending for booking in booked(chosen)] == [training]
+
+
+def test_a_training_without_a_guarantee_that_was_killed_is_booked_as_such(gate):
+    chosen = gate(ReleaseRule(UPDATE, "update", Unmodified()))
+    killed_while_training(chosen)
+    chosen.admit(facts(number=2))
+    assert [booking.spending.mechanism for booking in booked(chosen)] == [Mechanism.NO_GUARANTEE]
+
+
+def test_a_training_at_work_and_one_that_was_answered_are_not_booked_once_more(gate):
+    chosen = gate()
+    note = chosen.begin(facts())
+    assert list(settle(chosen.folder, chosen.ledger())) == []
+    chosen.release(facts(), answer())
+    note.answered()
+    assert list(settle(chosen.folder, chosen.ledger())) == []
+    assert len(booked(chosen)) == 1
+
+
+def test_only_trainings_are_noted_and_a_damaged_note_is_named(gate):
+    chosen = gate()
+    assert chosen.begin(facts("validate")) is None
+    (chosen.folder / "open").mkdir()
+    (chosen.folder / "open" / "a.json").write_text('[{"kind": "dataset"}]')
+    with pytest.raises(Refused, match=r"a\.json") as caught:
+        chosen.admit(facts())
+    assert caught.value.reason is Reason.LEDGER
+    with pytest.raises(DataError):
+        list(settle(chosen.folder, chosen.ledger()))
+
+
+def asked(task, run="run"):
+    return replace(facts(task, run=run), terms=Terms(updates=True))
+
+
+def test_a_spent_budget_admits_no_more_models(gate):
+    """One update is affordable. Its run is scored to its end, and no more; other runs are not."""
+    chosen = gate(target_epsilon={"*": TARGET}, tasks=("train", "validate", "test"))
+    chosen.admit(asked("validate", "other"))
+    chosen.release(facts(), answer())
+    with pytest.raises(Refused) as caught:
+        chosen.admit(facts(number=2))
+    assert caught.value.reason is Reason.BUDGET
+    for task in ("validate", "test"):
+        for _ in range(LAST_SCORES):
+            chosen.admit(asked(task))
+        with pytest.raises(Refused) as caught:
+            chosen.admit(asked(task))
+        assert caught.value.reason is Reason.BUDGET
+        with pytest.raises(Refused) as caught:
+            chosen.admit(asked(task, "other"))
+        assert caught.value.reason is Reason.BUDGET
+    assert {booking.dataset for booking in booked(chosen)} == {SKIN}
