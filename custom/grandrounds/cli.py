@@ -40,6 +40,7 @@ COMMANDS = {
 """By name, its panel in the help, the module of its function, and the name of its help there."""
 GROUPS = {
     "partition": (EXPERIMENTS, "data.partition", "build_group"),
+    "run": (RESULTS_PANEL, "run", "build_group"),
     "weights": (EXPERIMENTS, "weights", "build_group"),
     "poc": (FEDERATIONS, "poc", "build_group"),
     "kit": (SITES, "kit", "build_group"),

@@ -32,7 +32,7 @@ from grandrounds.methods.ridge.phases import (
     VALIDATION_IMAGES,
     temperature_metric,
 )
-from grandrounds.methods.ridge.solve import held_out_errors, solve, standardised
+from grandrounds.methods.ridge.solve import best_penalty, solve, standardised
 from grandrounds.methods.ridge.sums import PRODUCTS, SYMMETRY, TARGETS, Sums, class_weights, packed_shapes, wrong_sums
 from grandrounds.models.depths import DepthHead, depth_head
 from grandrounds.models.partial import frozen_digest
@@ -210,11 +210,7 @@ class RidgeController(RoundController):
         if self._total is None or not self._total.weight > 0:
             raise GrandRoundsError("no site has sent sums of a labelled image")
         grid = self.ridge.penalties
-        labelled = [one for one in sites if one.weight > 0]
-        chosen, errors = grid[len(grid) // 2], []
-        if len(labelled) > 1 and len(grid) > 1:
-            errors = held_out_errors(labelled, grid)
-            chosen = grid[errors.index(min(errors))]
+        chosen, errors = best_penalty(sites, grid)
         try:
             self._solved = solve(self._total, chosen)
         except ValueError as error:

@@ -1,0 +1,145 @@
+"""A site leaves a finished run: the head of the other sites' sums, which the server has kept, in a new run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.checkpoints import PARTS_FOLDER, read_saved, save_models
+from grandrounds.federation.server.record import SUMMARY
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
+from grandrounds.methods.ridge.phases import PHASES, SUMS
+from grandrounds.methods.ridge.solve import best_penalty, solve, standardised
+from grandrounds.methods.ridge.sums import Sums
+from grandrounds.models.depths import DepthHead
+from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.messages import GLOBAL, State
+from grandrounds.protocol.names import SERVER
+from grandrounds.protocol.problem import Problem
+
+PLAIN_METHOD, ENCRYPTED_METHOD = "RidgeController", "EncryptedRidgeController"
+
+
+@dataclass(frozen=True)
+class Departure:
+    """What a run without some of its sites is.
+
+    Attributes:
+        sites: that have left.
+        stayed: the others.
+        penalty: chosen again, by the errors at the sites that stayed.
+        temperature: of the run that they have left.
+        exact: whether the head is that of training without them; else its class weights are those of all sites.
+    """
+
+    sites: tuple[str, ...]
+    stayed: tuple[str, ...]
+    penalty: float
+    temperature: float
+    exact: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        weights = "of the sites that stayed" if self.exact else "old: of all sites"
+        return {"sites": list(self.sites), "penalty": self.penalty, "class_weights": weights}
+
+
+def leave(run: Path, sites: Sequence[str], out: Path) -> Departure:
+    """Write the run that these sites have left; no site is asked.
+
+    Args:
+        run: the workspace of a simulation, or the run's folder at the server, with its checkpoints.
+        sites: that leave.
+        out: a folder that does not exist or is empty.
+
+    Raises:
+        ConfigurationError: if the run is no finished one of ridge regression on plain sums, its sums were not kept, it has
+            no such site, no site with labels stays, or the folder is in use.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise ConfigurationError(f"{out} is not empty; name another folder with --out")
+    folder = _server_folder(run)
+    summary = read_json_object(folder / SUMMARY)
+    _require_ridge(summary, folder)
+    saved = read_saved(folder / f"round_{len(PHASES):05d}.pt")
+    parts = folder / PARTS_FOLDER
+    kept = {
+        name: Sums.unpacked(read_saved(parts / f"{name}@{number:05d}.pt")) for name, number in saved["parts"].items()
+    }
+    if SUMS in kept:
+        raise ConfigurationError(
+            f"{run}: of so many sites the server has kept the sum alone; run the job without the site"
+        )
+    if unknown := [site for site in sites if site not in kept]:
+        raise ConfigurationError(
+            f"{run} has no sums of {unknown[0]}; it has those of {', '.join(natural_sorted(kept))}"
+        )
+    stayed = {site: kept[site] for site in natural_sorted(kept) if site not in sites}
+    if not any(one.weight > 0 for one in stayed.values()):
+        raise ConfigurationError(f"{run}: without {', '.join(sites)} no site with a labelled image stays")
+    configuration, state = summary["configuration"], saved["content"]["method"][GLOBAL]
+    model, penalty, temperature = _solved(list(stayed.values()), configuration, state)
+    exact = configuration["class_balance"] == 0
+    found = Departure(tuple(sites), tuple(stayed), penalty, temperature, exact)
+    _write(out, summary, model, found)
+    return found
+
+
+def _server_folder(run: Path) -> Path:
+    found = [one for one in (run, *sorted(run.glob(f"state/*/{SERVER}"))) if (one / SUMMARY).is_file()]
+    folders = [one for one in found if (one / PARTS_FOLDER).is_dir()]
+    if len(folders) != 1:
+        what = "several runs" if folders else "no sums that the server has kept"
+        raise ConfigurationError(f"{run} has {what}; name a simulation's workspace, or the run's folder at the server")
+    return folders[0]
+
+
+def _require_ridge(summary: Mapping[str, Any], folder: Path) -> None:
+    method = summary["configuration"].get("method")
+    if method == ENCRYPTED_METHOD:
+        raise ConfigurationError(
+            f"{folder}: sums were encrypted, so nobody has those of one site; run the job again without the site"
+        )
+    if method != PLAIN_METHOD:
+        raise ConfigurationError(f"{folder}: a site can leave a run of ridge, this one is of {method}")
+    if summary["status"] != "finished":
+        raise ConfigurationError(f"{folder}: the run has not finished; start it again first")
+
+
+def _solved(sites: Sequence[Sums], options: Mapping[str, Any], state: State) -> tuple[dict[str, Tensor], float, float]:
+    """The model with the head of these sites, the penalty, and the temperature, which stays."""
+    total = sum(sites[1:], start=sites[0])
+    penalty, _ = best_penalty(sites, options["penalties"])
+    kind = Problem.from_dict(options["problem"]).kind
+    prefix = next(name for name in state if name.endswith("linear.weight")).removesuffix("linear.weight")
+    classes, features = state[f"{prefix}linear.weight"].shape
+    head = DepthHead(features, classes, 0.0)
+    own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    head.load_state_dict(own)
+    temperature = float(head.temperature)
+    centre, offset = kind.centre_and_offset(total.targets[-1] / total.weight, options["prior_correction"])
+    weights, bias, shift, scale = standardised(solve(total, penalty), total)
+    head.set_linear(weights, bias + offset / temperature - centre, shift, scale, temperature)
+    return {**state, **{prefix + name: value for name, value in head.state_dict().items()}}, penalty, temperature
+
+
+def _write(folder: Path, summary: Mapping[str, Any], model: State, found: Departure) -> None:
+    """Write models and a summary without scores, because nobody has tested the new head."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = save_models(folder, {"selected": model, "last": model})
+    digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    of_sites = {
+        name: {site: value for site, value in summary[name].items() if site in found.stayed}
+        for name in ("contributions", "registered", "bytes", "privacy")
+    }
+    unknown: dict[str, Any] = {"records": {}, "pooled": {}, "own_rounds": {}, "rounds": [], "checkpoints": []}
+    selected = {"round": len(PHASES)}
+    told = {"selected": selected, "models": digests, "untested": list(found.stayed), "left": found.to_json()}
+    write_json(folder / SUMMARY, {**summary, **of_sites, **unknown, **told})

@@ -1,0 +1,97 @@
+"""A site leaves a run of ridge regression: from the sums that the server has kept, the head of training without it."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from grandrounds.cli import build_app
+from grandrounds.errors import ConfigurationError
+from grandrounds.methods.ridge.leave import leave
+from grandrounds.methods.ridge.solve import solve
+from grandrounds.methods.ridge.sums import Sums
+from grandrounds.reporting.runs import read_run
+from tests.federations import Federation, draw_hospitals
+
+SITES = ["site-1", "site-2", "site-3"]
+ALIKE = ["controller.class_balance=0", "controller.temperature=4.0"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, shared_cache):
+    folder = draw_hospitals(
+        tmp_path_factory.mktemp("hospitals"), SITES, images={"site-1": 40, "site-2": 60, "site-3": 48}
+    )
+    return Federation("ridge", SITES, folder)
+
+
+@pytest.fixture(scope="module")
+def finished(run, tmp_path_factory):
+    place = tmp_path_factory.mktemp("all")
+    run(place, *ALIKE)
+    return place
+
+
+def state_of(place):
+    return torch.load(place / "selected.pt", weights_only=True)
+
+
+def test_the_head_is_that_of_training_without_the_site(run, finished, tmp_path):
+    without = run(tmp_path / "without", *ALIKE, sites=["site-1", "site-3"])
+    found = leave(finished, ["site-2"], tmp_path / "left")
+    one, two = state_of(without.results), state_of(tmp_path / "left")
+    assert one.keys() == two.keys()
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
+    assert any(not torch.equal(value, two[name]) for name, value in state_of(finished / "results").items())
+    assert found.penalty == without.summary["rounds"][1]["ridge"]["penalty"]
+    assert found.exact
+    assert found.stayed == ("site-1", "site-3")
+
+
+def test_the_new_run_is_read_as_one_without_scores_and_without_the_site(finished, tmp_path):
+    leave(finished, ["site-2"], tmp_path / "left")
+    found = read_run(tmp_path / "left", "left")
+    assert found.log.untested == ("site-1", "site-3")
+    assert "site-2" not in found.log.sites
+    summary = json.loads((tmp_path / "left" / "summary.json").read_text())
+    assert summary["left"]["class_weights"] == "of the sites that stayed"
+
+
+def test_with_class_weights_the_head_is_at_the_old_ones_and_the_command_says_so(run, tmp_path):
+    everyone = run(tmp_path / "all", "controller.penalties=[0.3]", "controller.temperature=4.0")
+    arguments = ["run", "leave", str(tmp_path / "all"), "--site", "site-2", "--out", str(tmp_path / "left")]
+    answer = CliRunner().invoke(build_app(), arguments)
+    assert answer.exit_code == 0, answer.output
+    assert "old class weights" in answer.output
+    parts = everyone.record / "parts"
+    one, three = (
+        Sums.unpacked(torch.load(parts / f"{site}@00002.pt", weights_only=True)) for site in ("site-1", "site-3")
+    )
+    head = solve(one + three, 0.3)
+    state = state_of(tmp_path / "left")
+    weights = next(value for name, value in state.items() if name.endswith("linear.weight"))
+    scale = next(value for name, value in state.items() if name.endswith("scale")).view(torch.float32)
+    torch.testing.assert_close((weights * scale).T.double(), head[:-1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sites", "named"), [(["site-9"], "no sums of site-9"), (SITES, "no site with a labelled image")]
+)
+def test_who_cannot_leave_is_named(finished, tmp_path, sites, named):
+    with pytest.raises(ConfigurationError, match=named):
+        leave(finished, sites, tmp_path / "left")
+    assert not (tmp_path / "left").exists()
+
+
+def test_other_runs_and_used_folders_are_refused(finished, tmp_path):
+    with pytest.raises(ConfigurationError, match="is not empty"):
+        leave(finished, ["site-2"], finished)
+    with pytest.raises(ConfigurationError, match="no sums that the server has kept"):
+        leave(tmp_path, ["site-2"], tmp_path / "left")
+    server = tmp_path / "state" / "other" / "server"
+    (server / "parts").mkdir(parents=True)
+    for method, said in (("EncryptedRidgeController", "were encrypted"), ("AveragingController", "a run of ridge")):
+        (server / "summary.json").write_text(json.dumps({"configuration": {"method": method}, "status": "finished"}))
+        with pytest.raises(ConfigurationError, match=said):
+            leave(tmp_path, ["site-2"], tmp_path / "left")
