@@ -39,6 +39,8 @@ def small(job: Job, preset: str | None, values: Values = NO_VALUES) -> Job:
     after = by_key({name: value for name, value in SMALL.items() if _has(job, name)})
     if _has(job, "controller.public"):
         after["controller", "rounds"] = 2  # the first round only publishes
+    if _has(job, "controller.penalties"):
+        del after["controller", "rounds"]  # ridge has a round for each message
     return with_preset(job, preset, {**before, **values, **after})
 
 
