@@ -34,6 +34,7 @@ COMMANDS = {
     "status": (FEDERATIONS, "status", "STATUS_HELP"),
     "monitor": (FEDERATIONS, "status", "MONITOR_HELP"),
     "import": (SITES, "data.importing", "IMPORT_HELP"),
+    "advise": (SITES, "data.advising", "ADVISE_HELP"),
     "doctor": (SITES, "doctor", "DOCTOR_HELP"),
     "overlay": (SITES, "kit", "OVERLAY_HELP"),
 }

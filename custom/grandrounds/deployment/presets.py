@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
@@ -144,7 +145,17 @@ def configured_job(
     job = load_job(name or FIRST_JOB)
     if (own_images or name is None) and preset is None and _fits_recommended(job, values):
         preset = RECOMMENDED
-    return with_preset(job.with_values(values_in({"problem": problem})), preset, values)
+    made = with_preset(job.with_values(values_in({"problem": problem})), preset, values)
+    return made if name else weighing_alike(made)
+
+
+def weighing_alike(ridge: Job) -> Job:
+    """Ridge as it is, or where images have no class by which they could be weighed, with one weight for all."""
+    for job in (ridge, ridge.with_values({("controller", "class_balance"): 0.0})):
+        with suppress(ConfigurationError):
+            job.checked()
+            return job
+    return ridge
 
 
 def _fits_recommended(job: Job, values: Values) -> bool:

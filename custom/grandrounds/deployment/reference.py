@@ -21,7 +21,7 @@ from typing import Any
 
 from grandrounds.data.partition.files import DESCRIPTION_FILE
 from grandrounds.deployment.jobs import CheckedJob, Job, Values, load_job
-from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, presets_of, values_in
+from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, presets_of, values_in, weighing_alike
 from grandrounds.deployment.processes import variables_set
 from grandrounds.deployment.simulate import Simulation, simulate
 from grandrounds.errors import ConfigurationError, GrandRoundsError
@@ -87,7 +87,7 @@ def ridge_row(job: Job, sites: int, noisy: bool = False) -> RidgeRow | None:
     why = "the sites have networks of their own" if executor.get("backbones") else ""
     if not why:
         try:
-            own = _checked(ridge, {**common, **_own_network(problem, recommended)})
+            own = weighing_alike(ridge.with_values({**common, **_own_network(problem, recommended)})).checked()
             weights = f"from {problem['weights']} weights" if problem["weights"] else "from random weights, untrained"
             return RidgeRow(own, f"the run's network, {problem['backbone']} {weights}{labels}")
         except ConfigurationError:
@@ -96,15 +96,9 @@ def ridge_row(job: Job, sites: int, noisy: bool = False) -> RidgeRow | None:
     backbone, weights = (lite["problem", name] for name in ("backbone", "weights"))
     side = max(problem["image_size"], minimum_image_size(backbone))
     words = f"{backbone} from {weights} weights at {side} pixels, as {why}{labels}"
-    return RidgeRow(_checked(ridge, {**common, **lite, ("problem", "image_size"): side}), words)
-
-
-def _checked(ridge: Job, values: Values) -> CheckedJob:
-    """The job; where images have no class by which they could be weighed, all weigh alike."""
-    try:
-        return ridge.with_values(values).checked()
-    except ConfigurationError:
-        return ridge.with_values({**values, ("controller", "class_balance"): 0.0}).checked()
+    return RidgeRow(
+        weighing_alike(ridge.with_values({**common, **lite, ("problem", "image_size"): side})).checked(), words
+    )
 
 
 def _own_network(problem: Mapping[str, Any], recommended: Values) -> Values:

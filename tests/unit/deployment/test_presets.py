@@ -8,7 +8,7 @@ import pytest
 from grandrounds.commands.options import SimulatedJobArguments
 from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import job_names, load_job, write_job
-from grandrounds.deployment.presets import PRESETS_FILE, presets_of, with_preset
+from grandrounds.deployment.presets import PRESETS_FILE, configured_job, presets_of, with_preset
 from grandrounds.errors import ConfigurationError
 
 OFFERED = [(name, preset) for name in job_names() for preset in presets_of(load_job(name))]
@@ -170,3 +170,10 @@ def test_a_value_of_a_preset_keeps_its_type(mine, value):
     chosen = with_preset(mine({"fast": {"controller": {"server_training": value}}}), "fast")
     found = chosen.options("controller")["server_training"]
     assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(("task", "classes", "balance"), [("single", ["a", "b"], 0.5), ("multi", ["a", "b"], 0.0)])
+def test_without_a_method_findings_weigh_alike_and_classes_are_balanced(task, classes, balance):
+    job = configured_job(None, None, {}, {"dataset": "mine", "classes": classes, "task": task}).checked()
+    assert job.value("controller", "class_balance") == balance
+    assert job.value("controller", "preset").startswith("recommended")

@@ -1,0 +1,65 @@
+"""``grandrounds advise``: one command to start with, why, and what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grandrounds.commands.options import Json
+from grandrounds.console.output import results, say, say_json
+
+ADVISE_HELP = """Recommend one method for the sites of a partition: the command, the reason, and the committed evidence.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds advise --sites-dir runs/ham/sites
+  grandrounds advise --sites-dir runs/ham/sites --leaves updates
+  grandrounds advise --sites-dir runs/cells/sites --networks own
+"""
+
+
+class NetworksChoice(StrEnum):
+    """Whether all sites can train one network."""
+
+    ONE = "one"
+    OWN = "own"
+
+
+class LeavesChoice(StrEnum):
+    """What may leave a site."""
+
+    SUMS = "sums"
+    UPDATES = "updates"
+    NOISY = "noisy"
+
+
+def advise(
+    sites_dir: Annotated[Path, typer.Option(help="Folder of a partition, as of grandrounds import or partition.")],
+    networks: Annotated[
+        NetworksChoice, typer.Option(help="One network for all sites, or each site has a network of its own.")
+    ] = NetworksChoice.ONE,
+    leaves: Annotated[
+        LeavesChoice,
+        typer.Option(
+            help="What may leave a site: exact sums of features (they say much of a site), model updates, or only updates "
+            "with noise, under an epsilon."
+        ),
+    ] = LeavesChoice.SUMS,
+    json: Json = False,
+) -> None:
+    """Show what was found and what to run."""
+    from grandrounds.api import advising
+
+    found = advising.situation(sites_dir, networks.value, leaves.value)
+    advice = advising.advise(found)
+    command = advice.command(sites_dir)
+    if json:
+        say_json({"command": command, **asdict(advice)})
+        return
+    for line in [*found.lines, command, f"why: {advice.reason}", f"evidence: {advice.evidence}"]:
+        say(results(), line)
