@@ -37,6 +37,8 @@ def small(job: Job, preset: str | None, values: Values = NO_VALUES) -> Job:
     """Set the options of a job, and then those of a small one; in place of ``with_preset``."""
     before = PRESET_IMAGE_SIZE if preset else NO_VALUES
     after = by_key({name: value for name, value in SMALL.items() if _has(job, name)})
+    if job.name == presets.FIRST_JOB:
+        del after["controller", "rounds"]  # a head in closed form has three
     if _has(job, "controller.public"):
         after["controller", "rounds"] = 2  # the first round only publishes
     if _has(job, "controller.penalties"):
