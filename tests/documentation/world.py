@@ -37,8 +37,6 @@ def small(job: Job, preset: str | None, values: Values = NO_VALUES) -> Job:
     """Set the options of a job, and then those of a small one; in place of ``with_preset``."""
     before = PRESET_IMAGE_SIZE if preset else NO_VALUES
     after = by_key({name: value for name, value in SMALL.items() if _has(job, name)})
-    if job.name == presets.FIRST_JOB:
-        del after["controller", "rounds"]  # a head in closed form has three
     if _has(job, "controller.public"):
         after["controller", "rounds"] = 2  # the first round only publishes
     if _has(job, "controller.penalties"):
@@ -67,8 +65,10 @@ def own_images(folder: Path) -> None:
 
 
 def readme(folder: Path) -> None:
-    """Images of one's own, and HAM10000."""
+    """Images of one's own, two cell types in the folders of PBC, and HAM10000."""
     own_images(folder)
+    for number in range(48):
+        _draw(folder / "PBC_dataset_normal_DIB" / ("basophil", "platelet")[number % 2] / f"{number}.jpg")
     ham10000(folder)
 
 
