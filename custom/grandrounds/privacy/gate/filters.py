@@ -47,6 +47,7 @@ from grandrounds.protocol.messages import (
     OPENED_SUMS,
     POOL,
     REASON_HEADER,
+    TRAIN,
     TREATED,
     Payload,
     ReleaseKind,
@@ -193,7 +194,7 @@ class SitePrivacyGate(Filter):
         if facts.task in SCORES:
             return _message(gate.scores_nothing(facts, "the model could not be scored; see the site's log"))
         gate.require_private(facts, training)
-        if training is not None:
+        if facts.task == TRAIN:
             gate.book_failure(facts, training)
             code = ReturnCode.EXECUTION_EXCEPTION
         return self._stripped(code, facts, gate.folder)

@@ -190,7 +190,7 @@ class Gate:
         try:
             known = inspect(answer, self.policy, facts.expected)
         except Refused as refused:
-            if trained is not None:
+            if trained is not None or refused.by_training:
                 self.book_failure(facts, trained)
             if refused.by_training and facts.task in SCORES:
                 return self.scores_nothing(facts, refused.detail)
@@ -222,11 +222,16 @@ class Gate:
         """
         return self._released(facts, Inspected({}, {}, {}, (), 0), {}, failure=detail)
 
-    def book_failure(self, facts: TaskFacts, training: Spending) -> None:
-        """Book a record-level private training that has given no release: whether it has is a result of the training."""
+    def book_failure(self, facts: TaskFacts, training: Spending | None) -> None:
+        """Book a training that has given no release as if it had: whether it has is a result of the training."""
         rule = self._counted_update()
-        if facts.task == TRAIN and rule is not None and isinstance(rule.treatment, RecordLevel):
+        if facts.task != TRAIN:
+            return
+        if training is not None and rule is not None and isinstance(rule.treatment, RecordLevel):
             self._book(facts, UPDATE, rule.treatment.spending(training))
+        elif rule is None:
+            for name, cost in self._expected_releases(facts):
+                self._book(facts, name, cost)
 
     def _released(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending], failure: str = "") -> Answer:
         self.policy.demands.require_releases(
