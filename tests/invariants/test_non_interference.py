@@ -80,7 +80,7 @@ class Seen:
     booked: list
 
     def unless_released(self):
-        """What does not depend on releases without noise: whether a task was answered, why not, and the cost of its update."""
+        """What depends on no release without noise: whether a task was answered, why not, and the cost of its update."""
         return self.code, self.reason, [one for one in self.booked if one[0] == "update"]
 
 
