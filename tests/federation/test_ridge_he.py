@@ -103,10 +103,7 @@ def test_losses_choose_the_penalty_and_the_temperature(go, tmp_path, watched):
     found = go(tmp_path / "run", "controller.penalties=[0.03, 3.0]")
     _, received = watched
     losses = {site: result.metrics for site, result in received[3].items()}
-    total = [
-        sum(one["validation.temper_images"] * one[f"validation.temper_loss_{n}"] for one in losses.values())
-        for n in range(50)
-    ]
+    total = [sum(one["validation.n"] * one[f"validation.log_loss.{n}"] for one in losses.values()) for n in range(50)]
     best = total.index(min(total))
     notes = found.summary["rounds"][2]["ridge"]
     assert notes["penalty"] == [0.03, 3.0][best // 25]

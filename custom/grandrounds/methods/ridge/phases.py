@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from grandrounds.protocol.names import VALIDATION_PREFIX
+
 PHASE = "phase"
 COUNT, SOLVE, LOGITS = PHASES = "count", "solve", "logits"
 """Counts of classes; sums at the weights that follow from these; losses of the head that follows from the sums."""
@@ -18,7 +20,7 @@ LARGEST_NORM = "largest_norm"
 CLASS_BALANCE, PENALTIES, PENALTY = "class_balance", "penalties", "penalty"
 PRIOR_CORRECTION, CHOSEN_TEMPERATURE = "prior_correction", "temperature"
 """Values by which sites solve what the server cannot read."""
-VALIDATION_IMAGES = "validation.temper_images"
+VALIDATION_IMAGES = f"{VALIDATION_PREFIX}n"
 
 
 def temperature_metric(number: int) -> str:
@@ -26,6 +28,6 @@ def temperature_metric(number: int) -> str:
 
     Example:
         >>> temperature_metric(3)
-        'validation.temper_loss_3'
+        'validation.log_loss.3'
     """
-    return f"validation.temper_loss_{number}"
+    return f"{VALIDATION_PREFIX}log_loss.{number}"

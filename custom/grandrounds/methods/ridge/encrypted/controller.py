@@ -160,12 +160,12 @@ class EncryptedRidgeController(RidgeController):
         return [temperature_metric(number) for number in range(len(self.ridge.penalties) * len(TEMPERATURES))]
 
     def _choose(self) -> None:
-        images = {site: found[VALIDATION_IMAGES] for site, found in self.losses.items()}
+        images = {site: found.get(VALIDATION_IMAGES, 0.0) for site, found in self.losses.items()}
         grid, count = self.ridge.penalties, sum(images.values())
         penalty, temperature = grid[len(grid) // 2], DEFAULT_TEMPERATURE
         if count:
             totals = [
-                sum(images[site] * self.losses[site].get(name, 0.0) for site in natural_sorted(images))
+                sum(images[site] * self.losses[site][name] for site in natural_sorted(images))
                 for name in self.loss_names()
             ]
             table = torch.tensor(totals, dtype=torch.float64).view(len(grid), len(TEMPERATURES))

@@ -1,0 +1,79 @@
+"""Sums of a site leave by a rule of their own, without classes of few patients, or not at all."""
+
+import csv
+import json
+from collections import defaultdict
+
+import pytest
+
+from grandrounds.errors import GrandRoundsError
+from grandrounds.privacy.gate.audit import AUDIT_NAME
+from grandrounds.privacy.ledger.ledger import Ledger
+from tests.federations import Federation, draw_hospitals
+
+SITES = ["site-1", "site-2"]
+MINIMUM = 4
+RULES = [
+    {"kind": "sufficient_statistics", "name": name, "treatment": "minimum_support", "minimum": MINIMUM}
+    for name in ("class_counts", "sums")
+]
+SCALARS = [
+    {"name": name, "part": part, "minimum_support": 2} for name, part in (("validation.*", "val"), ("common.*", "test"))
+]
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory, shared_cache):
+    return draw_hospitals(tmp_path_factory.mktemp("hospitals"), SITES)
+
+
+@pytest.fixture
+def go(hospitals, install, policy_of, tmp_path):
+    def started(releases, scalars=SCALARS, place=""):
+        install(tmp_path / place / "flare" / "site-1" / "local", policy_of(releases=releases, scalars=scalars))
+        return Federation("ridge", SITES, hospitals)(tmp_path / place)
+
+    return started
+
+
+def patients(hospitals, site):
+    """Of each class in training, with the number of their images."""
+    found, images = defaultdict(set), defaultdict(int)
+    with (hospitals / site / "manifest.csv").open() as stream:
+        for row in csv.DictReader(stream):
+            if row["split"] == "train":
+                found[row["label"]].add(row["patient"])
+                images[row["label"]] += 1
+    return {name: (len(people), images[name]) for name, people in found.items()}
+
+
+def test_a_site_leaves_classes_of_few_patients_out_and_books_two_releases(go, hospitals, tmp_path):
+    found = go(RULES)
+    first, second = (patients(hospitals, site) for site in SITES)
+    few = [name for name, (people, _) in first.items() if people < MINIMUM]
+    assert few, "the drawn hospital must have a rare class"
+    expected = {
+        name: (0 if name in few else first[name][1]) + second.get(name, (0, 0))[1] for name in {*first, *second}
+    }
+    counts = found.summary["rounds"][0]["ridge"]["class_counts"]
+    assert {name: count for name, count in counts.items() if name in expected} == expected
+    assert found.summary["privacy"]["site-1"]["treated"] == dict.fromkeys(("class_counts", "sums"), "minimum_support")
+    bookings = Ledger(tmp_path / "flare" / "site-1" / "local" / "privacy", "site-1").content().bookings
+    booked = {booking.purpose.release for booking in bookings}
+    assert booked <= {"class_counts", "sums"}
+
+
+def test_without_a_rule_nothing_leaves(go, tmp_path, update_rule):
+    with pytest.raises(GrandRoundsError, match="site-1 has not sent its class_counts"):
+        go([update_rule()])
+    audit = tmp_path / "flare" / "site-1" / "local" / "privacy" / AUDIT_NAME
+    left = [set(json.loads(line)["releases"]) for line in audit.read_text().splitlines()]
+    assert not set().union(*left) & {"class_counts", "sums"}
+
+
+def test_a_policy_that_keeps_losses_leaves_the_temperature_to_the_others(go):
+    found = go(RULES, scalars=[])
+    notes = found.summary["rounds"][2]["ridge"]
+    assert notes["temperature"] > 0
+    whole = go(RULES, place="whole")
+    assert 0 < notes["validation_images"] < whole.summary["rounds"][2]["ridge"]["validation_images"]
