@@ -53,10 +53,11 @@ def caveats_of(run: ReadRun, scores: RunScores) -> list[str]:
 def caveats_of_comparison(methods: Mapping[str, Sequence[ReadRun]], comparison: Comparison | None) -> list[str]:
     """Sentences about several runs together."""
     few = {method: len(runs) for method, runs in methods.items() if len(runs) < MIN_SEEDS}
+    predicted = {name: _predicted([(run.log.seed, run.tests) for run in runs]) for name, runs in methods.items()}
     found = [
         f"{first} and {second} are the same model: they give the same predictions for every test image of every seed."
-        for first, second in combinations(methods, 2)
-        if _predicted(methods[first]) == _predicted(methods[second]) != {}
+        for first, second in combinations(predicted, 2)
+        if predicted[first] == predicted[second] != {}
     ]
     if few:
         seeds = "one seed" if min(few.values()) == 1 else f"{min(few.values())} seeds"
@@ -75,12 +76,12 @@ def caveats_of_comparison(methods: Mapping[str, Sequence[ReadRun]], comparison: 
     return [*found, *_of_differences(comparison)]
 
 
-def _predicted(runs: Sequence[ReadRun]) -> dict[tuple[int | None, str], list[bytes]]:
+def _predicted(tests: Sequence[tuple[int | None, Tests]]) -> dict[tuple[int | None, str], list[bytes]]:
     """The predictions of a method by seed and site, to the last bit."""
     return {
-        (run.log.seed, site): [np.ascontiguousarray(one.probabilities).tobytes() for one in questions]
-        for run in runs
-        for site, questions in run.tests.questions.items()
+        (seed, site): [np.ascontiguousarray(one.probabilities).tobytes() for one in questions]
+        for seed, tested in tests
+        for site, questions in tested.questions.items()
         if all(one.probabilities is not None for one in questions)
     }
 
