@@ -32,7 +32,7 @@ from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, RecordLevel
 from grandrounds.privacy.gate.policy import SAMPLES_UNIT, ReleaseRule, SitePolicy
-from grandrounds.privacy.gate.questions import OpenTraining, count_question, settle
+from grandrounds.privacy.gate.questions import OpenTraining, book_unanswered, count_question
 from grandrounds.privacy.gate.released import with_totals_in_tens, withheld_by_audit
 from grandrounds.privacy.gate.treatment import NOT_PRIVATE
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
@@ -342,7 +342,7 @@ class Gate:
 
     def _settle(self) -> None:
         try:
-            for booking in settle(self.folder, self.ledger()):
+            for booking in book_unanswered(self.folder, self.ledger()):
                 purpose = booking.purpose
                 fields = {"job": purpose.job, "run": purpose.run, "round": purpose.round_number}
                 write_audit(self.folder, "unanswered", {**fields, "dataset": booking.dataset.name})

@@ -65,7 +65,7 @@ class OpenTraining:
         self._file.close()
 
 
-def settle(folder: Path, ledger: Ledger) -> Iterator[Booking]:
+def book_unanswered(folder: Path, ledger: Ledger) -> Iterator[Booking]:
     """Book the trainings that have ended without an answer, as if they had given it.
 
     Raises:

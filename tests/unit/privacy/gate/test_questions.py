@@ -14,7 +14,7 @@ from grandrounds.privacy.gate.demands import Terms
 from grandrounds.privacy.gate.gate import LAST_SCORES
 from grandrounds.privacy.gate.noise_treatments import RecordLevel
 from grandrounds.privacy.gate.policy import ReleaseRule
-from grandrounds.privacy.gate.questions import settle
+from grandrounds.privacy.gate.questions import book_unanswered
 from grandrounds.privacy.gate.treatment import Unmodified
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit
@@ -66,10 +66,10 @@ def test_a_training_without_a_guarantee_that_was_killed_is_booked_as_such(gate):
 def test_a_training_at_work_and_one_that_was_answered_are_not_booked_once_more(gate):
     chosen = gate()
     note = chosen.begin(facts())
-    assert list(settle(chosen.folder, chosen.ledger())) == []
+    assert list(book_unanswered(chosen.folder, chosen.ledger())) == []
     chosen.release(facts(), answer())
     note.answered()
-    assert list(settle(chosen.folder, chosen.ledger())) == []
+    assert list(book_unanswered(chosen.folder, chosen.ledger())) == []
     assert len(booked(chosen)) == 1
 
 
@@ -82,7 +82,7 @@ def test_only_trainings_are_noted_and_a_damaged_note_is_named(gate):
         chosen.admit(facts())
     assert caught.value.reason is Reason.LEDGER
     with pytest.raises(DataError):
-        list(settle(chosen.folder, chosen.ledger()))
+        list(book_unanswered(chosen.folder, chosen.ledger()))
 
 
 def asked(task, run="run"):
