@@ -146,7 +146,7 @@ class ServerOptimizer:
     correction, from :math:`m = 0, v = \tau^2`) are
 
     .. math::
-        m \leftarrow \beta_1 m + (1 - \beta_1) \Delta, \quad x \leftarrow x + \eta \frac{m}{\sqrt{v} + \tau}, \\\\
+        m \leftarrow \beta_1 m + (1 - \beta_1) \Delta, \quad x \leftarrow x + \eta \frac{m}{\sqrt{v} + \tau}, \\
         v \leftarrow \beta_2 v + (1 - \beta_2) \Delta^2 \quad\text{or}\quad
         v \leftarrow v - (1 - \beta_2) \Delta^2 \operatorname{sign}(v - \Delta^2)
 
