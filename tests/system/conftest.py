@@ -31,6 +31,23 @@ def free_port():
 
 
 @pytest.fixture(scope="session")
+def allowing():
+    """Make a change of kits: ``allowing(hospitals, rules)`` adds rules to the releases of their policies."""
+
+    def change(hospitals, rules):
+        def allow(federation):
+            for hospital in hospitals:
+                policy = federation.kits / hospital / "local" / "privacy.json"
+                content = json.loads(policy.read_text())
+                content["scopes"][0]["properties"]["grandrounds"]["releases"] += rules
+                policy.write_text(json.dumps(content))
+
+        return allow
+
+    return change
+
+
+@pytest.fixture(scope="session")
 def consortium(tmp_path_factory, free_port):
     """A server and hospitals, up inside the block: ``with consortium(sites, settings, change) as federation``.
 

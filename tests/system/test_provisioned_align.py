@@ -1,7 +1,5 @@
 """Hospitals from startup kits align their encoders with one exchange in many iterations, as they do in one process."""
 
-import json
-
 import pytest
 import torch
 
@@ -31,18 +29,9 @@ SMALL = [
 ]
 
 
-def allow(federation):
-    """Embeddings do not leave a hospital without its permission."""
-    for hospital in HOSPITALS:
-        policy = federation.kits / hospital / "local" / "privacy.json"
-        content = json.loads(policy.read_text())
-        content["scopes"][0]["properties"]["grandrounds"]["releases"] += RULES
-        policy.write_text(json.dumps(content))
-
-
 @pytest.fixture(scope="module")
-def federation(consortium):
-    with consortium(HOSPITALS, change=allow) as made:
+def federation(consortium, allowing):
+    with consortium(HOSPITALS, change=allowing(HOSPITALS, RULES)) as made:  # embeddings do not leave without permission
         yield made
 
 

@@ -53,7 +53,7 @@ def test_every_command_is_a_job_that_can_be_built(rule):
     short = {name[2:].replace("-", "_"): value for name, value in pairs if name not in ("--preset", "--set")}
     numbers = {name: int(value) if value.isdigit() else value for name, value in short.items()}
     values = SimulatedJobArguments(job=job.name, **numbers).values()
-    with_options(with_preset(job, preset, values), [value for name, value in pairs if name == "--set"]).checked()
+    assert with_options(with_preset(job, preset, values), [value for name, value in pairs if name == "--set"]).checked()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.advice.job)

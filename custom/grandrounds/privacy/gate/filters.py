@@ -106,7 +106,10 @@ class Admission:
             if training is not None and not isinstance(training, Spending):
                 raise Refused(Reason.FORM, f"the cost of a training is a {type(training).__name__}")
             self.gate.admit_training(self.facts, training)
-            self.begun = self.begun or self.gate.begin(self.facts, training)
+            if training is not None:  # its own cost, in place of that of the round before
+                begun = self.gate.begin(self.facts, training)
+                self.answered()
+                self.begun = begun
             self.training = training
         except Refused as refused:
             self.training_refused = refused
