@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 EXIT = {"ok": 0, "warning": 1, "critical": 2}
 STATUS_HELP = """Show the state of a federation: sites, jobs, rounds, disk, certificates, privacy.
 
-A person's kit asks the server; the kit of a server or a site is read on its own machine. The exit status is for monitoring:
+A person's kit asks the server; the kit of a server or a site is read on its own machine. A site's shows the cause of the
+last failed task of each run, which the server is not told. The exit status is for monitoring:
 0 is fine, 1 a warning, 2 a failure.
 
 [bold]Examples[/bold]
@@ -87,6 +88,12 @@ def _source(kit: Path | None, run: Path | None) -> Callable[[], Status]:
     return lambda: run_status(folder)
 
 
+def _failed(found: Status) -> Iterator[str]:
+    for name, task in found.failed_tasks.items():
+        number = "" if task["round"] is None else f" of round {task['round']}"
+        yield f"run {name}: {task['task']}{number} failed at {task['time']}: {task['cause']}"
+
+
 def _show(found: Status) -> None:
     from grandrounds.deployment.operation.status import comparable_scores, describe_score
 
@@ -107,12 +114,12 @@ def _show(found: Status) -> None:
             say(console, f"best validation score, after round {best}: {describe_score(scores[best])}")
     for name, epsilon in found.epsilon.items():
         say(console, f"privacy spent by {name}: epsilon {epsilon:.3g}")
+    for line in _failed(found):
+        say(console, line)
     if found.free is not None:
         say(console, f"disk: {found.free / 1024**3:.1f} GiB free")
     if found.certificate_days is not None:
         say(console, f"certificates: {found.certificate_days:.0f} days left")
-    for message in found.warnings:
-        say(console, f"WARN: {message}")
-    for message in found.failures:
-        say(console, f"FAIL: {message}")
+    for text in [*(f"WARN: {message}" for message in found.warnings), *(f"FAIL: {text}" for text in found.failures)]:
+        say(console, text)
     say(console, f"{found.name} ({found.kind}, grandrounds {found.version}): {found.level}")

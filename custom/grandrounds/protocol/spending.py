@@ -84,6 +84,9 @@ class TrainingGate(Protocol):
             GrandRoundsError: if the policy asks for more noise, or the cost would exceed the budget.
         """
 
+    def note_failure(self, cause: str) -> None:
+        """Take down why a task has failed, for the site alone: the answer may not show it."""
+
     def row_noise(self, release: str) -> tuple[float, float] | None:
         """Bound on the norm and standard deviation of the noise of each row of a release; None if rows get no noise."""
 

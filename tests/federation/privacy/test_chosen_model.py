@@ -158,7 +158,9 @@ def test_a_value_that_cannot_be_sent_is_a_failure_of_training_and_the_scores_bes
     executor._hides_failures = True
     payload = Payload(1, {"run_id": "r-1"}, {"global": {"w": torch.ones(1)}})
     store = SimpleNamespace(load_state=lambda number: {"before": number})
-    result = executor._trained(payload, SimpleNamespace(round_number=1), store)
+    noted = []
+    result = executor._trained(payload, SimpleNamespace(round_number=1, note_failure=noted.append), store)
+    assert noted == ["metric 'loss' must be a finite number, got nan"]
     assert executor.kept == {"before": 1}
     assert (result.update is None) == (model == "own")
     assert model == "own" or result.update["w"].tolist() == [0.0]

@@ -5,8 +5,10 @@ import json
 import pytest
 import torch
 
+from grandrounds.deployment.jobs import write_job
+from grandrounds.federation.engine import run_in_process
 from grandrounds.privacy.accounting import gaussian_epsilon
-from grandrounds.privacy.gate.audit import Reason
+from grandrounds.privacy.gate.audit import Reason, last_failures
 from grandrounds.privacy.ledger.ledger import Ledger
 
 SITES = ["site-1", "site-2"]
@@ -84,3 +86,30 @@ def test_a_ledger_that_was_set_back_is_refused_by_the_next_run(tiny, run, tmp_pa
     assert (entry["answered"], entry["dropped"]) == (["site-2"], {"site-1": Reason.LEDGER.value})
     trail = (local / "privacy" / "audit.jsonl").read_text().splitlines()
     assert "another or an older file is in its place" in json.loads(trail[-1])["detail"]
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+@pytest.mark.parametrize("hidden", [True, False])
+def test_the_cause_of_a_failed_training_stays_in_the_sites_trail(
+    tiny, tmp_path, monkeypatch, shared_cache, install, policy_of, isolation, hidden
+):
+    local, state = tmp_path / "flare" / "site-1" / "local", tmp_path / "state"
+    install(
+        local,
+        policy_of()
+        if hidden
+        else policy_of(releases=[{"kind": "model_update", "name": "update", "treatment": "unmodified"}]),
+    )
+    job = tiny("fedperl", "controller.rounds=1", "controller.min_sites=1", "problem.backbone=compact")
+    fault = {"at": "site-1", "rounds": [1], "how": "raise", "isolation": isolation}
+    entry = job.client["executors"][0]["executor"]
+    entry["path"] = "faulty.FaultyExecutor"
+    entry["args"] |= fault
+    monkeypatch.setenv("GRANDROUNDS_STATE", str(state))
+    run_in_process(write_job(job, tmp_path / "job"), tmp_path / "flare", SITES)
+    (failed,) = last_failures(local / "privacy").values()
+    cause = "RuntimeError: patient 4711 has a broken file"
+    assert {**failed, "time": ""} == {"time": "", "task": "train", "round": 1, "cause": cause}
+    told = [path.read_text() for path in (state / "fedperl" / "server").glob("*.json*")]
+    assert told
+    assert not any("4711" in text for text in told)

@@ -20,6 +20,7 @@ from grandrounds.deployment.operation.monitor import Monitor, score_curve
 from grandrounds.deployment.operation.status import Status, describe_score, kit_status, run_status
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import RunRecord
+from grandrounds.privacy.gate.audit import write_audit
 
 Usage = namedtuple("Usage", "total used free")
 GIB = 1024**3
@@ -105,6 +106,36 @@ def test_a_healthy_site_is_ok_and_tells_what_its_data_have_spent(make_kit, roomy
     found = kit_status(kit, network=False)
     assert (found.level, found.epsilon, found.free) == ("ok", {}, 50 * GIB)
     assert found.certificate_days == pytest.approx(300, abs=0.1)
+
+
+def test_a_site_shows_why_the_last_task_of_each_run_failed(make_kit, roomy):
+    kit = make_kit("site")
+    asked = {"job": "j", "run": "skin", "task": "train", "round": 3}
+    for outcome, details in (
+        ("failed", {**asked, "round": 2, "detail": "an older one"}),
+        ("failed", {**asked, "detail": "site-1: [red]lesion 7.png[/red] is damaged"}),
+        ("released", {**asked, "in_place_of": "an error of the training"}),
+        ("released", {**asked, "run": "blood", "task": "test", "in_place_of": "curves are not finite"}),
+        ("released", {**asked, "run": "fine"}),
+        ("refused", {"job": "k", "task": "join", "detail": "no data set 'ct'"}),
+    ):
+        write_audit(kit.local / "privacy", outcome, details)
+    result = CliRunner().invoke(build_app(), ["status", "--kit", str(kit.folder), "--no-network"])
+    shown = [re.sub(r"failed at \S+:", "failed:", line) for line in result.output.splitlines() if "failed at" in line]
+    assert shown == [
+        "run skin: train of round 3 failed: site-1: [red]lesion 7.png[/red] is damaged",
+        "run blood: test of round 3 failed: curves are not finite",
+        "run of job k: join failed: no data set 'ct'",
+    ]
+    assert kit_status(kit, network=False).level == "ok"
+
+
+def test_a_damaged_audit_trail_is_a_failure(make_kit, roomy):
+    kit = make_kit("site")
+    write_audit(kit.local / "privacy", "failed", {"run": "skin", "detail": "x"})
+    with (kit.local / "privacy" / "audit.jsonl").open("a") as trail:
+        trail.write("{\n")
+    assert "line 2 is damaged" in " ".join(kit_status(kit, network=False).failures)
 
 
 @pytest.mark.parametrize(

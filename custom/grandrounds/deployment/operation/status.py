@@ -24,12 +24,15 @@ from grandrounds.deployment.kit.read import Kit, running_processes
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import AT_SERVER, EVENTS, MEAN, OF_SCORE, SUMMARY, read_events, traffic
 from grandrounds.json_files import read_json_object
+from grandrounds.privacy.gate.audit import last_failures
 from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 
 LOST_SECONDS = 60.0
 """A site reports to the server every ten seconds."""
 LAST_EVENTS = 40
+LAST_RUNS = 10
+"""Runs whose last failed task is shown."""
 Level = Literal["ok", "warning", "critical"]
 
 
@@ -48,6 +51,7 @@ class Status:
         events: the last ones of the run.
         warnings: what needs attention soon.
         failures: what must be mended now.
+        failed_tasks: at a site, of each run: time, name, round and cause of the last task that failed.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Status:
     events: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    failed_tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     version: str = __version__
 
     @property
@@ -94,6 +99,7 @@ def kit_status(kit: Kit, network: bool = True) -> Status:
         if network and (fault := connection_fault(kit)):
             status.failures.append(fault)
         _spent(kit, status)
+        _failed(kit, status)
     return status
 
 
@@ -171,6 +177,14 @@ def _spent(kit: Kit, status: Status) -> None:
             rules = read_policies(content, POLICY_FILE)[content["default_scope"]]
             booked = read_ledger(ledger)
             status.epsilon = {name: booked.spent(name, rules.delta, rules.unit) for name in booked.datasets}
+    except GrandRoundsError as error:
+        status.failures.append(str(error))
+
+
+def _failed(kit: Kit, status: Status) -> None:
+    """The last failed task of each run, of the runs that failed last; the server is not told these causes."""
+    try:
+        status.failed_tasks = dict([*last_failures(kit.local / LEDGER_FOLDER).items()][-LAST_RUNS:])
     except GrandRoundsError as error:
         status.failures.append(str(error))
 

@@ -81,6 +81,10 @@ def _one_case(kind: str, release: str) -> int:
     return 1
 
 
+def _not_noted(cause: str) -> None:
+    """Where there is no gate, the reply names the cause."""
+
+
 def _no_row_noise(release: str) -> None:
     return None
 
@@ -130,6 +134,7 @@ class SiteContext:
         row_noise: bound on the norm and standard deviation of the noise that the site's privacy gate gives each row of a
             release, by its name; None if it gives none.
         release_minimum: how many patients the site asks behind each class in a release of a kind and name.
+        note_failure: tells the site's privacy gate why a task has failed.
     """
 
     site: str
@@ -147,6 +152,7 @@ class SiteContext:
     features: Features | None = None
     row_noise: Callable[[str], tuple[float, float] | None] = field(default=_no_row_noise)
     release_minimum: Callable[[str, str], int] = field(default=_one_case)
+    note_failure: Callable[[str], None] = field(default=_not_noted)
 
     @property
     def model_spec(self) -> ModelSpec:

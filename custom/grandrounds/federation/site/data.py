@@ -25,6 +25,7 @@ from grandrounds.data.site import (
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
 from grandrounds.federation.site.options import ComputeOptions
+from grandrounds.federation.site.outcomes import note_failure
 from grandrounds.federation.site.worker import release_minimum, row_noise
 from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES
 from grandrounds.models.registry import minimum_image_size, require_buildable
@@ -243,6 +244,7 @@ class SiteAccess:
             datasets=lambda name: self._dataset(name, found.problem, site, fl_ctx),
             row_noise=lambda release: row_noise(release, fl_ctx),
             release_minimum=lambda kind, release: _minimum(kind, release, found.data, site, fl_ctx),
+            note_failure=lambda cause: note_failure(cause, fl_ctx),
         )
 
     def _find(self, values: Mapping[str, Any], site: str, fl_ctx: FLContext, needs_labels: bool) -> _Found:

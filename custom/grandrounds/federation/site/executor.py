@@ -32,6 +32,7 @@ from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
 from grandrounds.federation.site.networks import SharedNetwork, forget_networks
 from grandrounds.federation.site.options import ComputeOptions, SiteOptions
+from grandrounds.federation.site.outcomes import cause_of, note_failure
 from grandrounds.federation.site.pooling import CountPool
 from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, evaluate_models, released, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
@@ -247,10 +248,10 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         except GrandRoundsError as error:
             # As an event FLARE's own components could send it away.
             self.log_error(fl_ctx, f"{task_name}: {error}", fire_event=False)
-            return _refusal(task_name, error)
+            return _noted_refusal(task_name, error, fl_ctx)
         except Exception as error:
             self.log_exception(fl_ctx, f"{task_name}: {error}")
-            return _refusal(task_name, error)
+            return _noted_refusal(task_name, error, fl_ctx)
 
     def work(
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
@@ -328,6 +329,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         error = _prepare_update(reply, asked.payload, fl_ctx)
         if error:
             self.log_error(fl_ctx, f"{TRAIN}: {error}", fire_event=False)
+            note_failure(cause_of(error), fl_ctx)
         if error or asked.store is None:
             return
         self.on_result_released(reply, asked.payload, asked.store)
@@ -360,7 +362,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         except Exception as error:
             if not self._hides_failures or isinstance(error, TaskAborted):
                 raise
-            self.logger.error(f"{TRAIN}: {type(error).__name__}: {error}; the gate hides it")
+            self.logger.error(f"{TRAIN}: {cause_of(error)}; the gate hides it")
+            context.note_failure(cause_of(error))
         self.kept = store.load_state(context.round_number)
         return Result() if self.own_model else _zero_update(payload)
 
@@ -432,6 +435,11 @@ def _zero_update(payload: Payload) -> Result:
     """The result in place of a training that has failed where the site's gate hides failures."""
     received = floating_entries(payload.parts[GLOBAL])
     return Result(model_update({name: torch.zeros_like(value) for name, value in received.items()}), {}, 1)
+
+
+def _noted_refusal(task: str, error: Exception, fl_ctx: FLContext) -> Shareable:
+    note_failure(cause_of(error), fl_ctx)
+    return _refusal(task, error)
 
 
 def _refusal(task: str, error: Exception) -> Shareable:

@@ -30,13 +30,15 @@ class SiteIdentity:
         site: the site's name.
         job: FLARE's id.
         root: of the site's FLARE workspace.
-        hides_failures: whether the site's gate hides that a training has failed.
+        gated: whether the site has a privacy gate.
+        hides_failures: whether it hides that a training has failed.
         counts_updates: whether it does so where the model stays at the site.
     """
 
     site: str
     job: str
     root: str
+    gated: bool = False
     hides_failures: bool = False
     counts_updates: bool = False
 
@@ -45,14 +47,14 @@ class SiteIdentity:
         """Read it from FLARE's context of the site."""
         workspace = fl_ctx.get_engine().get_workspace()
         root, hidden = str(workspace.get_root_dir()), (hides_failures(fl_ctx, own) for own in (False, True))
-        return cls(fl_ctx.get_identity_name(), fl_ctx.get_job_id(), root, *hidden)
+        gated = fl_ctx.get_prop(TRAINING_GATE) is not None
+        return cls(fl_ctx.get_identity_name(), fl_ctx.get_job_id(), root, gated, *hidden)
 
     def context(self) -> FLContext:
         """A context for the child, which passes on to the parent what the site's gate is asked."""
         context = FLContextManager(_Engine(self), self.site, self.job).new_context()
-        context.set_prop(
-            TRAINING_GATE, _GateOfParent(self.hides_failures, self.counts_updates), private=True, sticky=False
-        )
+        gate = _GateOfParent(self.hides_failures, self.counts_updates) if self.gated else None
+        context.set_prop(TRAINING_GATE, gate, private=True, sticky=False)
         return context
 
 
@@ -77,25 +79,29 @@ class _GateOfParent:
 
     def admit_training(self, training: Spending | None) -> None:
         """As the privacy gate's, which only the parent has."""
-        ask_parent(training)
+        ask_parent(_Question("admit_training", (training,)))
 
     def row_noise(self, release: str) -> tuple[float, float] | None:
         """As the privacy gate's."""
-        found: tuple[float, float] | None = ask_parent(release)
+        found: tuple[float, float] | None = ask_parent(_Question("row_noise", (release,)))
         return found
 
     def release_minimum(self, kind: ReleaseKind, release: str) -> int | None:
         """As the privacy gate's."""
-        found: int | None = ask_parent(_MinimumOf(kind, release))
+        found: int | None = ask_parent(_Question("release_minimum", (kind, release)))
         return found
+
+    def note_failure(self, cause: str) -> None:
+        """As the privacy gate's."""
+        ask_parent(_Question("note_failure", (cause,)))
 
 
 @dataclass(frozen=True)
-class _MinimumOf:
-    """The question for :meth:`TrainingGate.release_minimum`."""
+class _Question:
+    """A call of one of the methods of :class:`TrainingGate`."""
 
-    kind: ReleaseKind
-    release: str
+    method: str
+    arguments: tuple[Any, ...]
 
 
 def release_minimum(kind: ReleaseKind, release: str, fl_ctx: FLContext) -> int | None:
@@ -167,22 +173,13 @@ def run_in_child(
             SiteIdentity.of(fl_ctx),
             aborted=lambda: bool(abort_signal.triggered),
             seconds=seconds_left(payload),
-            reply=lambda question: _answer(question, fl_ctx),
+            reply=lambda question: getattr(fl_ctx.get_prop(TRAINING_GATE), question.method)(*question.arguments),
         )
         return answer
     except WorkerStopped:
         if abort_signal.triggered:
             raise TaskAborted from None
         raise
-
-
-def _answer(question: Spending | str | _MinimumOf | None, fl_ctx: FLContext) -> tuple[float, float] | int | None:
-    if isinstance(question, str):
-        return row_noise(question, fl_ctx)
-    if isinstance(question, _MinimumOf):
-        return release_minimum(question.kind, question.release, fl_ctx)
-    declare_training(question, fl_ctx)
-    return None
 
 
 def _work(

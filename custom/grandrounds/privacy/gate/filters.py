@@ -9,6 +9,7 @@ It cannot be a filter of a job.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from grandrounds.data.location import locate, locate_public
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.models.norm import is_running_statistic
-from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
+from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason, Refused, write_audit
 from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.demands import Terms
@@ -120,6 +121,13 @@ class Admission:
         if self.begun is not None:
             self.begun.answered()
 
+    def note_failure(self, cause: str) -> None:
+        """Write why an admitted task has failed to the audit trail, which stays at the site."""
+        if self.gate is None or self.refusal or self.training_refused:
+            return  # the refusal has a line of its own
+        with suppress(Refused):  # an answer that cannot be audited does not leave
+            write_audit(self.gate.folder, FAILED, {**audit_fields(self.facts), "detail": cause})
+
     def row_noise(self, release: str) -> tuple[float, float] | None:
         """Bound on the norm and standard deviation of the noise of each row of a release; None if rows get no noise."""
         rule = self.gate.policy.named_rule(release) if self.gate else None
@@ -212,7 +220,8 @@ class SitePrivacyGate(Filter):
         refused = error if isinstance(error, Refused) else Refused(Reason.FAILED, f"{type(error).__name__}: {error}")
         # The details are not logged: FLARE may send a site's log to the server.
         self.log_error(fl_ctx, f"nothing leaves: {refused.reason} (details in {AUDIT_NAME})", fire_event=False)
-        details = {"reason": refused.reason.value, "detail": refused.detail, **audit_fields(facts)}
+        task = {"job": str(fl_ctx.get_job_id()), "task": str(fl_ctx.get_prop(FLContextKey.TASK_NAME))}
+        details = {"reason": refused.reason.value, "detail": refused.detail, **task, **audit_fields(facts)}
         try:
             add_job_audit_event(fl_ctx, msg=f"privacy gate refused: {refused.reason}")
             write_audit(_folder(fl_ctx), "refused", details)

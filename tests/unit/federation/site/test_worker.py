@@ -47,6 +47,13 @@ def test_the_child_finds_the_sites_files_where_the_parent_does(context):
 
 def test_the_gate_is_asked_in_the_parent(context):
     """In a test there is no parent: the attempt fails."""
+    gate = SimpleNamespace(hides_failures=True, counts_updates=False)
+    context.set_prop(TRAINING_GATE, gate, private=True, sticky=False)
     admission = SiteIdentity.of(context).context().get_prop(TRAINING_GATE)
     with pytest.raises(RuntimeError, match="only a child process of run_isolated has a parent to ask"):
         admission.admit_training(None)
+    assert (admission.hides_failures, admission.counts_updates) == (True, False)
+
+
+def test_the_child_of_a_site_without_a_gate_has_none(context):
+    assert SiteIdentity.of(context).context().get_prop(TRAINING_GATE) is None
