@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 
 class GrandRoundsError(ValueError):
     """A problem outside the program: the command line prints its message in one line, without a traceback."""
@@ -25,6 +27,36 @@ class CheckpointError(GrandRoundsError):
 
 class UsageError(ConfigurationError):
     """Arguments of one call that contradict each other, or of which one is missing; the command exits with status 2."""
+
+
+class Fault(StrEnum):
+    """What keeps a site from a task before it reads an image, in the words that a privacy gate lets out."""
+
+    DATA = "the site's description of its data does not fit the job; grandrounds status at the site has the details"
+    OPTIONS = "the site's settings do not fit the job; grandrounds status at the site has the details"
+    TASK = (
+        "the task has another network, options or rules than the site; grandrounds status at the site has the details"
+    )
+    STATE = "what the site has kept of a run is in the way; grandrounds status at the site has the details"
+    DISK = "the site's disk is full or cannot be used; grandrounds status at the site has the details"
+    OTHER = "the site failed before it read an image; grandrounds status at the site has the details"
+
+    @classmethod
+    def of(cls, error: Exception) -> Fault:
+        """The fault, by the class of an error.
+
+        Example:
+            >>> Fault.of(OSError()).name, Fault.of(KeyError()).name
+            ('DISK', 'OTHER')
+        """
+        kinds = {
+            DataError: cls.DATA,
+            ConfigurationError: cls.OPTIONS,
+            MessageError: cls.TASK,
+            CheckpointError: cls.STATE,
+            OSError: cls.DISK,
+        }
+        return next((fault for kind, fault in kinds.items() if isinstance(error, kind)), cls.OTHER)
 
 
 def printable(name: str) -> str:

@@ -23,6 +23,7 @@ from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
+from grandrounds.errors import Fault
 from grandrounds.federation.parties import Site
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.privacy.gate.audit import Reason
@@ -120,7 +121,7 @@ def seen(reply, bookings):
         name: (part.data_kind, dict(part.meta or {}), form(part.data)) for name, part in content.get("data", {}).items()
     }
     header = reply.get_header(REASON_HEADER, "")
-    assert header in {"", *Reason}
+    assert header in {"", *Reason, *Fault}
     spendings = [(one.purpose.release, one.purpose.round_number, one.spending) for one in bookings]
     return Seen(str(reply.get_return_code()), header, parts, len(pickle.dumps(form(dict(content)))), spendings)
 

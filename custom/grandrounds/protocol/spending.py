@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, Fault
 from grandrounds.protocol.unit import Unit, distance
 
 
@@ -84,8 +84,11 @@ class TrainingGate(Protocol):
             GrandRoundsError: if the policy asks for more noise, or the cost would exceed the budget.
         """
 
-    def note_failure(self, cause: str) -> None:
-        """Take down why a task has failed, for the site alone: the answer may not show it."""
+    def begin_reading(self) -> None:
+        """From now on the task reads images, or what is known of each: how it ends is an answer about them."""
+
+    def note_failure(self, cause: str, fault: Fault) -> None:
+        """Take down why a task has failed, for the site; the server is told the fault if no image has been read."""
 
     def row_noise(self, release: str) -> tuple[float, float] | None:
         """Bound on the norm and standard deviation of the noise of each row of a release; None if rows get no noise."""

@@ -81,7 +81,15 @@ def _one_case(kind: str, release: str) -> int:
     return 1
 
 
-def _not_noted(cause: str) -> None:
+class Unread:
+    """Stands for a site's data until its images are read."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever is asked of it is an error."""
+        raise RuntimeError(f"{name} of the site's data was asked for before its images were read")
+
+
+def _not_noted(error: Exception) -> None:
     """Where there is no gate, the reply names the cause."""
 
 
@@ -152,7 +160,7 @@ class SiteContext:
     features: Features | None = None
     row_noise: Callable[[str], tuple[float, float] | None] = field(default=_no_row_noise)
     release_minimum: Callable[[str, str], int] = field(default=_one_case)
-    note_failure: Callable[[str], None] = field(default=_not_noted)
+    note_failure: Callable[[Exception], None] = field(default=_not_noted)
 
     @property
     def model_spec(self) -> ModelSpec:

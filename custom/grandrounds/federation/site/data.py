@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,9 @@ from grandrounds.data.site import (
     load_site_data,
 )
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
-from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
+from grandrounds.federation.site.context import SiteContext, StateCache, Unread, choose_device
 from grandrounds.federation.site.options import ComputeOptions
-from grandrounds.federation.site.outcomes import note_failure
+from grandrounds.federation.site.outcomes import begin_reading, note_failure, require_room
 from grandrounds.federation.site.worker import release_minimum, row_noise
 from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES
 from grandrounds.models.registry import minimum_image_size, require_buildable
@@ -180,12 +180,12 @@ def _minimum(kind: str, release: str, data: SiteData, site: str, fl_ctx: FLConte
     return max(asked, data.min_support, 1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Found:
     values: Mapping[str, Any]
     problem: Problem
-    data: SiteData
     own_spec: ModelSpec | None
+    data: SiteData | None = None
 
 
 def require_same_rule(asked: Any, site: str) -> None:
@@ -202,7 +202,7 @@ def require_same_rule(asked: Any, site: str) -> None:
 
 
 class SiteAccess:
-    """Makes the context of each task.
+    """Makes the context of each task, first without images: what is wrong until then, no image has caused.
 
     Args:
         own: whether sites have models of their own.
@@ -217,24 +217,25 @@ class SiteAccess:
         self._found: _Found | None = None
         self._datasets: dict[tuple[str, Problem], SiteData] = {}
 
-    def context(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal, needs_labels: bool) -> SiteContext:
-        """The context of a task; with ``needs_labels`` a site without a labelled training image is refused.
+    def without_images(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal) -> SiteContext:
+        """The context of a task before the site's manifest and images are read.
 
         Raises:
             ConfigurationError: if the site does not define the data set, or its network does not fit.
-            DataError: if the data doctor finds something that must be fixed first.
+            OSError: if its disk is full.
         """
         values = payload.values
         site = fl_ctx.get_identity_name()
         require_same_rule(values.get(RULE_VALUE), site)
-        found = self._find(values["problem"], site, fl_ctx, needs_labels)
+        found = self._find(values["problem"], site, fl_ctx)
+        require_room(cache_folder(fl_ctx))
         device = choose_device(self._compute.device)
         return SiteContext(
             site=site,
             round_number=payload.round_number,
             problem=found.problem,
             seed=values["seed"],
-            data=found.data,
+            data=cast(SiteData, Unread()),
             device=device,
             precision=self._compute.precision,
             aborted=lambda: bool(abort_signal.triggered),
@@ -243,25 +244,42 @@ class SiteAccess:
             ahead=ViewsAhead(self._compute.drawing_processes(in_kit(fl_ctx), device), device.type == "cuda"),
             datasets=lambda name: self._dataset(name, found.problem, site, fl_ctx),
             row_noise=lambda release: row_noise(release, fl_ctx),
-            release_minimum=lambda kind, release: _minimum(kind, release, found.data, site, fl_ctx),
-            note_failure=lambda cause: note_failure(cause, fl_ctx),
+            release_minimum=lambda kind, release: _minimum(kind, release, self._data_of(found), site, fl_ctx),
+            note_failure=lambda error: note_failure(error, fl_ctx),
         )
 
-    def _find(self, values: Mapping[str, Any], site: str, fl_ctx: FLContext, needs_labels: bool) -> _Found:
-        if self._found is None or self._found.values != values:
+    def with_images(self, context: SiteContext, fl_ctx: FLContext, needs_labels: bool) -> SiteContext:
+        """The same with the site's data; with ``needs_labels`` a site without a labelled training image is refused.
+
+        Raises:
+            DataError: if the data doctor finds something that must be fixed first.
+        """
+        begin_reading(fl_ctx)
+        if self._found is None:
+            raise ValueError("a context is made without images first")
+        if self._found.data is None:
+            self._found.data = load_checked_data(context.problem, context.site, fl_ctx, needs_labels, self._log)
+        return replace(context, data=self._found.data)
+
+    def _data_of(self, found: _Found) -> SiteData:
+        if found.data is None:
+            raise ValueError("the images are not read yet")
+        return found.data
+
+    def _find(self, values: Mapping[str, Any], site: str, fl_ctx: FLContext) -> _Found:
+        if self._found is None or self._found.data is None or self._found.values != values:
             problem = Problem.from_dict(values)
             require_buildable(problem.model_spec(pretrained=False), problem.image_size)
             chosen = locate(problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx)).model
             own_spec = own_model_spec(problem, site, self._own, self._backbones, chosen)
-            data = load_checked_data(problem, site, fl_ctx, needs_labels, self._log)
-            self._found = _Found(values, problem, data, own_spec)
+            self._found = _Found(values, problem, own_spec)
         return self._found
 
     def _dataset(self, name: str, problem: Problem, site: str, fl_ctx: FLContext) -> SiteData:
         if (name, problem) not in self._datasets:
             locate_public(name, problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx))
             data = load_dataset(name, problem, site, fl_ctx)
-            if self._found is not None:
+            if self._found is not None and self._found.data is not None:
                 require_other_images(data, self._found.data, site)
             self._datasets[name, problem] = data
         return self._datasets[name, problem]

@@ -68,7 +68,7 @@ from grandrounds.protocol.messages import (
 from grandrounds.protocol.names import OWN_ROUND, VALIDATION
 from grandrounds.protocol.paths import DETAILS_VARIABLE, claimed_folder, in_kit, key_folders
 from grandrounds.protocol.precision import round_updates
-from grandrounds.protocol.problem import TRAIN_ALL
+from grandrounds.protocol.problem import SITE_NORM, TRAIN_ALL
 from grandrounds.protocol.tensors import difference
 from grandrounds.protocol.wire import decode_payload, encode_result
 
@@ -168,7 +168,10 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
                 )
         if GLOBAL not in payload.parts:
             raise MessageError("the task has no global model; executor option model=own needs none")
-        network = self.network(context)
+        self._require_fitting(payload, self.network(context), context)
+        return payload.parts[GLOBAL]
+
+    def _require_fitting(self, payload: Payload, network: nn.Module, context: SiteContext) -> None:
         require_like(payload.parts[GLOBAL], network.state_dict(), "the global model")
         wanted = payload.values.get(FROZEN)
         if wanted is not None and wanted != frozen_digest(network):
@@ -176,7 +179,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
                 f"the frozen layers of {context.model_spec.backbone} differ from the server's: problem.weights "
                 f"{context.model_spec.weights!r} is another file here; compare `grandrounds weights verify` at both places"
             )
-        return payload.parts[GLOBAL]
 
     def finish(
         self,
@@ -265,11 +267,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             TEST: self._test,
             POOL: self._open_sums,
         }
-        context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
-        if self.needs_exclusive:
-            context.problem.kind.require_exclusive(type(self).__name__)
-        run = self._run_of(payload, context, fl_ctx)
-        store = run.store
+        unread, run = self._prepared(task_name, payload, fl_ctx, abort_signal)
+        context, store = self._access.with_images(unread, fl_ctx, self.needs_labels), run.store
         if task_name not in (JOIN, POOL):
             context = replace(context, features=self._features_of(context, run))
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS, OPTIONS_FACT) if task_name == JOIN else ()
@@ -277,8 +276,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         summed, least = COUNT_SUM in payload.values, self.confidentiality.min_models
         self._pool = CountPool.of(context, payload.values["run_id"], least, fl_ctx) if summed else None
         if task_name == TRAIN:
-            if not self.own_model:
-                self.confidentiality.require_task(payload.values, context.site)
             declare_training(self.spending(context), fl_ctx)
         with closing(context.ahead):
             result = tasks[task_name](payload, context, store)
@@ -287,6 +284,22 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             # Not before the answer has passed all checks: a diverged model must not be what the next round starts from.
             store.stage_state(context.round_number, self.kept)
         return reply, store
+
+    def _prepared(
+        self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
+    ) -> tuple[SiteContext, _RunHere]:
+        """All that is checked before the site's images are read: such a fault is no answer about them."""
+        context = self._access.without_images(payload, fl_ctx, abort_signal)
+        if self.needs_exclusive:
+            context.problem.kind.require_exclusive(type(self).__name__)
+        run = self._run_of(payload, context, fl_ctx)
+        if task_name == TRAIN and not self.own_model:
+            self.confidentiality.require_task(payload.values, context.site)
+        if ENCRYPTION in payload.values:
+            find_key(key_folders(fl_ctx), context.site)
+        if GLOBAL in payload.parts and not self.own_model and context.model_spec.norm != SITE_NORM:
+            self._require_fitting(payload, self.network(context), context)
+        return context, run
 
     def _features_of(self, context: SiteContext, run: _RunHere) -> Features | None:
         if (context.own_spec or context.problem).trainable == TRAIN_ALL and not self.feature_options.feature_cache:
@@ -329,7 +342,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         error = _prepare_update(reply, asked.payload, fl_ctx)
         if error:
             self.log_error(fl_ctx, f"{TRAIN}: {error}", fire_event=False)
-            note_failure(cause_of(error), fl_ctx)
+            note_failure(error, fl_ctx)
         if error or asked.store is None:
             return
         self.on_result_released(reply, asked.payload, asked.store)
@@ -363,7 +376,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             if not self._hides_failures or isinstance(error, TaskAborted):
                 raise
             self.logger.error(f"{TRAIN}: {cause_of(error)}; the gate hides it")
-            context.note_failure(cause_of(error))
+            context.note_failure(error)
         self.kept = store.load_state(context.round_number)
         return Result() if self.own_model else _zero_update(payload)
 
@@ -438,7 +451,7 @@ def _zero_update(payload: Payload) -> Result:
 
 
 def _noted_refusal(task: str, error: Exception, fl_ctx: FLContext) -> Shareable:
-    note_failure(cause_of(error), fl_ctx)
+    note_failure(error, fl_ctx)
     return _refusal(task, error)
 
 

@@ -11,7 +11,7 @@ from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, Fault
 from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.site.context import TaskAborted
 from grandrounds.federation.site.isolation import WorkerStopped, ask_parent, run_isolated
@@ -91,9 +91,13 @@ class _GateOfParent:
         found: int | None = ask_parent(_Question("release_minimum", (kind, release)))
         return found
 
-    def note_failure(self, cause: str) -> None:
+    def begin_reading(self) -> None:
         """As the privacy gate's."""
-        ask_parent(_Question("note_failure", (cause,)))
+        ask_parent(_Question("begin_reading"))
+
+    def note_failure(self, cause: str, fault: Fault) -> None:
+        """As the privacy gate's."""
+        ask_parent(_Question("note_failure", (cause, fault)))
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class _Question:
     """A call of one of the methods of :class:`TrainingGate`."""
 
     method: str
-    arguments: tuple[Any, ...]
+    arguments: tuple[Any, ...] = ()
 
 
 def release_minimum(kind: ReleaseKind, release: str, fl_ctx: FLContext) -> int | None:

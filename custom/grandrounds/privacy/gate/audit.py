@@ -34,7 +34,9 @@ class Reason(StrEnum):
     BUDGET = "privacy budget spent"
     ANSWERS = "the site's privacy policy allows this job no more answers with scores"
     LEDGER = "the site's privacy ledger cannot be used"
+    VERSION = "the site's data set is another version than its privacy ledger knows"
     DATASET = "the site's gate cannot identify the data set of the answer"
+    DISK = "the site's disk is full or cannot be used"
     AUDIT = "the site's audit trail cannot be written"
     FAILED = "the site's gate failed"
 

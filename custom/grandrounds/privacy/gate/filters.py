@@ -23,7 +23,7 @@ from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 
 from grandrounds.data.location import locate, locate_public
 from grandrounds.data.manifest import read_manifest
-from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.errors import ConfigurationError, Fault, GrandRoundsError, MessageError
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason, Refused, write_audit
 from grandrounds.privacy.gate.count_treatments import MinimumSupport
@@ -75,7 +75,8 @@ class Admission:
     """The gate's decision about a task.
 
     Gate or facts are None if they could not be built or read; ``training`` is the admitted record-level private training,
-    ``begun`` the note of one that is not answered yet.
+    ``begun`` the note of one that is not answered yet. ``reads`` says whether the task has begun to read images, ``fault``
+    what has kept it from that.
     """
 
     gate: Gate | None
@@ -84,6 +85,8 @@ class Admission:
     training: Spending | None = None
     training_refused: Refused | None = None
     begun: OpenTraining | None = None
+    reads: bool = False
+    fault: Fault | None = None
 
     @property
     def hides_failures(self) -> bool:
@@ -121,8 +124,13 @@ class Admission:
         if self.begun is not None:
             self.begun.answered()
 
-    def note_failure(self, cause: str) -> None:
+    def begin_reading(self) -> None:
+        """The task reads images from now on, so that no fault of it is named to the server."""
+        self.reads = True
+
+    def note_failure(self, cause: str, fault: Fault) -> None:
         """Write why an admitted task has failed to the audit trail, which stays at the site."""
+        self.fault = None if self.reads else fault
         if self.gate is None or self.refusal or self.training_refused:
             return  # the refusal has a line of its own
         with suppress(Refused):  # an answer that cannot be audited does not leave
@@ -194,6 +202,9 @@ class SitePrivacyGate(Filter):
             reply = _copied(reply)
             code = reply.get_return_code()
             if not isinstance(code, str) or code != ReturnCode.OK:
+                if admission.fault is not None and not admission.reads:
+                    write_audit(admission.gate.folder, "stripped", {**audit_fields(facts), "fault": admission.fault})
+                    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: admission.fault.value})
                 return self._failed(code, facts, admission.gate, admission.training)
             return _message(admission.gate.release(facts, _answer(reply), admission.training))
         except Exception as error:

@@ -36,7 +36,7 @@ from grandrounds.privacy.gate.questions import OpenTraining, book_unanswered, co
 from grandrounds.privacy.gate.released import with_totals_in_tens, withheld_by_audit
 from grandrounds.privacy.gate.treatment import NOT_PRIVATE
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
-from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
+from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger, LedgerContent
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.protocol.messages import (
     COUNTS,
@@ -135,7 +135,7 @@ class Gate:
         try:
             return OpenTraining(self.folder, facts.dataset, costs, self.policy.delta) if costs else None
         except OSError as error:
-            raise Refused(Reason.LEDGER, f"the training cannot be noted: {error}") from error
+            raise Refused(Reason.DISK, f"the training cannot be noted: {error}") from error
 
     def admit_training(self, facts: TaskFacts, training: Spending | None) -> None:
         """Check a training before it starts: its noise, and its cost if the policy relies on record-level privacy.
@@ -387,8 +387,10 @@ class Gate:
         policy, name = self.policy, facts.dataset.name
         try:
             content = self.ledger().content()
-            content.require_known(facts.dataset)
+            _require_version(content, facts.dataset)
             epsilon = spent_epsilon([*content.spendings(name), *costs], policy.delta, policy.unit)
+        except Refused:
+            raise
         except GrandRoundsError as error:
             raise Refused(Reason.LEDGER, str(error)) from error
         if costs and exceeds(epsilon, policy.target(name)):
@@ -471,6 +473,13 @@ class Gate:
             return Ledger(self.folder, self.site)
         except (GrandRoundsError, OSError) as error:
             raise Refused(Reason.LEDGER, str(error)) from error
+
+
+def _require_version(content: LedgerContent, dataset: DatasetIdentity) -> None:
+    try:
+        content.require_known(dataset)
+    except GrandRoundsError as error:
+        raise Refused(Reason.VERSION, str(error)) from error
 
 
 def audit_fields(facts: TaskFacts | None) -> dict[str, str | int]:

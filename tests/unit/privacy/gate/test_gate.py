@@ -131,7 +131,7 @@ def test_another_data_set_has_its_own_budget_and_a_changed_identity_is_refused(g
     for wrong in (DatasetIdentity("skin", "b" * 64), DatasetIdentity("other", SKIN.fingerprint)):
         with pytest.raises(Refused) as caught:
             chosen.admit(facts(dataset=wrong))
-        assert caught.value.reason is Reason.LEDGER
+        assert caught.value.reason is Reason.VERSION
 
 
 def test_tasks_that_the_policy_does_not_name_are_refused(gate):
