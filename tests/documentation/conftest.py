@@ -15,6 +15,7 @@ from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment import presets
 from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.federation.own_methods import OWN_METHODS
+from grandrounds.models import registry as networks
 from grandrounds.models.backbones.own import OWN_BACKBONES
 from tests.documentation.pages import ROOT
 from tests.documentation.world import small
@@ -45,12 +46,19 @@ def examples(own_registries, monkeypatch):
     monkeypatch.setenv(plugins.PLUGINS_VARIABLE, ",".join(EXAMPLES))
 
 
+def with_few_features():
+    """The networks, where the one of most presets has two taps: a head in closed form then has 240 features, not 2,192."""
+    lite = networks.BACKBONES["efficientnet_lite0"]
+    return {**networks.BACKBONES, "efficientnet_lite0": lite._replace(taps=lite.taps[:2])}
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch, own_registries, shared_cache):
     """An empty working directory in which runs and figures are small and in this process, with 40 images at a site."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRANDROUNDS_WEIGHTS", str(tmp_path / "weights"))
     monkeypatch.setattr(presets, "with_preset", small)
+    monkeypatch.setattr(networks, "BACKBONES", with_few_features())
     monkeypatch.setattr(plotting, "DOTS_PER_INCH", 30)
     parameters = inspect.signature(phantom_site).parameters.values()
     defaults = {one.name: one.default for one in parameters if one.default is not one.empty}

@@ -60,7 +60,6 @@ KINDS = {
     "findings under a policy": ("fedavg", FINDINGS, True, {}),
     "classes in FLARE's simulator": ("fedavg", [], False, {"engine": "flare", "threads": 2}),
 }
-SLOW = {"classes in FLARE's simulator"}
 
 
 def install_standard_policy(local: Path, site: str) -> None:
@@ -103,7 +102,7 @@ def make(tmp_path_factory, shared_cache) -> Callable[[str], Finished]:
     return of
 
 
-@pytest.fixture(params=[pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in KINDS])
+@pytest.fixture(params=KINDS)
 def finished(request, make) -> Finished:
     """A finished run of each kind."""
     return make(request.param)

@@ -151,7 +151,6 @@ def with_peers(federation, tmp_path_factory):
     return job, left(workspace)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("deadline")
 def test_flares_simulator_gives_the_same_run(with_peers, tmp_path):
     """With one thread for two sites every task runs in a process of its own."""
@@ -160,7 +159,6 @@ def test_flares_simulator_gives_the_same_run(with_peers, tmp_path):
     assert_same(left(tmp_path), expected)
 
 
-@pytest.mark.slow
 def test_a_job_that_brings_its_code_needs_nothing_else(with_peers, tmp_path, shared_cache):
     """The installed package is hidden from Python, so only the copy inside the job can be imported.
 

@@ -27,8 +27,6 @@ CLASSES = ("nevus", "melanoma", "keratosis")
 SITES = ("site-1", "site-2", "site-3")
 PHONE = 390
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def browser():

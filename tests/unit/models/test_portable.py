@@ -39,17 +39,17 @@ LARGE = ("densenet121", "efficientnet_b0")
 
 
 def cases() -> list:
-    """Every backbone at a size with odd sides on the way, and all sizes, heads and formats as slow ones."""
+    """Every backbone at a size with odd sides on the way, as ONNX, and all sizes, heads and formats as slow ones."""
     found = []
     for backbone in sorted(BACKBONES):
         sides = [side for side in SIDES if side >= minimum_image_size(backbone)]
         for head in ("linear", "depths", *(["mlp:8"] if backbone == "efficientnet_lite0" else [])):
             for side in sides:
                 odd = side == (112 if 112 in sides else sides[0])
-                quick = odd and ((head == "depths" and backbone not in LARGE) or backbone == "efficientnet_lite0")
-                marks = [] if quick else [pytest.mark.slow]
-                found.append(pytest.param(backbone, head, side, "onnx", marks=marks))
-                found.append(pytest.param(backbone, head, side, "torchscript", marks=pytest.mark.slow))
+                usual = backbone == "efficientnet_lite0"  # the network of most presets
+                quick = odd and ((head == "depths" and backbone not in LARGE) or usual)
+                for form, fast in (("onnx", quick), ("torchscript", odd and usual)):
+                    found.append(pytest.param(backbone, head, side, form, marks=[] if fast else pytest.mark.slow))
     return found
 
 
