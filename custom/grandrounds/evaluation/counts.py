@@ -123,7 +123,7 @@ def check_counts(images: NDArray[np.int64], patients: NDArray[np.int64], shape: 
         if array.shape != shape or array.dtype != np.int64:
             raise ValueError(f"{name} must be int64 of shape {shape}, got {array.dtype} {array.shape}")
     hidden = images == HIDDEN
-    if (images < HIDDEN).any() or not np.array_equal(hidden, patients == HIDDEN):
+    if (np.minimum(images, patients) < HIDDEN).any() or not np.array_equal(hidden, patients == HIDDEN):
         raise ValueError(f"counts must not be negative, and hidden ones be {HIDDEN} in both arrays")
     if not np.array_equal(hidden[..., 0], hidden[..., 1]):
         raise ValueError("correct and missed images of a class must be hidden together")

@@ -13,6 +13,8 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from stateful import OtherMapping, StatefulDict, StatefulText
 
 from grandrounds.deployment.kit.overlay import OVERLAYS
+from grandrounds.evaluation.counts import HIDDEN
+from grandrounds.evaluation.curves.files import MERGED, curves_shape
 from grandrounds.json_files import read_json_object
 from grandrounds.models.registry import backbone_names
 from grandrounds.privacy.gate import filters, gate
@@ -34,6 +36,25 @@ NOISY = {
     "target_epsilon": {"*": 1e6},
     "releases": [{"kind": "model_update", "name": "update", "treatment": "clip_and_noise", "clip": 1, "sigma": 1.0}],
     "scalars": [{"name": "validation.*", "part": "val", "minimum_support": 5}],
+}
+SUMMED = {
+    "unit": "record",
+    "delta": 1e-5,
+    "releases": [
+        *(
+            {"kind": kind, "name": name, "treatment": "minimum_support", "minimum": 5}
+            for kind, name in (
+                ("sufficient_statistics", "class_counts"),
+                ("sufficient_statistics", "sums"),
+                ("counts", "counts_*"),
+                ("pooled_counts", "pooled_*"),
+                ("curves", "curves_*"),
+            )
+        ),
+        {"kind": "solved_head", "name": "head", "treatment": "unmodified"},
+        {"kind": "encrypted_values", "name": "ciphers", "treatment": "unmodified", "entries": ["values"]},
+    ],
+    "scalars": NOISY["scalars"],
 }
 EXPECTED = Expected(
     3, "r-1", CLASSES, TEMPLATE, {"train": 60, "labelled": 60, "val": 20, "test": 20}, 90, 1.0, PUBLIC_ROWS
@@ -60,6 +81,9 @@ class Unlimited:
     def book(self, *arguments):
         """Nothing is kept."""
 
+    def disclose(self, dataset, decide):
+        """What several answers say together has tests of its own, and takes a solver."""
+
     def require_known(self, dataset):
         """Every data set is known."""
 
@@ -71,9 +95,9 @@ class Unlimited:
 
 
 def policies():
-    """The policy of every kit, and one with noise."""
+    """The policy of every kit, one with noise, and one for sums, counts, heads and ciphertexts."""
     standard = read_json_object(OVERLAYS / "privacy.json")["scopes"][0]["properties"]["grandrounds"]
-    return [parse_policy(standard, "standard"), parse_policy(NOISY, "noisy")]
+    return [parse_policy(standard, "standard"), parse_policy(NOISY, "noisy"), parse_policy(SUMMED, "summed")]
 
 
 def quiet(patch):
@@ -88,15 +112,15 @@ def quiet(patch):
 
 
 def contexts():
-    """FLARE's context of an admitted task, for each policy and task."""
+    """FLARE's context of an admitted task, with what makes a good answer to it, for each policy and task."""
     made = []
-    for policy in policies():
+    for policy, makes in zip(policies(), (good, good, record), strict=True):
         for task in ("train", "validate", "test", "join"):
             facts = TaskFacts("job", task, "run", DatasetIdentity("skin", "a" * 64), EXPECTED)
             context = FLContext()
             admission = Admission(Gate(policy, Path(), "site-1"), facts, None)
             context.set_prop(TRAINING_GATE, admission, private=True, sticky=False)
-            made.append((task, context))
+            made.append((task, context, makes))
     return made
 
 
@@ -123,6 +147,77 @@ def good(draw):
     return DXO(DataKind.COLLECTION, data=parts, meta=meta).to_shareable()
 
 
+def support(draw):
+    """Patients of each class: enough, or none."""
+    return torch.tensor([draw.choice([0, 5, 8, 20]) for _ in range(CLASSES)])
+
+
+def table(draw):
+    """The counts of a record of at most 20 patients: correct, missed and false predictions of each class."""
+    correct, missed = ([draw.choice([0, 1, 3]) for _ in range(CLASSES)] for _ in range(2))
+    false = [0] * CLASSES
+    for count in missed:
+        false[draw.randrange(CLASSES)] += count
+    counts = torch.tensor([list(row) for row in zip(correct, missed, false, strict=True)])[None]
+    return {"images": counts, "patients": counts.clone()}
+
+
+def curves(draw):
+    """Positives and negatives in one bin of each class; the others are merged with it."""
+    counts = torch.full(curves_shape(CLASSES), MERGED, dtype=torch.int64)
+    counts[:, :, 0] = draw.choice([5, 7, 10])
+    return {"counts": counts}
+
+
+def ciphertext(draw):
+    return torch.tensor([draw.randrange(256) for _ in range(9)], dtype=torch.uint8)
+
+
+def sums(draw):
+    """What a site adds to a head in closed form, in three features."""
+    found, held = torch.randn(5, 3, dtype=torch.float64), support(draw)
+    targets = found.T @ torch.eye(CLASSES, dtype=torch.float64)[torch.arange(5) % CLASSES]
+    return {"products": (found.T @ found).flatten(), "targets": targets * (held > 0), "support": held}
+
+
+def head(draw):
+    """A head that a site has solved from a sum of all sites."""
+    weights = torch.randn(CLASSES, 3, dtype=torch.float64)
+    return {"weights": weights, "bias": torch.zeros(CLASSES, dtype=torch.float64), "shift": torch.zeros(3).double()}
+
+
+def class_counts(draw):
+    held = support(draw)
+    return {"class_counts": held * 2, "support": held}
+
+
+def pooled(draw):
+    return table(draw) if draw.random() < 0.5 else {"contribution": ciphertext(draw)}
+
+
+RECORDS = {
+    "class_counts": ("sufficient_statistics", class_counts),
+    "sums": ("sufficient_statistics", sums),
+    "counts_common": ("counts", table),
+    "counts_validation": ("counts", table),
+    "curves_common": ("curves", curves),
+    "pooled_common": ("pooled_counts", pooled),
+    "head": ("solved_head", head),
+    "ciphers": ("encrypted_values", lambda draw: {"values": ciphertext(draw)}),
+}
+
+
+def record(draw):
+    """An answer with evaluation records, sums of named tensors, a head or a ciphertext."""
+    scores = {"validation.n": 20.0, "validation.accuracy": draw.choice([0.5, 0.75]), "loss": 0.5}
+    parts = {"metrics": DXO(DataKind.METRICS, data=scores)}
+    for name in draw.sample(sorted(RECORDS), draw.choice([1, 1, 2, 3])):
+        kind, makes = RECORDS[name]
+        parts[name] = DXO(DataKind.APP_DEFINED, data=makes(draw), meta={"release": kind})
+    meta = {"protocol": PROTOCOL, "round": 3, "run_id": "r-1", "samples": 44}
+    return DXO(DataKind.COLLECTION, data=parts, meta=meta).to_shareable()
+
+
 def leaks(draw):
     """A value that no answer has, or that answers differently when read again."""
     image = torch.full((draw.choice([1, 3, 7]),), LEAK)
@@ -132,6 +227,8 @@ def leaks(draw):
         lambda: image.reshape(1, -1).to_sparse(),
         lambda: torch.full((2, 3), float(draw.choice([LEAK, 1e38, float("nan"), float("inf")]))),
         lambda: torch.full((draw.choice([3, 6, 99]), CLASSES), draw.choice([0.5, 1 / 3, 255.0])),
+        lambda: torch.tensor(draw.choice([[-1] * 3, [1] * 3, [4, 0, 0], [2**62] * 3, [61, 0, 0], [[[2, 1, 0]] * 3]])),
+        lambda: torch.full((draw.choice([3, 6]), CLASSES), LEAK, dtype=torch.float64),
         lambda: torch.zeros(2, 3, dtype=draw.choice([torch.int64, torch.bool, torch.complex64, torch.bfloat16])),
         lambda: torch.nn.Parameter(torch.ones(2, 3)),
         lambda: torch.ones(2, 3).expand(2, 3)[:, ::2],
@@ -166,12 +263,20 @@ def places(reply):
     return found
 
 
+def spoil_number(tensor, draw):
+    """Change one number of a tensor."""
+    flat = tensor.reshape(-1)
+    flat[draw.randrange(len(flat))] = draw.choice([-1, -7, 0, 1, 2, 4, 21, 61, 91, 2**40, LEAK])
+
+
 def spoil(reply, draw):
     """Change one thing."""
     owner, key = draw.choice(places(reply))
     value = owner.get(key)
-    way = draw.randrange(7)
-    if way == 0 or not isinstance(value, dict):
+    way = draw.randrange(9)
+    if way >= 7 and isinstance(value, dict) and any(type(one) is torch.Tensor for one in value.values()):
+        spoil_number(draw.choice([one for one in value.values() if type(one) is torch.Tensor]), draw)
+    elif way == 0 or not isinstance(value, dict):
         owner[key] = leaks(draw)
     elif way in (1, 2):
         value[names(draw)] = leaks(draw)
@@ -186,9 +291,9 @@ def spoil(reply, draw):
         reply.set_return_code(draw.choice([ReturnCode.OK, ReturnCode.EXECUTION_EXCEPTION, leaks(draw)]))
 
 
-def answer(draw):
+def answer(draw, makes=good):
     """A random answer: good, or spoilt in one to three places."""
-    reply = good(draw)
+    reply = makes(draw)
     for _ in range(draw.choice([0, 1, 1, 1, 2, 3])):
         try:
             spoil(reply, draw)
@@ -251,9 +356,46 @@ def tensors_fault(name, data):
         rows = data["values"].double() / (255 if data["values"].dtype == torch.uint8 else 1)
         sums = (rows.sum(dim=1) - 1).abs().max() <= 0.02
         right = data.keys() == {"values"} and rows.shape[1:] == (CLASSES,) and len(rows) <= PUBLIC_ROWS and bool(sums)
+    elif name.startswith(("counts_", "pooled_")) and data.keys() == {"images", "patients"}:
+        right = all(value.shape == (1, CLASSES, 3) and value.dtype == torch.int64 for value in data.values())
+        hidden = data["patients"] == HIDDEN
+        right = right and torch.equal(hidden, data["images"] == HIDDEN)
+        right = right and few_or_many(data["patients"][~hidden], 5, 20 if name.startswith("counts_") else 2**62)
+        right = right and bool((data["images"] >= data["patients"]).all())
+    elif name.startswith("curves_"):
+        counts = data["counts"]
+        right = data.keys() == {"counts"} and counts.shape == curves_shape(CLASSES) and counts.dtype == torch.int64
+        right = right and few_or_many(counts[counts != MERGED], 5, 20)
+    elif name in ("class_counts", "sums"):
+        right = data.keys() - {"support"} <= {"class_counts", "products", "targets"}
+        right = right and few_or_many(data["support"], 5, 60) and all(sum_right(*entry) for entry in data.items())
+        images = data.get("class_counts", torch.zeros(CLASSES))
+        none = data["support"] == 0
+        right = right and not bool(images[none].any())
+        right = right and not bool(data.get("targets", torch.zeros(1, CLASSES))[:, none].any())
+    elif name == "head":
+        right = data.keys() <= {"weights", "bias", "shift", "scale"} and all(
+            value.dtype == torch.float64 and bool(value.isfinite().all()) for value in data.values()
+        )
     else:
-        right = name in ("curves_common", "curves_own", "curves_validation")
+        known = {"ciphers": {"values"}, "pooled_common": {"contribution"}, "pooled_own": {"contribution"}}
+        right = data.keys() == known.get(name) and all(
+            value.dtype == torch.uint8 and value.dim() == 1 for value in data.values()
+        )
     return "" if right else f"{name} of { ({key: (tuple(v.shape), v.dtype) for key, v in data.items()}) }"
+
+
+def few_or_many(counts, fewest, most):
+    """Whether no count is of one to ``fewest - 1`` patients, negative, or of more than there are."""
+    return bool(((counts == 0) | ((counts >= fewest) & (counts <= most))).all())
+
+
+def sum_right(name, value):
+    """Whether an entry of sums has its form."""
+    if name in ("support", "class_counts"):
+        return value.shape == (CLASSES,) and value.dtype == torch.int64 and value.min() >= 0 and value.max() <= 90
+    shaped = value.dim() == 1 if name == "products" else value.dim() == 2 and value.shape[1] == CLASSES
+    return shaped and value.dtype == torch.float64 and bool(value.isfinite().all())
 
 
 def run(count, seed):
@@ -266,8 +408,8 @@ def run(count, seed):
     torch.manual_seed(seed)
     door = SitePrivacyGate()
     for number in range(count):
-        task, context = made[draw.randrange(len(made))]
-        reply = answer(draw)
+        task, context, makes = made[draw.randrange(len(made))]
+        reply = answer(draw, makes)
         try:
             left = door._filter_answer(reply, context)
             found = fault(left, task)

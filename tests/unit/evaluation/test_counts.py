@@ -98,6 +98,7 @@ def test_a_class_that_no_site_shows_has_no_score_and_one_that_some_hide_no_preci
         (np.zeros((1, 2, 3)), np.zeros((1, 2, 3)), "images must be int64 of shape"),
         (np.zeros((1, 3, 3), np.int64), np.zeros((1, 2, 3), np.int64), "images must be int64 of shape"),
         (np.full((1, 2, 3), -2), np.full((1, 2, 3), -2), "counts must not be negative"),
+        (np.zeros((1, 2, 3), np.int64), np.full((1, 2, 3), -7), "counts must not be negative"),
         (np.full((1, 2, 3), 4), np.full((1, 2, 3), 5), "at least one image of each patient"),
         (np.full((1, 2, 3), 4), np.zeros((1, 2, 3), np.int64), "no image without a patient"),
         (np.array([[[-1, 4, 4]] * 2]), np.array([[[-1, 4, 4]] * 2]), "must be hidden together"),

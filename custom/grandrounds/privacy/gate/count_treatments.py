@@ -27,6 +27,9 @@ from grandrounds.privacy.mechanisms.coarsening import withhold_classes
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.protocol.messages import CONTRIBUTION
 
+OF_EACH_CLASS = ("class_counts", "targets")
+"""Entries of sums that have a value, or a column, for each class."""
+
 
 @dataclass(frozen=True)
 class MinimumSupport(Options, Treatment):
@@ -61,6 +64,8 @@ class SumSupport(MinimumSupport):
         support = tensors[SUPPORT]
         if bool(((support > 0) & (support < self.minimum)).any()):
             raise ValueError(f"a class is of fewer than {self.minimum} patients")
+        if any(bool(tensors[name][..., support == 0].any()) for name in OF_EACH_CLASS if name in tensors):
+            raise ValueError("a class of no patients has images")
         return {name: plain_copy(value) for name, value in tensors.items()}
 
 

@@ -160,6 +160,8 @@ def _no_sums(name: str, value: Tensor, expected: Expected) -> str:
     if name in (SUPPORT, "class_counts"):
         if tuple(value.shape) != (expected.classes,) or value.dtype != torch.int64:
             return f"expected int64 of shape ({expected.classes},)"
+        if bool((value < 0).any()) or (name != SUPPORT and int(value.max()) > expected.images):
+            return f"expected counts of at most {expected.images} images, got {int(value.min())} to {int(value.max())}"
         return _too_many(int(value.max()), "train", expected) if name == SUPPORT else ""
     fits = value.dtype == torch.float64 and value.dim() == (2 if name == "targets" else 1)
     return "" if fits and (value.dim() == 1 or value.shape[1] == expected.classes) else "expected sums in float64"

@@ -10,9 +10,10 @@ from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.confusion import confusion_scores
 from grandrounds.evaluation.counts import site_counts
 from grandrounds.evaluation.metrics import OF_CLASSES
-from grandrounds.privacy.gate.count_treatments import CountSupport, PooledSupport
+from grandrounds.privacy.gate.count_treatments import CountSupport, PooledSupport, SumSupport
 from grandrounds.privacy.gate.gate import without_scores_of_hidden
 from grandrounds.privacy.gate.inspection import Inspected, Part
+from grandrounds.privacy.gate.kinds import KINDS, Expected
 from grandrounds.privacy.gate.policy import ReleaseRule
 from grandrounds.protocol.messages import ReleaseKind
 
@@ -132,3 +133,36 @@ def test_no_models_scores_of_single_classes_leave_beside_a_hidden_class_of_the_s
     assert {name for name in names if f"{name}.balanced_accuracy" in found.scalars} == left
     assert len([name for name in found.scalars if "balanced" not in name]) == 10
     assert found.scalars.keys() | set(found.withheld) == scalars.keys()
+
+
+@pytest.mark.parametrize(
+    ("entries", "wrong"),
+    [
+        ({"class_counts": [30, 12, 0]}, ""),
+        ({"targets": [[1.0, 2.0, 0.0]]}, ""),
+        ({"class_counts": [30, 12, 1]}, "a class of no patients has images"),
+        ({"targets": [[1.0, 2.0, 0.5]]}, "a class of no patients has images"),
+    ],
+)
+def test_a_class_that_is_left_out_of_the_patients_is_left_out_of_the_sums(entries, wrong):
+    tensors = {name: torch.tensor(value) for name, value in entries.items()}
+    asked = {**tensors, "support": torch.tensor([20, 8, 0])}
+    if wrong:
+        with pytest.raises(ValueError, match=wrong):
+            SumSupport(8).apply(asked)
+    else:
+        assert SumSupport(8).apply(asked).keys() == asked.keys()
+
+
+def test_counts_of_sums_are_of_the_training_images():
+    expected = Expected(1, "run", 3, {}, {"train": 60}, images=90)
+    mismatch = KINDS[ReleaseKind.SUFFICIENT_STATISTICS].mismatch
+    for name, counts, fits in (
+        ("class_counts", [90, 0, 0], True),
+        ("class_counts", [91, 0, 0], False),
+        ("class_counts", [3, -1, 0], False),
+        ("support", [60, 0, 0], True),
+        ("support", [61, 0, 0], False),
+        ("support", [8, -1, 0], False),
+    ):
+        assert (mismatch(name, torch.tensor(counts), expected) == "") == fits, (name, counts)
