@@ -266,6 +266,7 @@ def test_fewer_images_than_iterations_end_the_run_with_the_number_that_would_do(
         go(tmp_path, "executor.iterations=30")
 
 
+@pytest.mark.slow
 def test_compiled_networks_learn_the_same(go, tmp_path, graphs):
     options = ["controller.rounds=2"]
     plain = go(tmp_path / "plain", *options).models["last"]

@@ -52,6 +52,7 @@ def test_every_site_learns_from_the_two_others_and_keeps_its_own_network(whole):
     assert backbones == {"site-1": "small", "site-2": "narrow", "site-3": "wide"}
 
 
+@pytest.mark.slow
 def test_compiled_networks_learn_the_same(go, tmp_path, graphs):
     reported = []
     for compiler in ("none", "aot_eager"):

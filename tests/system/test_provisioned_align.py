@@ -8,7 +8,7 @@ from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 
-pytestmark = pytest.mark.provisioned
+pytestmark = [pytest.mark.provisioned, pytest.mark.slow]
 
 HOSPITALS = ("hospital-a", "hospital-b")
 ITERATIONS, PACE, ROUNDS = 4, 2, 4

@@ -21,7 +21,7 @@ from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.federation.server.record import EVENTS, read_events
 
-pytestmark = pytest.mark.provisioned
+pytestmark = [pytest.mark.provisioned, pytest.mark.slow]
 
 NETWORKS = {"hospital-a": "compact", "hospital-b": "shufflenet", "hospital-c": "resnet10"}
 OWN_CHOICE = "hospital-c"

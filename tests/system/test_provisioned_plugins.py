@@ -95,6 +95,7 @@ def test_fedala_trains_timms_network(federation, tmp_path):
     assert shares == [SITES[0]]  # the other site's gate does not know the metric and withholds it
 
 
+@pytest.mark.slow
 def test_fedavg_trains_monais_network(federation, tmp_path):
     options = ("controller.rounds=1", "problem.backbone=monai_densenet121")
     summary, _ = finish(federation, "fedavg", tmp_path / "fedavg", *options)
