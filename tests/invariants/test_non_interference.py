@@ -9,7 +9,10 @@ for models, the code and the reason.
 
 import copy
 import json
+import os
 import pickle
+import shutil
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +20,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from nvflare.apis.shareable import ReservedHeaderKey
 
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.assignments import with_options
@@ -28,8 +30,8 @@ from grandrounds.federation.parties import Site
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.privacy.gate.audit import Reason
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.protocol.messages import REASON_HEADER, Payload
-from grandrounds.protocol.wire import decode_payload, encode_payload
+from grandrounds.protocol.messages import REASON_HEADER
+from tests.invariants.hostile_tasks import MODELS, drawn, hostile
 
 OVERLAYS = Path(__file__).parents[2] / "provisioning" / "overlays"
 SITE = "site-1"
@@ -41,37 +43,13 @@ JOBS = {
     "fedavg": [],
     "fedperl": ["executor.threshold=0.26", "controller.warm_up=0", "controller.peers=1", "controller.pa_min_peers=1"],
 }
+FEW = ["executor.steps=1", "executor.batch_size=16", "problem.backbone=compact"]
+DRAWN = {**JOBS, "ssfl": ["executor.threshold=0.26"], "fedirm": []}
+STRICT, STANDARD = "privacy_strict.json", "privacy.json"
+CASES = [(name, overlay) for name in DRAWN for overlay in (STRICT, STANDARD) if (name, overlay) != ("fedirm", STRICT)]
+"""Jobs and policies of the long form; the strict policy keeps what FedIRM needs."""
 TASKS = {"train", "validate", "test"}
 RAISES = "an error for one picture"
-
-
-def filled(value):
-    return lambda tensor: torch.full_like(tensor, value)
-
-
-def overflowing(tensor):
-    """A model whose activations overflow for bright pictures, within the bound on weights."""
-    return torch.full_like(tensor, 9e3)
-
-
-def one_channel(tensor):
-    """Dark pictures give small numbers, bright ones overflow in one channel."""
-    changed = torch.zeros_like(tensor)
-    changed.view(-1)[: max(1, changed.numel() // 4)] = 9e3
-    return changed
-
-
-MODELS = {
-    "as sent": lambda tensor: tensor,
-    "not a number": filled(float("nan")),
-    "infinite": filled(float("inf")),
-    "denormal": filled(1e-42),
-    "overflowing": overflowing,
-    "one channel": one_channel,
-    "zero": filled(0.0),
-    "another size": lambda tensor: torch.zeros((*tensor.shape, 2), dtype=tensor.dtype),
-    "doubles": lambda tensor: tensor.double(),
-}
 
 
 @dataclass(frozen=True)
@@ -88,22 +66,6 @@ class Seen:
         """What depends on no release without noise: the cost of the update, and whether and why a model was refused."""
         updates = [one for one in self.booked if one[0] == "update"]
         return (updates,) if model == RAISES else (self.code, self.reason, updates)
-
-
-def hostile(message, change):
-    """The task with another model."""
-    payload = decode_payload(copy.deepcopy(message))
-    parts = {
-        name: {
-            key: change(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-            for key, value in part.items()
-        }
-        for name, part in payload.parts.items()
-    }
-    sent = encode_payload(Payload(payload.round_number, payload.values, parts))
-    for header, value in message[ReservedHeaderKey.HEADERS].items():
-        sent.set_header(header, value)
-    return sent
 
 
 def form(value):
@@ -142,12 +104,13 @@ def raising(tasks, task):
         yield
 
 
-def observed(job, folder, sites_dir, overlay, monkeypatch):
+def observed(job, folder, sites_dir, overlay, monkeypatch, models=MODELS):
     """All that is seen of the site's answers, by task and model, and the tasks in which the white picture was seen."""
     local = folder / "flare" / SITE / "local"
     local.mkdir(parents=True)
     policy = json.loads((OVERLAYS / overlay).read_text())
     policy["scopes"][0]["properties"]["grandrounds"]["target_epsilon"] = {"*": 1e6} if "strict" in overlay else {}
+    policy["scopes"][0]["properties"]["grandrounds"]["scored_answers"] = 1_000_000
     (local / "privacy.json").write_text(json.dumps(policy))
     ledger = Ledger.create(local / "privacy", SITE)
     found, work, white = {}, Site.work, set()
@@ -159,7 +122,7 @@ def observed(job, folder, sites_dir, overlay, monkeypatch):
 
     def questioned(site, task, message, server):
         if task in TASKS and task not in {name for name, _ in found}:
-            for name, change in MODELS.items():
+            for name, change in models.items():
                 asked(site, task, hostile(message, change), server, name)
             with raising(white, task):
                 asked(site, task, copy.deepcopy(message), server, RAISES)
@@ -174,9 +137,13 @@ def observed(job, folder, sites_dir, overlay, monkeypatch):
 @pytest.fixture(scope="module")
 def neighbours(tmp_path_factory):
     """Two folders of a site; in the second one picture of each part is white."""
-    folders = [tmp_path_factory.mktemp(name) for name in ("without", "with")]
+    return two_sites([tmp_path_factory.mktemp(name) for name in ("without", "with")])
+
+
+def two_sites(folders, images=120):
+    """The same site in both folders; in the second one picture of each part is white."""
     for folder in folders:
-        phantom_site(SITE, folder, images=120, size=32, labelled=1.0)
+        phantom_site(SITE, folder, images=images, size=32, labelled=1.0)
     place = folders[1] / SITE / "images.npz"
     lines = (folders[1] / SITE / "manifest.csv").read_text().splitlines()
     column = lines[0].split(",").index("split")
@@ -188,7 +155,7 @@ def neighbours(tmp_path_factory):
     return folders
 
 
-@pytest.mark.parametrize("overlay", ["privacy_strict.json", "privacy.json"])
+@pytest.mark.parametrize("overlay", [STRICT, STANDARD])
 @pytest.mark.parametrize("name", JOBS)
 def test_one_picture_changes_nothing_that_is_not_booked(name, overlay, neighbours, tmp_path, monkeypatch, shared_cache):
     job = with_options(load_job(name), [*SMALL, *JOBS[name]])
@@ -197,7 +164,38 @@ def test_one_picture_changes_nothing_that_is_not_booked(name, overlay, neighbour
     )
     assert {task for task, _ in first} == {task for task, _ in second} == TASKS
     assert (without, white) == (set(), TASKS)
-    if overlay == "privacy.json":
+    if overlay == STANDARD:
         first, second = ({key: one.unless_released(key[1]) for key, one in found.items()} for found in (first, second))
     different = {key: (first[key], second[key]) for key in first if first[key] != second[key]}
+    assert different == {}
+
+
+def differences(job, overlay, folders, place, monkeypatch, models):
+    """The answers to the same tasks that differ between the two sites, and the number of tasks."""
+    found = [observed(job, place / folder.name, folder, overlay, monkeypatch, models)[0] for folder in folders]
+    first, second = found
+    if overlay == STANDARD:
+        first, second = ({key: one.unless_released(key[1]) for key, one in seen.items()} for seen in found)
+    assert first.keys() == second.keys()
+    return {key: (first[key], second[key]) for key in first if first[key] != second[key]}, len(first)
+
+
+@pytest.mark.fuzz
+def test_one_picture_changes_nothing_whatever_the_server_sends(tmp_path, monkeypatch, shared_cache):
+    """Minutes; ``GRANDROUNDS_PAIRS`` changes the number of pairs of tasks, ``GRANDROUNDS_SEED`` the first seed."""
+    wanted, seed = int(os.environ.get("GRANDROUNDS_PAIRS", "500")), int(os.environ.get("GRANDROUNDS_SEED", "1"))
+    asked, different, by_kind = 0, {}, Counter()
+    while asked < wanted:
+        draw = np.random.default_rng(seed)
+        name, overlay = CASES[draw.integers(len(CASES))]
+        place = tmp_path / str(seed)
+        folders = two_sites([place / side for side in ("without", "with")], images=80)
+        models = {f"seed {seed}.{number}": drawn(1000 * seed + number) for number in range(50)}
+        job = with_options(load_job(name), [*SMALL, *FEW, *DRAWN[name]])
+        found, number = differences(job, overlay, folders, place, monkeypatch, models)
+        different |= {(seed, name, overlay, *key): both for key, both in found.items()}
+        by_kind[name, overlay] += number
+        asked, seed = asked + number, seed + 1
+        print(f"{asked} pairs until seed {seed - 1}, {len(different)} differ; {dict(by_kind)}", flush=True)
+        shutil.rmtree(place)
     assert different == {}
