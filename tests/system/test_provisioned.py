@@ -227,7 +227,7 @@ def by_console(kit, job):
     return ["bash", str(kit.startup / "fl_admin.sh")], f"{kit.name}\nsubmit_job {job}\nbye\n"
 
 
-@pytest.mark.parametrize("way", [by_command_line, by_console])
+@pytest.mark.parametrize("way", [by_command_line, pytest.param(by_console, marks=pytest.mark.slow)])
 def test_flares_own_tools_accept_the_job_folder_unchanged(federation, researcher, tmp_path, way):
     """A copy of the source's folder, into which FLARE's console writes signatures."""
     shutil.rmtree(federation.kits / federation.server / "grandrounds" / "statistics", ignore_errors=True)

@@ -9,7 +9,7 @@ from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.methods.ridge.executor import RidgeExecutor
 
-pytestmark = pytest.mark.provisioned
+pytestmark = [pytest.mark.provisioned, pytest.mark.slow]
 
 HOSPITALS = ("hospital-a", "hospital-b")
 MINIMUM = 2
