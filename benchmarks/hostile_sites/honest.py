@@ -24,7 +24,8 @@ from benchmarks.measure import run, table
 from grandrounds.api.sites import Sites
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import Job, load_job
-from grandrounds.deployment.simulate import Simulation, simulate
+from grandrounds.deployment.simulate import simulate
+from grandrounds.deployment.workspace import Simulation
 from grandrounds.federation.server.robust import BoundedContributions
 from grandrounds.files import write_json
 from grandrounds.json_files import read_json_object

@@ -1,6 +1,7 @@
 """A run that was interrupted anywhere ends as if it had not been."""
 
 import json
+import shutil
 import os
 from multiprocessing import get_context
 
@@ -190,6 +191,7 @@ def test_require_goes_on_with_one(tiny, run, tmp_path):
 )
 def test_a_checkpoint_of_something_else_is_refused_in_one_line(tiny, run, tmp_path, change, difference):
     run(tiny("ssfl", "controller.rounds=1"), tmp_path)
+    shutil.rmtree(tmp_path / "job")  # as in a kit, where a workspace has no job of its own
     with pytest.raises(GrandRoundsError) as refusal:
         simulate(tiny("ssfl", "controller.rounds=2", change), tmp_path, SITES)
     message = str(refusal.value)

@@ -99,5 +99,5 @@ def test_it_is_asked_for_by_the_job_alone(tiny):
 
 def test_a_run_in_another_precision_is_another_run(tiny, run, tmp_path):
     run(tiny("ssfl", "controller.rounds=1"), tmp_path, SITES)
-    with pytest.raises(Exception, match="update_precision was 'float32', is 'float16'"):
+    with pytest.raises(Exception, match="update_precision=float32 there, float16 here"):
         run(tiny("ssfl", *ROUNDS, asked_for("float16")), tmp_path, SITES)

@@ -19,7 +19,8 @@ from grandrounds.deployment.disclosure import nothing_to_do
 from grandrounds.deployment.jobs import CheckedJob, Job, Values
 from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, configured_job, shortcuts
 from grandrounds.deployment.reference import add_reference, ridge_row, shared_features
-from grandrounds.deployment.simulate import Engine, Simulation, default_workers, simulate
+from grandrounds.deployment.simulate import Engine, default_workers, simulate
+from grandrounds.deployment.workspace import Simulation, move_aside
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
 from grandrounds.evaluation.score import named
@@ -221,6 +222,7 @@ def run(
     command: Sequence[str] = (),
     allow_overlap: bool = False,
     reference: bool | None = None,
+    overwrite: bool = False,
 ) -> Run:
     """Run a job with all its sites on this machine, or resume an interrupted run in the same workspace.
 
@@ -246,6 +248,8 @@ def run(
         allow_overlap: go on where sites have pictures or patients in common, which makes scores too high.
         reference: compute a ridge head of the sites' training labels, too, and show its scores as the row ``ridge``; the
             run's models do not depend on it. By default it is, unless ``GRANDROUNDS_REFERENCE=0`` is in the environment.
+        overwrite: move another run that is in the workspace aside, to ``WORKSPACE.1`` or the next free number. By default a
+            run with another method, other options or other sites is refused there.
 
     Returns:
         The finished run.
@@ -265,6 +269,8 @@ def run(
     values = {**shortcuts(rounds, image_size, backbone, seed), **by_key(options or {})}
     checked, call = _configured(job, preset, values, chosen)
     folder = Path(workspace) if workspace is not None else Path("runs") / checked.run_name
+    if overwrite and (aside := move_aside(folder)):
+        say(notes(), f"the run that was in {folder} is now in {aside}")
     count, names = workers or default_workers(checked, len(chosen.names)), list(chosen.names)
     row = ridge_row(checked, len(names), "noise_rate" in chosen.description) if _wants(reference) else None
     with shared_features(checked, folder) if row else nullcontext():

@@ -85,6 +85,12 @@ def simulate(
             show_default=False,
         ),
     ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite", help="Move another run that is in the workspace aside, to WORKSPACE.1 or the next."
+        ),
+    ] = False,
     save_config: Annotated[
         Path | None, typer.Option(help="Write this run, all its options included, to a file for --config, and stop.")
     ] = None,
@@ -111,6 +117,7 @@ def simulate(
             wire=wire,
             allow_overlap=allow_overlap,
             reference=reference,
+            overwrite=overwrite,
             command=["grandrounds", *sys.argv[1:]],
         )
     except KeyboardInterrupt:

@@ -23,7 +23,8 @@ from grandrounds.data.partition.files import DESCRIPTION_FILE
 from grandrounds.deployment.jobs import CheckedJob, Job, Values, load_job
 from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, presets_of, values_in, weighing_alike
 from grandrounds.deployment.processes import variables_set
-from grandrounds.deployment.simulate import Simulation, simulate
+from grandrounds.deployment.simulate import simulate
+from grandrounds.deployment.workspace import Simulation
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import REFERENCES, SUMMARY
 from grandrounds.federation.site.features import VARIABLE as FEATURES

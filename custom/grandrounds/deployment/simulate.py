@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +21,7 @@ from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.deployment.disclosure import nothing_to_do
 from grandrounds.deployment.jobs import PACKAGE, Job, write_job
 from grandrounds.deployment.processes import run_logged, variables_set
-from grandrounds.deployment.run_log import logging_to
+from grandrounds.deployment.workspace import RecordSnapshot, Simulation, logging_to, take_workspace
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.machine import available_memory, usable_cores
@@ -44,74 +42,6 @@ FORKED_SIMULATOR = ("grandrounds.deployment.forked_simulator",)
 """FLARE's simulator, with forked workers where it would start a program for every task."""
 
 
-@dataclass(frozen=True)
-class RecordSnapshot:
-    """The state of a record before a run, to distinguish this run's results from those of earlier ones.
-
-    Attributes:
-        summary: time of ``summary.json``, in nanoseconds; 0 if there was none.
-        events: size of ``events.jsonl``, in bytes.
-    """
-
-    summary: int
-    events: int
-
-    @classmethod
-    def of(cls, record: Path) -> RecordSnapshot:
-        """The state of a record now."""
-        summary, events = record / SUMMARY, record / EVENTS
-        written = summary.stat().st_mtime_ns if summary.is_file() else 0
-        return cls(written, events.stat().st_size if events.is_file() else 0)
-
-    def newer_summary(self, record: Path) -> dict[str, Any]:
-        """The summary, if it was written since; else an empty dictionary."""
-        path = record / SUMMARY
-        fresh = path.is_file() and path.stat().st_mtime_ns != self.summary
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if fresh else {}
-
-    def newer_failure(self, record: Path) -> str:
-        """The reason in the last ``failed`` event that was appended since; else an empty string."""
-        path = record / EVENTS
-        content = path.read_bytes() if path.is_file() else b""
-        # A run that starts from the beginning has a new file.
-        new = content[self.events :] if len(content) >= self.events else content
-        events = [json.loads(line) for line in new.splitlines()]
-        return next((str(event["reason"]) for event in reversed(events) if event["event"] == "failed"), "")
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """The folders of a simulated run below the user's workspace."""
-
-    workspace: Path
-    run_name: str
-
-    @property
-    def flare(self) -> Path:
-        """Root of the FLARE workspaces; the simulator empties it when it starts."""
-        return self.workspace / "flare"
-
-    @property
-    def state(self) -> Path:
-        """Checkpoints and other state of all parties."""
-        return self.workspace / "state"
-
-    @property
-    def record(self) -> Path:
-        """The server's folder of the run: events, summary, models."""
-        return self.state / self.run_name / "server"
-
-    @property
-    def results(self) -> Path:
-        """The results: summary, models, predictions of all sites."""
-        return self.workspace / "results"
-
-    @property
-    def log(self) -> Path:
-        """The log of the last run."""
-        return self.workspace / "run.log"
-
-
 def simulate(
     job: Job,
     workspace: Path,
@@ -128,7 +58,8 @@ def simulate(
 
     Args:
         job: the job with its final options.
-        workspace: gets everything that the run writes; a second call with the same workspace resumes the run.
+        workspace: gets everything that the run writes; a second call with the same workspace resumes the run, and another
+            run is refused there.
         sites: names of the sites.
         sites_dir: a partition's folder with one folder per site; None for synthetic images.
         engine: ``in-process`` or ``flare``; both give the same models.
@@ -144,7 +75,7 @@ def simulate(
 
     Raises:
         ConfigurationError: if the job is inconsistent, ``min_sites`` exceeds the number of sites, or the workspace is no
-            folder.
+            folder or has another run.
         DataError: if sites have pictures or patients in common.
         GrandRoundsError: if the run failed; the message names the reason and the log.
     """
@@ -156,10 +87,11 @@ def simulate(
         )
     _make_folder(workspace)
     run = Simulation(workspace.absolute(), job.run_name)
+    take_workspace(job, run, sites, sites_dir)
     before = RecordSnapshot.of(run.record)
     cache = os.environ.get(CACHE_VARIABLE, str(run.workspace / "cache"))
     shared = require_apart(job, sites, sites_dir, Path(cache), allow_overlap) if sites_dir else []
-    folder = write_job(job, run.workspace / "job")
+    folder = write_job(job, run.job)
     variables = _variables(run, sites_dir, cache)
     try:
         if engine == "flare":

@@ -119,10 +119,10 @@ def test_more_sites_than_the_partition_has_are_refused(run, command, sites_dir):
     one_line(run(*command, "--sites-dir", sites_dir(2), "--sites", 3), "--sites is 3, but .* has 2")
 
 
-def test_a_checkpoint_of_another_configuration_is_refused(run, command, sites_dir):
+def test_another_run_in_the_same_folder_is_refused_with_both_values(run, command, sites_dir):
     command += ["--sites-dir", sites_dir(2)]
     assert run(*command).exit_code == 0
-    one_line(run(*command, "--seed", 9), "checkpoint is of another configuration: seed was 1, is 9")
+    one_line(run(*command, "--seed", 9), ".*has another run, which stays as it is: controller.seed=1 there, 9 here")
 
 
 def test_a_refused_run_leaves_the_finished_one_as_it_was(run, command, sites_dir, tmp_path):
@@ -130,7 +130,7 @@ def test_a_refused_run_leaves_the_finished_one_as_it_was(run, command, sites_dir
     assert run(*command).exit_code == 0
     summaries = [tmp_path / "run" / part / "summary.json" for part in ("state/fedavg/server", "results")]
     before = [path.read_bytes() for path in summaries]
-    one_line(run(*command, "--seed", 9), "seed was 1, is 9")
+    one_line(run(*command, "--seed", 9), ".*controller.seed=1 there, 9 here")
     assert json.loads(before[0])["status"] == "finished"
     assert [path.read_bytes() for path in summaries] == before
 
@@ -169,8 +169,8 @@ def flare(run, command, sites_dir, tmp_path, monkeypatch):
 def test_a_summary_that_flare_did_not_renew_is_not_the_runs(flare):
     assert json.loads(flare(0, status="finished").stdout) == {"status": "finished"}
     one_line(flare(0), "nvflare simulator ended with status 0")
-    failures = [{"event": "failed", "reason": reason} for reason in ("first", "seed was 1, is 9")]
-    one_line(flare(0, failures), "seed was 1, is 9; the log is")
+    failures = [{"event": "failed", "reason": reason} for reason in ("first", "controller.seed=1 there, 9 here")]
+    one_line(flare(0, failures), "controller.seed=1 there, 9 here; the log is")
     one_line(flare(3), "nvflare simulator ended with status 3")
     one_line(flare(0, status="failed", reason="too few sites"), "too few sites")
 

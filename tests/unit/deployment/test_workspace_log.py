@@ -8,7 +8,7 @@ import time
 import pytest
 
 from grandrounds.deployment.processes import run_logged
-from grandrounds.deployment.run_log import logging_to
+from grandrounds.deployment.workspace import logging_to
 
 
 def test_output_goes_to_the_log_and_the_status_comes_back(tmp_path):
