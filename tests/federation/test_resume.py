@@ -1,8 +1,8 @@
 """A run that was interrupted anywhere ends as if it had not been."""
 
 import json
-import shutil
 import os
+import shutil
 from multiprocessing import get_context
 
 import pytest

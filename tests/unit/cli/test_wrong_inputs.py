@@ -111,7 +111,7 @@ def run(words):
     return CliRunner().invoke(build_app(words[0]), words)
 
 
-def refused_and_repaired(words, more, named, remedy, out):
+def assert_refused_and_repaired(words, more, named, remedy, out):
     """The same command with what its refusal says succeeds; nothing is written before."""
     refusal = run([*words, *more])
     line = refusal.stderr.splitlines()[-1]
@@ -143,7 +143,7 @@ def test_a_wrong_table_is_refused_and_the_remedy_works(kind, form, command, pict
     change, more, named, remedy = TABLES[kind]
     source = table(change(ROWS), tmp_path / "t", form)
     words = arguments(command, source, True, pictures, tmp_path / "out")
-    refused_and_repaired(words, more, named, remedy, tmp_path / "out")
+    assert_refused_and_repaired(words, more, named, remedy, tmp_path / "out")
 
 
 @pytest.mark.parametrize(("kind", "packed", "command"), [*itertools.product(FOLDERS, (False, True), COMMANDS)])
@@ -159,7 +159,7 @@ def test_a_wrong_folder_is_refused_and_the_remedy_works(kind, packed, command, t
         shutil.rmtree(source)
         source = tmp_path / "images.zip"
     words = arguments(command, source, False, None, tmp_path / "out")
-    refused_and_repaired(words, more, named, remedy, tmp_path / "out")
+    assert_refused_and_repaired(words, more, named, remedy, tmp_path / "out")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -169,7 +169,7 @@ def test_the_folder_of_the_images_is_said_where_they_are_not_beside_the_table(co
     source = table(ROWS, tmp_path / "lists" / "t", "csv")
     words = arguments(command, source, True, pictures, tmp_path / "out")
     place = words.index("--root")
-    refused_and_repaired(words[:place] + words[place + 2 :], (), "0.png", "--root", tmp_path / "out")
+    assert_refused_and_repaired(words[:place] + words[place + 2 :], (), "0.png", "--root", tmp_path / "out")
 
 
 HOSPITAL = {

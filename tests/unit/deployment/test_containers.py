@@ -4,11 +4,13 @@ import re
 import shutil
 import subprocess
 import tomllib
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from grandrounds.deployment.kit import service as background
 from grandrounds.deployment.kit.overlay import PROVISIONING
 from grandrounds.deployment.kit.provision import PROJECT, read_project
 
@@ -97,9 +99,29 @@ def test_the_service_cannot_change_its_own_rules():
     assert written == [f"ReadWritePaths={kit}", f"ReadWritePaths=-{kit}/local/privacy"]
 
 
+def test_the_service_may_do_little_with_the_system():
+    lines = UNIT.read_text().splitlines()
+    for line in ("CapabilityBoundingSet=", "NoNewPrivileges=yes", "UMask=0077", "SystemCallFilter=@system-service"):
+        assert line in lines
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_systemd_takes_the_unit(tmp_path):
     unit = tmp_path / "grandrounds@hospital-a.service"
     unit.write_text(UNIT.read_text())
     ended = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60, check=False)
     assert "Unknown" not in ended.stderr
+
+
+def test_files_of_a_kit_in_the_background_are_for_its_user_alone(monkeypatch, tmp_path):
+    masks = []
+    kit = SimpleNamespace(folder=tmp_path, name="hospital-a")
+    monkeypatch.setattr(background, "remove_stale_files", lambda kit: None)
+    monkeypatch.setattr(background, "_supervisor", lambda kit: 7)
+    monkeypatch.setattr(
+        background,
+        "start_program",
+        lambda *arguments, umask=-1: masks.append(umask) or SimpleNamespace(pid=7, poll=lambda: None),
+    )
+    background.start_in_background(kit)
+    assert masks == [0o077]

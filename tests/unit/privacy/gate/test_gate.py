@@ -117,11 +117,13 @@ def test_two_releases_of_one_answer_are_paid_for_together(gate):
 def test_before_training_the_releases_of_the_last_round_are_counted_and_not_those_of_all(gate):
     critic = Part("APP_DEFINED", {"release": "discriminator"}, {"w": torch.ones(4)})
     rules = NOISY, ReleaseRule(ReleaseKind.DISCRIMINATOR, "critic", ClipAndNoise(1.0, 32.0), ("w",))
-    four, five = (gaussian_epsilon(16.0, 1e-5, count) for count in (4, 5))
+    three, four, five = (gaussian_epsilon(16.0, 1e-5, count) for count in (3, 4, 5))
     chosen = gate(*rules, target_epsilon={"skin": (four + five) / 2})
     chosen.release(facts(), answer(update=update_part(), critic=critic))
     chosen.release(facts(number=2), answer({"round": 2}))
-    chosen.admit(facts(number=3))  # one update more, and no discriminator
+    assert chosen.admit(facts(number=3)) is None, "one update more, and no discriminator"
+    with pytest.raises(Refused, match="budget"):
+        gate(*rules, target_epsilon={"skin": (three + four) / 2}).admit(facts(number=3))
 
 
 def test_another_data_set_has_its_own_budget_and_a_changed_identity_is_refused(gate):

@@ -10,7 +10,7 @@ from gate_answers import NOISY, SKIN, TARGET, UPDATE, answer, audited, booked, f
 
 from grandrounds.errors import DataError
 from grandrounds.privacy.gate.audit import Reason, Refused
-from grandrounds.privacy.gate.demands import Terms
+from grandrounds.privacy.gate.demands import SiteDemands, Terms
 from grandrounds.privacy.gate.gate import LAST_SCORES
 from grandrounds.privacy.gate.noise_treatments import RecordLevel
 from grandrounds.privacy.gate.policy import ReleaseRule
@@ -107,3 +107,31 @@ def test_a_spent_budget_admits_no_more_models(gate):
             chosen.admit(asked(task, "other"))
         assert caught.value.reason is Reason.BUDGET
     assert {booking.dataset for booking in booked(chosen)} == {SKIN}
+
+
+def test_a_job_gets_as_many_scored_tasks_as_the_policy_allows_whatever_is_answered(gate):
+    chosen = gate(tasks=("train", "validate", "test"), scored_answers=3)
+    for task in ("validate", "test", "validate"):
+        chosen.admit(facts(task))
+    for task in ("validate", "test"):
+        with pytest.raises(Refused) as caught:
+            chosen.admit(facts(task))
+        assert caught.value.reason is Reason.ANSWERS
+    chosen.admit(facts())
+
+
+@pytest.mark.parametrize("task", ["train", "validate", "test"])
+def test_no_task_has_weights_that_overflow_where_updates_leave_with_noise(gate, task):
+    chosen = gate(tasks=("train", "validate", "test"))
+    large = facts(task)
+    with pytest.raises(Refused) as caught:
+        chosen.admit(replace(large, expected=replace(large.expected, largest=1.1e4)))
+    assert caught.value.reason is Reason.VALUES
+    chosen.admit(replace(large, expected=replace(large.expected, largest=1e4)))
+
+
+def test_a_training_without_the_demanded_encryption_is_refused_before_any_work(gate):
+    chosen = gate(demands=SiteDemands(min_models=3))
+    with pytest.raises(Refused) as caught:
+        chosen.admit(asked("train"))
+    assert caught.value.reason is Reason.ENCRYPTION
