@@ -115,6 +115,11 @@ def outcome(workspace: Path) -> SimpleNamespace:
     )
 
 
+def as_between_kits(workspace: Path) -> None:
+    """Let another run or other sites go on in a workspace, as kits do, which have no folder of all sites."""
+    shutil.rmtree(workspace / "job")
+
+
 def answers(found):
     """The metrics of training answers by round and site."""
     return {

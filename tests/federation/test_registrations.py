@@ -5,6 +5,7 @@ import pytest
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import read_events
+from tests.federations import as_between_kits
 
 SITES = ["site-1", "site-2", "site-3", "site-4"]
 
@@ -53,6 +54,7 @@ def test_answers_survive_the_server(asking, run, tmp_path, same_run):
 def test_a_site_that_comes_later_is_asked_then(asking, run, tmp_path):
     make, diary = asking
     run(make("controller.rounds=1"), tmp_path / "run", SITES[:2])
+    as_between_kits(tmp_path / "run")
     found = run(make("controller.rounds=2"), tmp_path / "run", SITES)
     assert diary() == ["1 site-1", "1 site-2", "2 site-3", "2 site-4"]
     assert [entry["asked"] for entry in found.summary["rounds"]] == [["site-2"], ["site-2", "site-4"]]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from multiprocessing import get_context
 
 import pytest
@@ -14,6 +13,7 @@ from grandrounds.federation.checkpoints import CheckpointFolder
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.server.record import RunRecord, read_events
 from grandrounds.files import exclusive
+from tests.federations import as_between_kits
 
 SITES = ["site-1", "site-2", "site-3"]
 OPTIONS = {
@@ -191,7 +191,7 @@ def test_require_goes_on_with_one(tiny, run, tmp_path):
 )
 def test_a_checkpoint_of_something_else_is_refused_in_one_line(tiny, run, tmp_path, change, difference):
     run(tiny("ssfl", "controller.rounds=1"), tmp_path)
-    shutil.rmtree(tmp_path / "job")  # as in a kit, where a workspace has no job of its own
+    as_between_kits(tmp_path)
     with pytest.raises(GrandRoundsError) as refusal:
         simulate(tiny("ssfl", "controller.rounds=2", change), tmp_path, SITES)
     message = str(refusal.value)

@@ -16,7 +16,7 @@ from nvflare.fuel.flare_api.api_spec import InternalError
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.job_watch import admin_session
 from grandrounds.deployment.jobs import Job, load_job, write_job
-from grandrounds.errors import GrandRoundsError
+from grandrounds.errors import Fault, GrandRoundsError
 from grandrounds.privacy.gate.audit import Reason
 
 pytestmark = pytest.mark.provisioned
@@ -112,7 +112,7 @@ def test_a_hostile_server_gets_from_a_hospital_what_its_policy_names(run, federa
         if entry["code"] == "OK":
             assert set(entry["parts"]) <= {"counts_validation", "metrics", "update"}, name
         else:
-            assert entry["reason"] in {"", BY_THE_SERVER, *Reason}, name
+            assert entry["reason"] in {"", BY_THE_SERVER, *Reason, *Fault}, name
     assert {name for name, entry in answers.items() if entry["code"] == "OK"} == TRAINED
     victim = federation.kits / VICTIM
     assert (victim / "startup" / "client.key").is_file()

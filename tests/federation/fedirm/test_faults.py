@@ -12,6 +12,7 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
 from grandrounds.protocol.registration import Registration
+from tests.federations import as_between_kits
 
 LABELLED, UNLABELLED = ["site-1", "site-2"], ["site-3", "site-4"]
 SITES = LABELLED + UNLABELLED
@@ -147,6 +148,7 @@ def test_the_others_do_not_go_on_alone_and_the_run_can_be_started_again(
 
 def test_a_run_without_remaining_labelled_sites_stops(small, go, hospitals, tmp_path):
     go(small("controller.rounds=1"), tmp_path)
+    as_between_kits(tmp_path)
     with pytest.raises(GrandRoundsError, match=r"round 2: no site with labels is connected"):
         simulate(small("controller.rounds=2"), tmp_path, UNLABELLED, sites_dir=hospitals)
     events = [
@@ -176,6 +178,7 @@ def test_a_site_whose_labels_appear_or_disappear_reports_that_and_is_dropped(sma
         writer = csv.DictWriter(stream, rows[0].keys(), lineterminator="\n")
         writer.writeheader()
         writer.writerows({**row, "labelled": now} for row in rows)
+    as_between_kits(tmp_path / "run")
     found = run(small("controller.rounds=3"), tmp_path / "run", SITES, sites_dir=folder)
     (event,) = [event for event in read_events(found.record) if event["event"] == "dropped"]
     assert event["site"] == site

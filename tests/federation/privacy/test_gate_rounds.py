@@ -10,6 +10,7 @@ from grandrounds.federation.engine import run_in_process
 from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.gate.audit import Reason, last_failures
 from grandrounds.privacy.ledger.ledger import Ledger
+from tests.federations import as_between_kits
 
 SITES = ["site-1", "site-2"]
 ROUNDS = ["controller.rounds=3", "controller.min_sites=1", "controller.validate_every=1"]
@@ -82,6 +83,7 @@ def test_a_ledger_that_was_set_back_is_refused_by_the_next_run(tiny, run, tmp_pa
     for path, content in older.items():
         path.write_bytes(content)
     job.server["workflows"][0]["args"]["run_name"] = "another"
+    as_between_kits(tmp_path)
     (entry,) = run(job, tmp_path, sites=SITES).summary["rounds"]
     assert (entry["answered"], entry["dropped"]) == (["site-2"], {"site-1": Reason.LEDGER.value})
     trail = (local / "privacy" / "audit.jsonl").read_text().splitlines()
