@@ -31,6 +31,7 @@ from grandrounds.data.site import SiteData, load_site_data, locate_dataset
 from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
+from grandrounds.deployment.reference import computed_start, ridge_row, starts_from_ridge
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.external import predict, tensors_of
@@ -216,7 +217,9 @@ class Experiment:
         job = self.fitted(self.job(row, problem), sites_dir, partition)
         place = self.workspace / "runs" / self.result(row).relative_to(self.results).with_suffix("")
         workers = self.configuration.get("workers", 1)
-        summary = simulate(job, place, sites, sites_dir=sites_dir, workers=workers)
+        row = ridge_row(job, len(sites)) if starts_from_ridge(job) else None
+        with computed_start(job, row, place, sites, sites_dir, workers):
+            summary = simulate(job, place, sites, sites_dir=sites_dir, workers=workers)
         return Run(row, job, place, sites_dir, partition, sites, summary)
 
     def measures(self, run: Run) -> dict[str, Any]:

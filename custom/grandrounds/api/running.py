@@ -18,7 +18,13 @@ from grandrounds.deployment.assignments import assignment
 from grandrounds.deployment.disclosure import nothing_to_do
 from grandrounds.deployment.jobs import CheckedJob, Job, Values
 from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, configured_job, shortcuts
-from grandrounds.deployment.reference import add_reference, ridge_row, shared_features
+from grandrounds.deployment.reference import (
+    add_reference,
+    computed_start,
+    ridge_row,
+    shared_features,
+    starts_from_ridge,
+)
 from grandrounds.deployment.simulate import Engine, default_workers, simulate
 from grandrounds.deployment.workspace import Simulation, move_aside
 from grandrounds.errors import ConfigurationError, UsageError
@@ -272,9 +278,13 @@ def run(
     if overwrite and (aside := move_aside(folder)):
         say(notes(), f"the run that was in {folder} is now in {aside}")
     count, names = workers or default_workers(checked, len(chosen.names)), list(chosen.names)
-    row = ridge_row(checked, len(names), "noise_rate" in chosen.description) if _wants(reference) else None
+    wanted = _wants(reference) or starts_from_ridge(checked)
+    row = ridge_row(checked, len(names), "noise_rate" in chosen.description) if wanted else None
     with shared_features(checked, folder) if row else nullcontext():
-        with _followed(checked, folder, chosen) if progress else nullcontext():
+        with (
+            computed_start(checked, row, folder, names, chosen.folder, count),
+            _followed(checked, folder, chosen) if progress else nullcontext(),
+        ):
             named = command or call
             simulate(checked, folder, names, chosen.folder, engine, threads, wire, named, count, allow_overlap)
         if row:

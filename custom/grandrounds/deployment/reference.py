@@ -3,7 +3,8 @@
 A method is worth its rounds if it beats a head in closed form on a frozen network. The row is a run of the job ``ridge``
 in a folder of its own after the method's, so that the method's models are the same with and without it. It has the network
 of the run where that can have a head of several depths, and else EfficientNet-Lite0. Its records are in ``summary.json``,
-from where everything that shows a score reads them.
+from where everything that shows a score reads them. A run that starts from this head (``controller.start_from=ridge``) has
+it computed before its first round.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ from grandrounds.deployment.jobs import CheckedJob, Job, Values, load_job
 from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, presets_of, values_in, weighing_alike
 from grandrounds.deployment.processes import variables_set
 from grandrounds.deployment.simulate import simulate
-from grandrounds.deployment.workspace import Simulation
+from grandrounds.deployment.workspace import Simulation, require_own
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import REFERENCES, SUMMARY
 from grandrounds.federation.site.features import VARIABLE as FEATURES
 from grandrounds.files import write_json
 from grandrounds.json_files import read_json_object
 from grandrounds.models.registry import minimum_image_size
+from grandrounds.models.start import RIDGE, START_VARIABLE
 from grandrounds.protocol.paths import CACHE_VARIABLE
 from grandrounds.protocol.problem import DEPTHS, SITE_NORM, TRAIN_HEAD
 
 POLICY = "not computed: policy"
 """Why there is no row where sums of features may not leave a site."""
-RESULT = "reference.json"
+RESULT, RIDGE_MODEL = "reference.json", "reference.pt"
 COMPUTE = ("device", "cpu_threads")
 """Options of the executor that the row has from the run."""
 _SHARED = ("dataset", "classes", "image_size", "channels", "task", "preprocessing")
@@ -124,6 +126,44 @@ def shared_features(job: Job, workspace: Path) -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)  # after a failure they stay, for the same command
 
 
+def starts_from_ridge(job: Job) -> bool:
+    """Whether a job's first round starts from the head in closed form."""
+    return job.options("controller").get("start_from") == RIDGE
+
+
+@contextmanager
+def computed_start(
+    job: Job,
+    row: RidgeRow | None,
+    workspace: Path,
+    sites: Sequence[str],
+    sites_dir: Path | None = None,
+    workers: int = 1,
+) -> Iterator[None]:
+    """Compute the row before a run that starts from it, and let the run find its model.
+
+    Args:
+        job: of the run; nothing is done for one that starts otherwise.
+        row: which head.
+        workspace: of the run, new or of this very run.
+        sites: their names.
+        sites_dir: a partition's folder; None for synthetic images.
+        workers: as of :func:`~grandrounds.deployment.simulate.simulate`.
+
+    Raises:
+        ConfigurationError: if the workspace has another run, or the head cannot be computed.
+    """
+    if row is None or not starts_from_ridge(job):
+        yield
+        return
+    workspace = workspace.absolute()
+    require_own(job, Simulation(workspace, job.run_name), sites, sites_dir)
+    if reason := _computed(row, workspace, sites, sites_dir, workers).get("reason"):
+        raise ConfigurationError(f"controller.start_from=ridge, but the head is {reason}")
+    with variables_set({START_VARIABLE: str(workspace / RIDGE_MODEL)}):
+        yield
+
+
 def add_reference(
     row: RidgeRow, workspace: Path, sites: Sequence[str], sites_dir: Path | None = None, workers: int = 1
 ) -> dict[str, Any]:
@@ -158,7 +198,7 @@ def _computed(
     if [*flare.glob("local/privacy.json"), *flare.glob("*/local/privacy.json")]:
         return {"reason": POLICY}
     digest, kept = _digest(row.job, sites, sites_dir), workspace / RESULT
-    if kept.is_file() and (found := read_json_object(kept))["digest"] == digest:
+    if kept.is_file() and (workspace / RIDGE_MODEL).is_file() and (found := read_json_object(kept))["digest"] == digest:
         return dict(found["entry"])
     cache = os.environ.get(CACHE_VARIABLE, str(workspace / "cache"))
     before = _cpu_seconds()
@@ -170,10 +210,11 @@ def _computed(
     for site in sites:
         predicted = Simulation(folder, "").results / site / "predictions_common.csv"
         if predicted.is_file():
-            (workspace / "results" / site).mkdir(exist_ok=True)
+            (workspace / "results" / site).mkdir(parents=True, exist_ok=True)
             shutil.copyfile(predicted, workspace / "results" / site / f"predictions_{FIRST_JOB}.csv")
     records = {site: tested["common"] for site, tested in found["records"].items() if "common" in tested}
     entry = {"told": row.told, "cpu_seconds": round(_cpu_seconds() - before, 1), "records": records}
+    shutil.copyfile(Simulation(folder, "").results / "selected.pt", workspace / RIDGE_MODEL)
     write_json(kept, {"digest": digest, "entry": entry})
     shutil.rmtree(folder)
     return entry

@@ -115,6 +115,12 @@ def take_workspace(job: Job, run: Simulation, sites: Sequence[str], sites_dir: P
         ConfigurationError: if another run is there; the first thing that differs is named with both values. Nothing is
             written then.
     """
+    require_own(job, run, sites, sites_dir)
+    write_json(run.workspace / SITES_FILE, _inputs(job, sites, sites_dir))
+
+
+def require_own(job: Job, run: Simulation, sites: Sequence[str], sites_dir: Path | None) -> None:
+    """Check that a workspace is new, or of this very run, as :func:`take_workspace` does."""
     now = _inputs(job, sites, sites_dir)
     kept = run.workspace / SITES_FILE
     if run.begun and job.value("controller", "resume") != "never":
@@ -124,7 +130,6 @@ def take_workspace(job: Job, run: Simulation, sites: Sequence[str], sites_dir: P
                 f"{run.workspace} has another run, which stays as it is: {changes[0]}; choose another workspace, or add "
                 "--overwrite (overwrite=True) to move that run aside"
             )
-    write_json(kept, now)
 
 
 def move_aside(workspace: Path) -> Path | None:

@@ -12,11 +12,18 @@ from grandrounds.federation.server.aggregate import Aggregator, Demands, ServerO
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.encrypted_mean import EncryptedMean
 from grandrounds.federation.server.means import OrderedMean
-from grandrounds.federation.server.options import AveragingOptions, ServerComputeOptions, StoppingOptions, UpdateOptions
+from grandrounds.federation.server.options import (
+    AveragingOptions,
+    ServerComputeOptions,
+    StartOptions,
+    StoppingOptions,
+    UpdateOptions,
+)
 from grandrounds.federation.server.robust import ENCRYPTED, BoundedContributions, DefenceOptions, RobustMean
 from grandrounds.federation.server.selection import ServerImages
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
+from grandrounds.models.start import RIDGE, load_start
 from grandrounds.protocol.messages import (
     GLOBAL,
     Payload,
@@ -24,7 +31,7 @@ from grandrounds.protocol.messages import (
     State,
 )
 from grandrounds.protocol.paths import key_folders
-from grandrounds.protocol.problem import require_whole_models
+from grandrounds.protocol.problem import DEPTHS, require_whole_models
 from grandrounds.protocol.tensors import UpdatePrecision
 
 
@@ -35,6 +42,7 @@ class AveragingController(RoundController):
     defence: DefenceOptions
     updates: UpdateOptions
     server_step: ServerOptimizerOptions
+    beginning: StartOptions
     stopping: StoppingOptions
     server_compute: ServerComputeOptions
     needs_single_updates: ClassVar[str] = ""
@@ -46,12 +54,15 @@ class AveragingController(RoundController):
             raise ConfigurationError("selection_images=server needs scores: set validate_every to at least 1")
         if self.stopping.patience is not None and not self.run.validate_every:
             raise ConfigurationError("patience needs scores: set validate_every to at least 1")
+        if self.beginning.start_from == RIDGE and self.problem.head != DEPTHS:
+            raise ConfigurationError("start_from=ridge is a head of several depths: set problem.head=depths")
         mean = self.new_mean()
         self.aggregator = BoundedContributions(mean, self.defence) if self.defence.bounds else mean
         self.aggregator.require_possible(
             Demands(self.run.min_sites, self.updates.update_precision, tuple(self.readers()))
         )
         self.optimizer = ServerOptimizer(self.server_step, ())
+        self.start_digest: str | None = None
         self.state: dict[str, Tensor] = {}
         self.sent: State = {}
         self._images: ServerImages | None = None
@@ -70,12 +81,15 @@ class AveragingController(RoundController):
         return [reader for reader in (self.needs_single_updates, scored, steps) if reader]
 
     def start(self) -> None:
-        """Build the initial model, the same for all methods with one seed.
+        """Build the initial model, the same for all methods with one seed, or load the one to start from.
 
         Raises:
-            ConfigurationError: if models are encrypted and there is no key, or it is a secret one.
+            ConfigurationError: if models are encrypted and there is no key, or it is a secret one, or if the model to start
+                from is missing or another network's.
         """
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
+        if self.beginning.start_from is not None:
+            self.start_digest = load_start(network, self.beginning.start_from)
         self.frozen_digest = frozen_digest(network)
         self.optimizer = ServerOptimizer(self.server_step, (name for name, _ in network.named_parameters()))
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}
@@ -102,6 +116,10 @@ class AveragingController(RoundController):
         return (
             self._images.metrics(self.state) if self._images and self.averaging.selection_images == "server" else None
         )
+
+    def starts_trained(self) -> bool:
+        """Whether there is a model to start from."""
+        return self.start_digest is not None
 
     def open_round(self, sites: list[str]) -> None:
         """Expect an update from each of these sites; they start from ``sent``, the global model."""
@@ -169,8 +187,9 @@ class AveragingController(RoundController):
         )
 
     def fingerprint(self) -> dict[str, Any]:
-        """The options and the architecture."""
-        return {**super().fingerprint(), "architecture": architecture_fingerprint(self.state)}
+        """The options, the architecture, and the model to start from."""
+        started = {"start": self.start_digest} if self.start_digest else {}
+        return {**super().fingerprint(), "architecture": architecture_fingerprint(self.state), **started}
 
     def update_precision(self) -> UpdatePrecision:
         """As the option ``update_precision``."""

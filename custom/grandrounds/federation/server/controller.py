@@ -237,7 +237,8 @@ class RoundController(Configurable, RoundHooks, Controller):
         started, number = time.monotonic(), self.round_number
         self._subscribers.tell(RoundSubscriber.round_started, number)
         available, chosen = self._choose_sites()
-        validate = number > 1 and self.run.validate_every > 0 and (number - 1) % self.run.validate_every == 0
+        every = self.run.validate_every
+        validate = every > 0 and (number - 1) % every == 0 and (number > 1 or self.starts_trained())
         self.record.event("round_start", round=number, sites=chosen)
         self.open_round(chosen)
         outcome = self.dispatcher.exchange(self._assignments(available, chosen, validate), self.run.grace)

@@ -57,6 +57,10 @@ class RoundHooks(ABC):
 
     # A round.
 
+    def starts_trained(self) -> bool:
+        """Whether the model before the first round is scored and may be selected, like that of a round 0."""
+        return False
+
     def open_round(self, sites: list[str]) -> None:
         """A round begins in which these sites train."""
 

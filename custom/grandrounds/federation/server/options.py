@@ -8,9 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.metrics import selectable_metrics
 from grandrounds.federation.server.sites import require_names
-from grandrounds.option_annotations import BASIC, Min
+from grandrounds.option_annotations import BASIC, METHOD, Min
 from grandrounds.options import Options
 from grandrounds.protocol.messages import require_run_name
+from grandrounds.protocol.problem import WEIGHTS_NAME
 from grandrounds.protocol.tasks import task_of
 from grandrounds.protocol.tensors import FULL, UpdatePrecision
 
@@ -92,6 +93,25 @@ class AveragingOptions(Options):
     selection_images: Annotated[
         Literal["sites", "server"], "whose validation images select the model: the sites', or the server's"
     ] = "sites"
+
+
+@dataclass(frozen=True)
+class StartOptions(Options):
+    """Which trained model a run starts from."""
+
+    start_from: Annotated[
+        str | None,
+        "a trained model of the server's weights folder, by name; it can be selected, as that of round 0. ridge is the head "
+        "in closed form, which a simulation computes; null: a new head on problem.weights",
+        METHOD,
+    ] = None
+
+    def check(self) -> None:
+        """Refuse what cannot be a name."""
+        if self.start_from is not None and not WEIGHTS_NAME.fullmatch(self.start_from):
+            raise ConfigurationError(
+                f"start_from must be a name of the weights folder (letters, digits, _ and -), got {self.start_from!r}"
+            )
 
 
 @dataclass(frozen=True)

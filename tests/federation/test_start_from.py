@@ -1,0 +1,78 @@
+"""A run that starts from the head in closed form: it is scored before the first round, and stays where rounds only harm."""
+
+import pytest
+import torch
+
+import grandrounds as gr
+from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.jobs import load_job
+from grandrounds.errors import ConfigurationError
+from grandrounds.files import write_json
+
+START = {
+    "controller.start_from": "ridge",
+    "problem.head": "depths",
+    "problem.trainable": "head",
+    "problem.test_view": "half_turn",
+    "executor.steps": 2,
+    "executor.batch_size": 8,
+    "executor.device": "cpu",
+    "executor.feature_cache": 1,
+}
+
+
+@pytest.fixture
+def go(tmp_path, shared_cache):
+    """Run FedAvg from the ridge head with two synthetic sites."""
+
+    def run(**options):
+        place = tmp_path / "run"
+        return gr.run(
+            "fedavg", 2, rounds=2, options={**START, **options}, workspace=place, progress=False, workers=1, seed=4
+        )
+
+    return run
+
+
+def test_the_head_is_the_result_where_training_only_harms_it(go):
+    run = go(**{"executor.learning_rate": 1e3})
+    assert run.summary["selected"]["round"] == 0
+    assert run.scores().loc["pooled", "balanced_accuracy"] == run.scores().loc["ridge", "balanced_accuracy"]
+    ridge, selected = (
+        torch.load(run.workspace / path, weights_only=True) for path in ("reference.pt", "results/selected.pt")
+    )
+    assert ridge.keys() == selected.keys()
+    assert all(torch.equal(value, selected[name]) for name, value in ridge.items())
+
+
+def test_training_goes_on_from_the_head_and_a_resumed_run_keeps_its_start(go):
+    run = go(**{"executor.learning_rate": 1e-6, "controller.rounds": 1})
+    last = torch.load(run.workspace / "results" / "last.pt", weights_only=True)
+    ridge = torch.load(run.workspace / "reference.pt", weights_only=True)
+    moved = {name: float((value.double() - ridge[name].double()).abs().max()) for name, value in last.items()}
+    assert 0 < max(moved.values()) < 1e-4  # steps of Adam are at most the learning rate
+    again = go(**{"executor.learning_rate": 1e-6})
+    assert again.summary["rounds_done"] == 2
+    assert again.summary["configuration"]["start"] == run.summary["configuration"]["start"]
+
+
+def test_another_run_in_the_workspace_is_refused_before_the_head_is_computed(go, tmp_path, monkeypatch):
+    go()
+    (tmp_path / "run" / "reference.json").unlink()
+    with pytest.raises(ConfigurationError, match=r"executor\.learning_rate"):
+        go(**{"executor.learning_rate": 0.5})
+    assert not (tmp_path / "run" / "reference.json").exists()
+
+
+def test_without_the_sums_there_is_nothing_to_start_from(go, tmp_path):
+    write_json(tmp_path / "run" / "flare" / "site-2" / "local" / "privacy.json", {})
+    with pytest.raises(ConfigurationError, match=r"start_from=ridge.*policy"):
+        go()
+
+
+@pytest.mark.parametrize(
+    ("value", "named"), [("a/b.pt", "start_from"), ("ridge", r"problem\.head=depths")], ids=["path", "head"]
+)
+def test_a_start_that_cannot_be_is_refused_before_the_run(value, named):
+    with pytest.raises(ConfigurationError, match=named):
+        with_options(load_job("fedavg"), [f"controller.start_from={value}"]).checked()
