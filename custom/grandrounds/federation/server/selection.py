@@ -89,6 +89,7 @@ class ModelSelection:
         self._bases = BASES if self._pools else BASES_OF_SITES
         self._last: dict[str, EvalRecord] = {}
         self._having: set[str] = set()
+        self._counted: dict[str, int] = {}
         self._basis = POOLED
         self._kept: dict[str, float] = {}
         self.choice: dict[str, Any] = {}
@@ -179,7 +180,7 @@ class ModelSelection:
             offered = ", ".join(sorted(record.exact))
             raise ConfigurationError(f"selection_metric {self._metric!r} is not among the metrics of {site}: {offered}")
         if site not in self._last:
-            self.choice, self._kept, self._basis = {}, {}, POOLED
+            self.choice, self._kept, self._basis, self._counted = {}, {}, POOLED, {}
             self._having |= {site} if self._has(record) else set()
         self._last[site] = record
 
@@ -197,6 +198,7 @@ class ModelSelection:
         return {
             "last": {site: record.to_json() for site, record in self._last.items()},
             "having": natural_sorted(self._having),
+            "counted": self._counted,
             "basis": self._basis,
             "kept": self._kept,
             "choice": self.choice,
@@ -209,6 +211,7 @@ class ModelSelection:
         self._last = {site: EvalRecord.from_json(self._task, self._classes, content) for site, content in last}
         self._having, self._kept = set(state["having"]), dict(state["kept"])
         self._basis, self.choice, self.model = state["basis"], dict(state["choice"]), state["model"]
+        self._counted = dict(state["counted"])
 
     def _scores(self) -> _Scores:
         """The scores by basis: of all images together only where every class has enough cases in the counts."""
@@ -247,11 +250,13 @@ class ModelSelection:
         """The metric from the counts, if all sites show them and they are enough of each class."""
         (tally,) = together.tallies
         support = dict(zip(self._classes, tally.positives.tolist(), strict=True))
+        # A patient with right and with wrong predictions counts twice, so whether there are enough is decided only once.
+        counted = self._counted = self._counted or support
         hides = [any(one.images[0, row, 0] == HIDDEN for one in together.counts) for row in range(len(self._classes))]
         few = [
             f"{name} ({'hidden' if hidden else count})"
             for (name, count), hidden in zip(support.items(), hides, strict=True)
-            if hidden or count < MIN_CASES
+            if hidden or counted[name] < MIN_CASES
         ]
         if LIKELIHOOD in together.exact:
             values[LIKELIHOOD] = together.exact[LIKELIHOOD]

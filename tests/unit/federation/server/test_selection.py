@@ -151,6 +151,20 @@ def test_with_too_few_cases_of_a_class_the_log_likelihood_selects_and_the_record
     )
 
 
+def test_whether_a_class_has_enough_cases_is_decided_once_as_cases_count_once_for_each_prediction():
+    """A patient whose images are all predicted alike in the second round counts once less there."""
+    selection = selecting("balanced_accuracy")
+    assert offered(selection, 1, *answers(-0.4, a=LARGE, b=[[50, 10], [5, 5]]))["basis"] == "pooled"
+    few = answers(-0.4, a=[[80, 20], [0, 2]], b=[[50, 10], [0, 7]])
+    after = selecting("balanced_accuracy")
+    after.load_state_dict(selection.state_dict())
+    for each in (selection, after):
+        later = offered(each, 2, *few)
+        assert (later["metric"], later["support"]["melanoma"]) == ("balanced_accuracy", 9)
+    new = offered(selection, 3, *answers(-0.4, a=[[80, 20], [0, 2]], b=[[50, 10], [0, 1]], c=[[9, 0], [0, 1]]))
+    assert new["metric"] == "log_likelihood"  # with another site the comparison begins anew
+
+
 def test_a_site_without_counts_makes_it_the_mean_over_sites_for_the_rest_of_the_run():
     selection = selecting("balanced_accuracy")
     metrics, counts = answers(a=LARGE, b=LARGE)
