@@ -56,6 +56,14 @@ def one_torch_thread():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def nothing_waits_for_the_disk():
+    """A sync matters where the power fails, which no test lets happen; tests of syncing put a function of their own in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def no_reference():
     """Runs have no reference row, which would take longer than most of them; tests of the row ask for it."""
     with pytest.MonkeyPatch.context() as patch:
