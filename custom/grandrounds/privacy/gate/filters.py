@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, Fault, GrandRoundsError, MessageError
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason, Refused, write_audit
+from grandrounds.privacy.gate.clock import LeavingTime
 from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.demands import Terms
@@ -76,7 +77,7 @@ class Admission:
 
     Gate or facts are None if they could not be built or read; ``training`` is the admitted record-level private training,
     ``begun`` the note of one that is not answered yet. ``reads`` says whether the task has begun to read images, ``fault``
-    what has kept it from that.
+    what has kept it from that; ``leaving`` is when its answer may leave.
     """
 
     gate: Gate | None
@@ -87,6 +88,7 @@ class Admission:
     begun: OpenTraining | None = None
     reads: bool = False
     fault: Fault | None = None
+    leaving: LeavingTime = field(default_factory=LeavingTime)
 
     @property
     def hides_failures(self) -> bool:
@@ -171,14 +173,16 @@ class SitePrivacyGate(Filter):
         facts: TaskFacts | None = None
         refusal: Reason | None = None
         begun: OpenTraining | None = None
+        leaving = LeavingTime()
         try:
             gate = _gate(fl_ctx)
+            leaving = LeavingTime(gate.policy.answer_interval)
             facts = _facts(task, fl_ctx, gate.policy.target_epsilon, gate.ledger())
             gate.admit(facts)
             begun = gate.begin(facts)
         except Exception as error:
             refusal = self._refuse(error, facts, fl_ctx)
-        admission = Admission(gate, facts, refusal, begun=begun)
+        admission = Admission(gate, facts, refusal, begun=begun, leaving=leaving)
         fl_ctx.set_prop(TRAINING_GATE, admission, private=True, sticky=False)
         return _emptied(task) if refusal else task
 
@@ -187,6 +191,8 @@ class SitePrivacyGate(Filter):
         answer = self._treated(reply, admission, fl_ctx)
         if isinstance(admission, Admission):
             admission.answered()
+            signal = fl_ctx.get_run_abort_signal()
+            admission.leaving.wait(lambda: signal is not None and bool(signal.triggered))
         return answer
 
     def _treated(self, reply: Shareable, admission: object, fl_ctx: FLContext) -> Shareable:

@@ -90,6 +90,7 @@ class SitePolicy:
         tasks: what the server may ask for.
         scored_answers: answers of one job that may have numbers on validation or test images; later ones have none.
         demands: protections from the server without which a task is refused.
+        answer_interval: seconds; an answer leaves at a multiple of these after its task came. None: at once.
     """
 
     unit: Unit
@@ -101,6 +102,7 @@ class SitePolicy:
     tasks: tuple[str, ...] = TASKS
     scored_answers: int = SCORED_ANSWERS
     demands: SiteDemands = field(default_factory=SiteDemands)
+    answer_interval: float | None = None
 
     def rule_for(self, kind: ReleaseKind, name: str) -> ReleaseRule | None:
         """The rule for a release; None when it is denied, by a rule or by the lack of one."""
@@ -175,7 +177,16 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
     Example:
         >>> parse_policy({"unit": "site", "delta": 1e-5}, "scope strict").rule_for(ReleaseKind.MODEL_UPDATE, "update")
     """
-    optional = ["releases", "scalars", "facts", "target_epsilon", "tasks", "scored_answers", "demands"]
+    optional = [
+        "releases",
+        "scalars",
+        "facts",
+        "target_epsilon",
+        "tasks",
+        "scored_answers",
+        "demands",
+        "answer_interval",
+    ]
     entry = require_object(content, where, ["unit", "delta"], optional)
     unit = Unit(_word(entry["unit"], [unit.value for unit in Unit], f"{where}.unit"))
     require_value(entry["delta"], float, None, f"{where}.delta")
@@ -185,6 +196,9 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         raise ConfigurationError(f"{where}: {error}") from None
     scored = entry.get("scored_answers", SCORED_ANSWERS)
     require_value(scored, int, Min(0), f"{where}.scored_answers")
+    interval = entry.get("answer_interval")
+    if interval is not None:
+        require_value(interval, float, ABOVE_ZERO, f"{where}.answer_interval")
     policy = SitePolicy(
         unit,
         float(entry["delta"]),
@@ -195,6 +209,7 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         tuple(_word(task, TASKS, f"{where}.tasks[{n}]") for n, task in _items(entry, "tasks", where, TASKS)),
         scored,
         parse_demands(entry.get("demands", {}), f"{where}.demands"),
+        None if interval is None else float(interval),
     )
     if policy.demands.min_models is not None:
         _require_encrypted(policy, where)
