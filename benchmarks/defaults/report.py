@@ -1,4 +1,4 @@
-"""The table of the default: each division, and the mean of all."""
+"""The table of the default: each division, the mean of all, and the mean difference from ridge with its interval."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from benchmarks.first_steps.report import SCORES
 from benchmarks.report import Part
-from benchmarks.results import Results
+from benchmarks.results import Results, pair_by_seed, untested_difference
 from benchmarks.tables import markdown_table, mean_and_spread
+
+RIDGE = "ridge"
 
 
 def parts(results: Results) -> Iterator[Part]:
@@ -24,4 +26,10 @@ def parts(results: Results) -> Iterator[Part]:
             means = [mean_and_spread([run["scores"][score] for run in runs.values()]) for score in SCORES]
             seconds = mean_and_spread([run["cpu_seconds"] for run in runs.values()], 0)
             rows.append([results.titles[method], "mean", *means, seconds])
+            if method != RIDGE:
+                less = [
+                    untested_difference(pair_by_seed(runs, found[RIDGE], lambda run, name=score: run["scores"][name]))
+                    for score in SCORES
+                ]
+                rows.append([f"{results.titles[method]} - ridge", "mean", *less, ""])
         yield markdown_table(["method", "division seed", *SCORES.values(), "CPU seconds"], rows)

@@ -162,10 +162,10 @@ REVERTS = (
     ),
     Revert(
         "a class name is a formula in a table",
-        "custom/grandrounds/reporting/page.py",
-        "if str(cell).startswith(FORMULAS) and not _is_number(cell)",
-        "if cell is FORMULAS",
-        ("tests/unit/reporting/test_page.py",),
+        "custom/grandrounds/csv_files.py",
+        "_FORMULA.match(cell) and",
+        "cell is _FORMULA and",
+        ("tests/unit/test_csv_files.py",),
     ),
     Revert(
         "decoded images are readable by other users",

@@ -55,8 +55,8 @@ OTHERS = {
     "ssfl": SMALL,
     "statistics": ALONE,
 }
-"""Jobs that are asked by fewer models. Those with ``_he`` are two of these with sums that three sites encrypt behind the gate;
-swarm learning runs in no kit with the channel guard."""
+"""Jobs that are asked by fewer models. Those with ``_he`` are two of these with sums that three sites encrypt behind the
+gate; swarm learning runs in no kit with the channel guard."""
 FEW = ["executor.steps=1", "executor.batch_size=16", "problem.backbone=compact"]
 DRAWN = {**JOBS, "ssfl": ["executor.threshold=0.26"], "fedirm": []}
 STRICT, STANDARD = "privacy_strict.json", "privacy.json"

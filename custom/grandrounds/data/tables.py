@@ -18,6 +18,7 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grandrounds.csv_files import csv_cells
 from grandrounds.data.keys import canonical
 from grandrounds.errors import ConfigurationError, DataError
 
@@ -194,7 +195,7 @@ def _non_blank(reader: Iterator[list[str]], path: Path, before: int) -> Iterator
         for values in reader:
             line = before + int(getattr(reader, "line_num", line + 1))
             if any(value.strip() for value in values):
-                yield line, values
+                yield line, csv_cells(values)
     except csv.Error as error:
         raise DataError(f"{path} line {line + 1} is not valid CSV: {error}") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,6 @@ SVG_OPTIONS = {
     "font.family": "sans-serif",
     "text.parse_math": False,  # names are of other people: a dollar sign is one
 }
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell begins that a spreadsheet may compute."""
 
 
 def write_report(report: Report, folder: Path, step: Callable[[str], None] = lambda _: None) -> Path:
@@ -57,14 +55,14 @@ def write_report(report: Report, folder: Path, step: Callable[[str], None] = lam
     step("writing the page")
     write_json(folder / NUMBERS, report.to_json())
     header = ["run", "group", "kind", "images", "score", *ESTIMATE]
-    write_csv(folder / "tables" / "sites.csv", header, _without_formulas(_group_rows(report.runs)))
+    write_csv(folder / "tables" / "sites.csv", header, _group_rows(report.runs))
     header = ["run", "group", "kind", "class", "score", *ESTIMATE]
-    write_csv(folder / "tables" / "classes.csv", header, _without_formulas(_class_rows(report.runs)))
+    write_csv(folder / "tables" / "classes.csv", header, _class_rows(report.runs))
     if report.comparison:
         found = {method: report.comparison.row(method) for method in report.comparison.differences}
         header = ["method", "reference", *next(iter(found.values()))]
         rows = [[method, report.comparison.reference, *row.values()] for method, row in found.items()]
-        write_csv(folder / "tables" / "comparison.csv", header, _without_formulas(rows))
+        write_csv(folder / "tables" / "comparison.csv", header, rows)
     with replacing(folder / PAGE) as stream:
         stream.write(render_page(report, together, of_runs, places).encode())
     return folder / PAGE
@@ -87,20 +85,6 @@ def render_page(
         classes=len(report.classes),
         version=__version__,
     )
-
-
-def _without_formulas(rows: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
-    """Rows in which no text is a formula to a spreadsheet: names of sites and classes are of other people."""
-    for row in rows:
-        yield [f"'{cell}" if str(cell).startswith(FORMULAS) and not _is_number(cell) else cell for cell in row]
-
-
-def _is_number(cell: Any) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def svg_of(drawing: Drawing) -> bytes:

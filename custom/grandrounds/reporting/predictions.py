@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.csv_files import csv_cells
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import Part, SiteData, load_site_data, locate_dataset
 from grandrounds.errors import DataError
@@ -78,7 +79,7 @@ def read_predictions(path: Path, task: Task, classes: Sequence[str]) -> tuple[Ca
     """
     expected = ["image", *task.prediction_header(classes), CASE]
     with path.open(newline="", encoding="utf-8") as stream:
-        header, *rows = [*csv.reader(stream)] or [[]]
+        header, *rows = [*map(csv_cells, csv.reader(stream))] or [[]]
     if header != expected:
         raise DataError(
             f"{path} is of another vocabulary or version than its run: expected {', '.join(expected)}, got "
@@ -123,8 +124,9 @@ def read_columns(
             for record in read_manifest(locate_dataset(site, dataset, [sites_dir]).manifest).records
         }
         with _file(folder, site, model).open(newline="", encoding="utf-8") as stream:
-            images = [row["image"] for row in csv.DictReader(stream) if row["label"]]
-        chosen = [records[image] for image in images]
+            header, *lines = map(csv_cells, csv.reader(stream))
+        image, label = header.index("image"), header.index("label")
+        chosen = [records[line[image]] for line in lines if line[label]]
         rows += [{**({"source": one.source} if one.source else {}), **dict(one.more)} for one in chosen]
     columns = dict.fromkeys(column for row in rows for column in row)
     return {column: tuple(row.get(column, "") for row in rows) for column in columns}
