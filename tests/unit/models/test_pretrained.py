@@ -1,6 +1,7 @@
 """Weights are found in four places in order, are checked by their digest, and declare how images are normalised."""
 
 import hashlib
+import tomllib
 import urllib.error
 from collections.abc import Callable
 from pathlib import Path
@@ -261,3 +262,15 @@ def test_a_file_of_the_server_cannot_hold_frozen_layers():
 def test_what_cannot_be_frozen_is_refused(options, message):
     with pytest.raises(ConfigurationError, match=message):
         Problem("skin", ("a", "b"), **options)
+
+
+def test_the_notice_has_the_digest_and_licence_of_all_weights_that_jobs_may_ask_for():
+    root = Path(__file__).parents[3]
+    entries = (root / "NOTICE").read_text(encoding="utf-8").split("\n\n")
+    for weights in IMAGENET_WEIGHTS.values():
+        (entry,) = [one for one in entries if one.startswith(weights.file)]
+        assert f"SHA-256  {weights.sha256}\n" in entry
+        assert f"licence  {weights.licence}:" in entry
+        assert len(weights.sha256) == 64
+        assert weights.file.endswith(f"-{weights.sha256[:8]}.pth")
+    assert "NOTICE" in tomllib.loads((root / "pyproject.toml").read_text())["project"]["license-files"]
