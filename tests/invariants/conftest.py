@@ -14,6 +14,7 @@ from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.reference import add_reference, ridge_row
 from grandrounds.deployment.simulate import simulate
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.reporting import page
 
 REPOSITORY = Path(__file__).parents[2]
 OVERLAY = REPOSITORY / "provisioning" / "overlays" / "privacy.json"
@@ -70,10 +71,12 @@ def install_standard_policy(local: Path, site: str) -> None:
 
 
 def finish(workspace: Path, exact: bool) -> Finished:
-    """Report on a run and export its model."""
+    """Report on a run, without its figures, which take longer than all else, and export its model."""
     run = gr.Run(workspace)
     model = "common" if "common" in next(iter(run.summary["records"].values())) else "own"
-    run.report(workspace / "report", progress=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "run_drawings", lambda *_: [])
+        run.report(workspace / "report", progress=False)
     card = None
     if model == "common":
         run.export(workspace / "card")
@@ -102,7 +105,11 @@ def make(tmp_path_factory, shared_cache) -> Callable[[str], Finished]:
     return of
 
 
-@pytest.fixture(params=KINDS)
+SLOW = {"classes in FLARE's simulator"}
+"""Its summary is that of one process bit for bit: ``test_flares_simulator_gives_the_same_run``."""
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in KINDS])
 def finished(request, make) -> Finished:
     """A finished run of each kind."""
     return make(request.param)

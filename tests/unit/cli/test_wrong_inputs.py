@@ -138,7 +138,7 @@ def tables():
         yield pytest.param(kind, form, command, marks=[] if quick else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("kind", "form", "command"), tables())
+@pytest.mark.parametrize(("kind", "form", "command"), [*tables()])
 def test_a_wrong_table_is_refused_and_the_remedy_works(kind, form, command, pictures, tmp_path):
     change, more, named, remedy = TABLES[kind]
     source = table(change(ROWS), tmp_path / "t", form)
@@ -146,7 +146,15 @@ def test_a_wrong_table_is_refused_and_the_remedy_works(kind, form, command, pict
     assert_refused_and_repaired(words, more, named, remedy, tmp_path / "out")
 
 
-@pytest.mark.parametrize(("kind", "packed", "command"), [*itertools.product(FOLDERS, (False, True), COMMANDS)])
+def folders():
+    """What is wrong, whether it is packed, and the command; chosen as the tables are."""
+    found = itertools.product(enumerate(FOLDERS), (False, True), enumerate(COMMANDS))
+    for (first, kind), packed, (second, command) in found:
+        quick = (first + packed + second) % 2 == 0
+        yield pytest.param(kind, packed, command, marks=[] if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("kind", "packed", "command"), [*folders()])
 def test_a_wrong_folder_is_refused_and_the_remedy_works(kind, packed, command, tmp_path):
     place, more, named, remedy = FOLDERS[kind]
     names = [place(n) for n in range(48)]
@@ -198,14 +206,22 @@ def test_a_wrong_manifest_of_a_hospital_is_refused_and_the_entry_that_it_names_w
     assert run(words).exit_code == 0
 
 
-@pytest.mark.parametrize("name", [b"M\xfcller", b"a\xff"])
-def test_names_that_are_not_utf_8_give_a_line_and_no_traceback(name, tmp_path):
+NAMES, SOURCES = (b"M\xfcller", b"a\xff"), (".", "a/1.png", "t.csv")
+
+
+def programs():
+    """Names and what is given: each source meets one name in a quick test, because every program imports the package."""
+    for (first, name), (second, source) in itertools.product(enumerate(NAMES), enumerate(SOURCES)):
+        yield pytest.param(name, source, marks=[] if (first + second) % 2 == 0 else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("name", "source"), [*programs()])
+def test_names_that_are_not_utf_8_give_a_line_and_no_traceback(name, source, tmp_path):
     """As a program of its own: with a closed standard input, and an output that is UTF-8 as usual."""
     folder = Path(str(tmp_path)) / name.decode("utf-8", "surrogateescape")
     write_pictures(folder, ["a/1.png"])
-    for source in (folder, folder / "a" / "1.png", folder / "t.csv"):
-        words = [sys.executable, "-m", "grandrounds.cli", "import", source, "--out", tmp_path / "out"]
-        ended = subprocess.run(words, capture_output=True, preexec_fn=lambda: os.close(0), check=False)
-        assert ended.returncode == 1
-        assert ended.stderr.count(b"\n") == 1
-        assert b"Traceback" not in ended.stderr
+    words = [sys.executable, "-m", "grandrounds.cli", "import", folder / source, "--out", tmp_path / "out"]
+    ended = subprocess.run(words, capture_output=True, preexec_fn=lambda: os.close(0), check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.count(b"\n") == 1
+    assert b"Traceback" not in ended.stderr
