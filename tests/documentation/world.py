@@ -28,7 +28,7 @@ SMALL = {
     "executor.pretrain_epochs": 0.1,
 }
 """Options of a run that takes a second; a job that lacks one goes without it."""
-PRESET_IMAGE_SIZE = {("problem", "image_size"): 32}
+PRESET_IMAGE_SIZE = {("problem", "image_size"): 64}
 """In place of a preset's; a page may state another one."""
 with_preset = presets.with_preset
 
