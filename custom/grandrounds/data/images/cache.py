@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
+import shutil
 import time
 import uuid
 from collections import Counter
@@ -39,6 +41,8 @@ PREPROCESSING_VERSION = 3
 """Grows when a preprocessing gives other pixels for the same image."""
 
 SHOWN_REASONS = 3
+LEAST_FREE = 2**28
+"""Bytes of the disk that decoded images do not take."""
 FOLDER_BYTES = 2**35
 """What the arrays of a folder may take together; the least recently used ones go first."""
 KEPT_SECONDS = 24 * 3600.0
@@ -210,6 +214,7 @@ def _build(
         # Only what was there before: an array that appears meanwhile is about to be named by another process's record.
         stale = files.arrays()
         known = _known(files.folder, preparation)
+        _require_space(files)
         with replacing(array, private=True) as stream, kept_blocks():
             np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": files.shape})
             found, decoded = _decode(reader, preparation, names, known, stream)
@@ -227,6 +232,17 @@ def _build(
     _remove(stale)
     _sweep(files)
     return opened.cache(decoded)
+
+
+def _require_space(files: _CacheFiles) -> None:
+    """Refuse an array that would fill the disk, before any image is decoded."""
+    needed, free = math.prod(files.shape), shutil.disk_usage(files.folder).free
+    if needed + LEAST_FREE > free:
+        raise ConfigurationError(
+            f"{files.folder}: {files.shape[0]} decoded images of {files.shape[1]} pixels a side take {needed >> 20} MiB, "
+            f"and {free >> 20} MiB are free, of which {LEAST_FREE >> 20} are kept: lower problem.image_size, or free some "
+            "space there"
+        )
 
 
 def _known(folder: Path, preparation: Preparation) -> dict[str, Square]:

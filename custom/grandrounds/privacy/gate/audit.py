@@ -36,6 +36,7 @@ class Reason(StrEnum):
     LEDGER = "the site's privacy ledger cannot be used"
     VERSION = "the site's data set is another version than its privacy ledger knows"
     DATASET = "the site's gate cannot identify the data set of the answer"
+    SIZE = "the images of the task are larger than the site's privacy policy allows"
     DISK = "the site's disk is full or cannot be used"
     AUDIT = "the site's audit trail cannot be written"
     FAILED = "the site's gate failed"

@@ -36,12 +36,14 @@ class Terms:
         encrypted: whether this update leaves encrypted.
         precision: in which it leaves.
         sums: how many contributions are in each encrypted sum of the task; None where one could not be verified.
+        image_size: side of the images that it works on, in pixels.
     """
 
     updates: bool = False
     encrypted: bool = False
     precision: object = FULL
     sums: tuple[int, ...] | None = ()
+    image_size: int = 0
 
 
 @dataclass(frozen=True)

@@ -348,15 +348,15 @@ def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float], led
         problem.classes,
     )
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
-    return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, _terms(payload, fl_ctx))
+    return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, _terms(payload, problem, fl_ctx))
 
 
-def _terms(payload: Payload, fl_ctx: FLContext) -> Terms:
+def _terms(payload: Payload, problem: Problem, fl_ctx: FLContext) -> Terms:
     """What the task asks of the answer; sums of models were decrypted before the gate, which was told how large they are."""
     opened = fl_ctx.get_prop(OPENED_SUMS, ())
     sums = None if opened is None else (*opened, *sum_sizes(payload.parts))
     precision = payload.values.get(UPDATE_PRECISION, FULL)
-    return Terms(GLOBAL in payload.parts, ENCRYPTION in payload.values, precision, sums)
+    return Terms(GLOBAL in payload.parts, ENCRYPTION in payload.values, precision, sums, problem.image_size)
 
 
 def _public_rows(name: Any, private: str, fl_ctx: FLContext) -> int:

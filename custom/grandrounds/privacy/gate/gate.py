@@ -97,6 +97,8 @@ class Gate:
         """
         if facts.task not in self.policy.tasks:
             raise Refused(Reason.TASK, f"task {facts.task!r}; allowed are {', '.join(self.policy.tasks)}")
+        if facts.terms.image_size > self.policy.image_size:
+            raise Refused(Reason.SIZE, f"{facts.terms.image_size} pixels a side, allowed are {self.policy.image_size}")
         self._settle()
         self.policy.demands.require_sums(facts.terms)
         self._require_small_weights(facts)

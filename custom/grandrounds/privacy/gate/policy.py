@@ -39,6 +39,8 @@ GATE = "grandrounds.privacy.gate.filters.SitePrivacyGate"
 SAMPLES_UNIT = "samples"
 SCORED_ANSWERS = 1000
 """With scores, of one job, where a policy sets no number; a run has one in each round, and two at its end."""
+IMAGE_SIZE = 1024
+"""Largest side of a task's images where a policy sets none."""
 COUNTED_PARTS = ("train", "labelled", "val", "test")
 
 
@@ -90,6 +92,7 @@ class SitePolicy:
         tasks: what the server may ask for.
         scored_answers: answers of one job that may have numbers on validation or test images; later ones have none.
         demands: protections from the server without which a task is refused.
+        image_size: largest side of a task's images, in pixels; the site's disk and memory grow with its square.
         answer_interval: seconds; an answer leaves at a multiple of these after its task came. None: at once.
     """
 
@@ -103,6 +106,7 @@ class SitePolicy:
     scored_answers: int = SCORED_ANSWERS
     demands: SiteDemands = field(default_factory=SiteDemands)
     answer_interval: float | None = None
+    image_size: int = IMAGE_SIZE
 
     def rule_for(self, kind: ReleaseKind, name: str) -> ReleaseRule | None:
         """The rule for a release; None when it is denied, by a rule or by the lack of one."""
@@ -186,6 +190,7 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         "scored_answers",
         "demands",
         "answer_interval",
+        "image_size",
     ]
     entry = require_object(content, where, ["unit", "delta"], optional)
     unit = Unit(_word(entry["unit"], [unit.value for unit in Unit], f"{where}.unit"))
@@ -196,6 +201,8 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         raise ConfigurationError(f"{where}: {error}") from None
     scored = entry.get("scored_answers", SCORED_ANSWERS)
     require_value(scored, int, Min(0), f"{where}.scored_answers")
+    side = entry.get("image_size", IMAGE_SIZE)
+    require_value(side, int, Min(1), f"{where}.image_size")
     interval = entry.get("answer_interval")
     if interval is not None:
         require_value(interval, float, ABOVE_ZERO, f"{where}.answer_interval")
@@ -210,6 +217,7 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         scored,
         parse_demands(entry.get("demands", {}), f"{where}.demands"),
         None if interval is None else float(interval),
+        side,
     )
     if policy.demands.min_models is not None:
         _require_encrypted(policy, where)

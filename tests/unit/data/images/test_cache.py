@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -263,6 +264,15 @@ def test_a_folder_that_cannot_be_written_is_named(root, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigurationError, match="file/cache: the image cache cannot be written"):
         open_cache(NAMES, root, 4, 3, tmp_path / "file" / "cache")
+
+
+def test_images_that_would_fill_the_disk_are_refused_before_one_is_decoded(root, tmp_path, monkeypatch, decoded_bytes):
+    free = SimpleNamespace(free=cache_module.LEAST_FREE + 1000)
+    monkeypatch.setattr(cache_module.shutil, "disk_usage", lambda folder: free)
+    with pytest.raises(ConfigurationError, match=r"cache: .*lower problem\.image_size"):
+        open_cache(NAMES, root, 64, 3, tmp_path / "cache")
+    assert not decoded_bytes
+    assert not any((tmp_path / "cache").iterdir())
 
 
 def test_the_record_contains_original_shapes(root, tmp_path):

@@ -11,6 +11,7 @@ from gate_answers import update as update_part
 
 from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused
+from grandrounds.privacy.gate.demands import Terms
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.privacy.gate.inspection import Part
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, RecordLevel
@@ -141,6 +142,12 @@ def test_tasks_that_the_policy_does_not_name_are_refused(gate):
         gate(tasks=("validate",)).admit(facts("train"))
     with pytest.raises(Refused, match="does not allow this task"):
         gate().admit(facts("tell_me_more"))
+
+
+def test_images_larger_than_the_policy_allows_are_refused_before_any_is_read(gate):
+    gate(image_size=224).admit(replace(facts("train"), terms=Terms(image_size=224)))
+    with pytest.raises(Refused, match=r"larger than the site's privacy policy allows: 225 pixels.* 224"):
+        gate(image_size=224).admit(replace(facts("train"), terms=Terms(image_size=225)))
 
 
 def test_without_a_ledger_or_with_another_sites_nothing_leaves(tmp_path):

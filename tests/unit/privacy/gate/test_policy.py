@@ -100,6 +100,14 @@ def test_unnamed_releases_are_denied_and_the_first_rule_decides():
     assert parsed(releases=[]).rule_for(UPDATE, "update") is None
 
 
+def test_sizes_and_times_have_defaults_and_bounds():
+    assert (parsed().image_size, parsed().answer_interval) == (1024, None)
+    assert (parsed(image_size=224).image_size, parsed(answer_interval=60).answer_interval) == (224, 60.0)
+    for wrong in ({"image_size": 0}, {"image_size": 1.5}, {"answer_interval": 0}, {"answer_interval": "1"}):
+        with pytest.raises(ConfigurationError, match=f"here.{next(iter(wrong))}"):
+            parsed(**wrong)
+
+
 def test_targets_are_by_data_set():
     found = parsed(target_epsilon={"skin": 8, "*": 2.5})
     assert (found.target("skin"), found.target("other"), parsed().target("skin")) == (8.0, 2.5, math.inf)
