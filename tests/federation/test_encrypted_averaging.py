@@ -21,7 +21,7 @@ ENCRYPTED = [
     "controller.min_sites=3",
 ]
 SMALL = [
-    "problem.backbone=compact",
+    "problem.backbone=small",
     "controller.rounds=1",
     "executor.steps=2",
     "executor.batch_size=8",

@@ -225,7 +225,7 @@ def test_normalisation_may_stay_at_the_sites(go, tmp_path):
 
 def test_a_network_for_large_images_trains_the_same_with_activations_computed_again(go, tmp_path):
     options = [
-        "controller.rounds=2",
+        "controller.rounds=1",
         "problem.backbone=resnet22",
         "problem.image_size=128",
         "executor.pace=1",

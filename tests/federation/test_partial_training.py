@@ -61,8 +61,16 @@ ENCRYPTED = (
 )
 SENDING_UPDATES = ("fedavg", "ssfl", "fedperl", "fedirm", "rscfed", "fed_align_cl")
 # What is trained, and how many views of each image are kept.
-CASES = [(job, "from:2", 2) for job in OPTIONS] + [(job, "head", 0) for job in OPTIONS if job != "fed_align_cl"]
+LAST_LAYERS = [(job, "from:2", 2) for job in OPTIONS]
+HEADS = [(job, "head", 0) for job in OPTIONS if job != "fed_align_cl"]
+ALIKE = {"ssfl", "rscfed", "local", "mdhfl_he"}
+"""They train as another job here does: all train their last layers, and what comes on top of that is slow."""
 FROZEN = ("stem.", "blocks.0.", "blocks.1.")
+
+
+def quick(cases):
+    """The cases, those of jobs that train as another one does marked as slow."""
+    return [pytest.param(*case, marks=[pytest.mark.slow] if case[0] in ALIKE else []) for case in cases]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +115,7 @@ def initial(trainable, seed=1, classes=4, **options):
     return build_model(ModelSpec("compact", classes=classes, trainable=trainable, **options), seed=seed)
 
 
-@pytest.mark.parametrize(("job", "trainable", "views"), CASES)
+@pytest.mark.parametrize(("job", "trainable", "views"), [*LAST_LAYERS, *quick(HEADS)])
 def test_a_run_trains_sends_and_keeps_the_trained_part_alone(go, job, trainable, views):
     found = go(job, trainable, views)
     assert (found.summary["status"], found.summary["rounds_done"]) == ("finished", 2)
@@ -125,9 +133,7 @@ def test_a_run_trains_sends_and_keeps_the_trained_part_alone(go, job, trainable,
     assert not list(found.workspace.rglob("*.features")), "kept features are removed with the run"
 
 
-@pytest.mark.parametrize(
-    ("job", "trainable", "views"), [*((job, "from:2", 2) for job in OPTIONS), ("fedavg", "head", 2)]
-)
+@pytest.mark.parametrize(("job", "trainable", "views"), quick([*LAST_LAYERS, ("fedavg", "head", 2)]))
 def test_a_head_of_several_depths_is_trained_behind_frozen_layers(go, job, trainable, views):
     """Its scaling and temperature stay as they are, and are in no update."""
     found = go(job, trainable, views, "problem.head=depths")
@@ -161,10 +167,8 @@ def test_messages_have_the_size_of_what_is_trained(go, job):
 
 
 def test_what_is_encrypted_shrinks_too(go):
-    moved = [
-        sum(sum(sent.values()) for sent in go("fedavg", trainable, views, *ENCRYPTED).summary["bytes"].values())
-        for trainable, views in (("head", 0), ("from:2", 2))
-    ]
+    found = [go("fedavg", *case, *ENCRYPTED, "controller.rounds=1") for case in (("head", 0), ("from:2", 2))]
+    moved = [sum(sum(sent.values()) for sent in one.summary["bytes"].values()) for one in found]
     assert 0 < 5 * moved[0] < moved[1]
 
 

@@ -30,7 +30,7 @@ def test_the_gate_sees_plain_models_and_books_what_leaves_encrypted(
     write_keys(hospitals, SITES)
     local = tmp_path / "flare" / "site-1" / "local"
     install(local, policy_of(target_epsilon={"*": 8.0}))
-    job = tiny("fedavg", *ENCRYPTED, "problem.backbone=compact", "problem.norm=group", "controller.rounds=2")
+    job = tiny("fedavg", *ENCRYPTED, "problem.norm=group", "controller.rounds=2")
     found = run(job, tmp_path, SITES, sites_dir=hospitals)
     assert [entry["answered"] for entry in found.summary["rounds"]] == [SITES, SITES]
     bookings = Ledger(local / "privacy", "site-1").content().bookings
