@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
@@ -20,6 +21,7 @@ TINY = [
     "problem.backbone=small",
 ]
 SITES = ["site-1", "site-2", "site-3"]
+DRAWN_IMAGES, FEW_IMAGES = 240, 120
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -36,6 +38,16 @@ def faulty_parties():
 def small_networks():
     """Networks that take a twentieth of the time of the package's."""
     with registered_small_networks():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_images(shared_cache):
+    """Sites that draw their own images draw half as many, into a cache of their own: others draw as many as users do."""
+    few = tuple(FEW_IMAGES if value == DRAWN_IMAGES else value for value in phantom_site.__defaults__)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRANDROUNDS_CACHE", str(shared_cache / "few"))
+        patch.setattr(phantom_site, "__defaults__", few)
         yield
 
 

@@ -177,7 +177,7 @@ def test_without_validation_the_last_model_is_the_result(tiny, run, tmp_path, id
 
 def test_every_test_image_has_a_prediction(fedperl, shared_cache):
     for site in SITES:
-        manifest = phantom_site(site, shared_cache / "cache" / "phantom").parent / "manifest.csv"
+        manifest = phantom_site(site, shared_cache / "few" / "phantom").parent / "manifest.csv"
         with manifest.open(newline="") as stream:
             tested = {row["image"]: row["label"] for row in csv.DictReader(stream) if row["split"] == "test"}
         for name in ("common", "own"):

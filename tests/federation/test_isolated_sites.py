@@ -15,6 +15,11 @@ ISOLATED = "executor.isolation=process"
 COMPACT = "problem.backbone=compact"  # a child process knows the networks of the package alone
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_images():
+    """Sites in new processes draw as many images as those of users, so all do here."""
+
+
 @pytest.fixture
 def start(tmp_path, monkeypatch, shared_cache):
     """Run a job whose executor crashes at a site, without the checks that ``simulate`` makes; the summary and the states."""

@@ -22,6 +22,11 @@ OPTIONS = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_images():
+    """Operating points need enough positive images of each finding: sites draw as many as those of users."""
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, shared_cache):
     return gr.run(

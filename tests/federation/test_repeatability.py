@@ -80,7 +80,7 @@ def test_each_image_is_decoded_once_in_a_run(tiny, run, tmp_path, monkeypatch):
     monkeypatch.setattr(site, "open_cache", counting)
     job = tiny("ssfl", "controller.min_sites=1", "controller.rounds=2")
     run(job, tmp_path / "run", sites=["site-1"])
-    assert sum(opened) == 240
+    assert sum(opened) == 120
     opened.clear()
     run(job, tmp_path / "again", sites=["site-1"])
     assert opened, "the images were opened"

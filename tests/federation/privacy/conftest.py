@@ -34,6 +34,11 @@ UPDATE = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_images():
+    """Policies withhold what few images give: sites draw as many as those of users."""
+
+
 @pytest.fixture(scope="session")
 def update_rule():
     """Make a rule for updates that clips and adds noise."""
