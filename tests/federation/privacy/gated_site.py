@@ -55,7 +55,8 @@ def require_nothing_of_it(left, site, before):
         require_empty(left, site, before, left.get_return_code())
         return
     trail = audited(site)[before:]
-    assert [(line["outcome"], line["in_place_of"]) for line in trail] == [("released", "an error of the training")]
+    assert [line["outcome"] for line in trail] == ["released"]
+    assert trail[0]["in_place_of"].startswith(("an error of the training", "no rule allows"))
     parts = left["DXO"]["data"]
     assert {name: part.data.keys() for name, part in parts.items()} == {"update": {"w", "b"}, "metrics": set()}
     assert "leak" not in repr(left)

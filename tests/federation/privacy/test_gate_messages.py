@@ -73,7 +73,7 @@ def test_a_refused_task_keeps_the_cookies_by_which_flare_knows_it(site):
 
 @pytest.mark.parametrize("code", [code for code in CODES if code != ReturnCode.OK])
 def test_an_error_leaves_as_its_code_alone(site, code):
-    context, _ = site.admit("join")
+    context, _ = site.admit("pool")
     reply = make_reply(code, headers={REASON_HEADER: "patient 4711 has a broken file", "leak": SECRET})
     reply["images"] = torch.ones(3)
     before = len(audited(site))
@@ -83,7 +83,7 @@ def test_an_error_leaves_as_its_code_alone(site, code):
     assert audited(site)[-1]["outcome"] == "stripped"
 
 
-@pytest.mark.parametrize("task", ["validate", "test"])
+@pytest.mark.parametrize("task", ["join", "validate", "test"])
 @pytest.mark.parametrize("code", [ReturnCode.EXECUTION_EXCEPTION, ReturnCode.TIMEOUT, ReturnCode.TASK_ABORTED])
 def test_a_model_that_cannot_be_scored_answers_like_scores_that_stay(site, task, code):
     context, _ = site.admit(task)

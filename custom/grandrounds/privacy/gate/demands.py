@@ -36,6 +36,7 @@ class Terms:
         encrypted: whether this update leaves encrypted.
         precision: in which it leaves.
         sums: how many contributions are in each encrypted sum of the task; None where one could not be verified.
+        models: whether any part of it has weights, by which the site's images may be scored.
         image_size: side of the images that it works on, in pixels.
     """
 
@@ -43,6 +44,7 @@ class Terms:
     encrypted: bool = False
     precision: object = FULL
     sums: tuple[int, ...] | None = ()
+    models: bool = False
     image_size: int = 0
 
 

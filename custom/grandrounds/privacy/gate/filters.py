@@ -45,6 +45,7 @@ from grandrounds.protocol.messages import (
     DXO_KEY,
     ENCRYPTION,
     GLOBAL,
+    JOIN,
     LEDGER_HEAD,
     OPENED_SUMS,
     POOL,
@@ -219,8 +220,8 @@ class SitePrivacyGate(Filter):
     def _failed(self, code: Any, facts: TaskFacts, gate: Gate, training: Spending | None) -> Shareable:
         if gate.hides_failures(facts):
             return _message(gate.release_failure(facts, "an error of the training"))
-        if facts.task in SCORES:
-            return _message(gate.scores_nothing(facts, "the model could not be scored; see the site's log"))
+        if facts.task in SCORES or (facts.task == JOIN and gate.relies_on_noise):
+            return _message(gate.scores_nothing(facts, "the task has failed; see the site's log"))
         gate.require_private(facts, training)
         if facts.task == TRAIN:
             gate.book_failure(facts, training)
@@ -356,7 +357,8 @@ def _terms(payload: Payload, problem: Problem, fl_ctx: FLContext) -> Terms:
     opened = fl_ctx.get_prop(OPENED_SUMS, ())
     sums = None if opened is None else (*opened, *sum_sizes(payload.parts))
     precision = payload.values.get(UPDATE_PRECISION, FULL)
-    return Terms(GLOBAL in payload.parts, ENCRYPTION in payload.values, precision, sums, problem.image_size)
+    models = any(floating_entries(part) for part in payload.parts.values())
+    return Terms(GLOBAL in payload.parts, ENCRYPTION in payload.values, precision, sums, models, problem.image_size)
 
 
 def _public_rows(name: Any, private: str, fl_ctx: FLContext) -> int:

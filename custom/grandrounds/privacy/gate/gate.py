@@ -55,12 +55,14 @@ from grandrounds.protocol.messages import (
     ReleaseKind,
 )
 from grandrounds.protocol.names import SPENT, VALIDATION
-from grandrounds.protocol.spending import Mechanism, Spending, outside_budget
+from grandrounds.protocol.spending import Mechanism, Spending, counted, outside_budget
 
 MAX_WEIGHT = 1e4
 """Absolute value of a weight in a model of a task, where updates leave with noise: few values overflow."""
 SCORES = frozenset({VALIDATE, TEST})
 """Tasks that only score a model: each is counted when it comes, whatever is answered."""
+OF_THE_POLICY = frozenset({Reason.DENIED, Reason.ENCRYPTION, Reason.PRECISION})
+"""Reasons by which an answer is refused for parts that a failed training does not have."""
 LAST_SCORES = 2
 """Tasks of each kind by which a run may be scored once it has spent the budget."""
 
@@ -109,7 +111,7 @@ class Gate:
             raise Refused(Reason.ANSWERS, f"allowed are {self.policy.scored_answers}")
         expected = self._expected_releases(facts)
         self._require_affordable(facts, [cost for _, cost in expected] if facts.task == TRAIN else [])
-        if facts.task != TRAIN and facts.terms.updates:
+        if facts.task != TRAIN and facts.terms.models:
             self._require_unspent(facts, [cost for _, cost in expected])
 
     def begin(self, facts: TaskFacts, training: Spending | None = None) -> OpenTraining | None:
@@ -162,6 +164,11 @@ class Gate:
         rule = self._counted_update()
         return facts.task == TRAIN and rule is not None and isinstance(rule.treatment, ClipAndNoise)
 
+    @property
+    def relies_on_noise(self) -> bool:
+        """Whether the policy protects updates by noise, so that failures must not show."""
+        return self._counted_update() is not None
+
     def counts_updates(self, facts: TaskFacts) -> bool:
         """Whether the task is a training and the policy protects updates by noise."""
         return facts.task == TRAIN and self._counted_update() is not None
@@ -191,12 +198,15 @@ class Gate:
             self.require_private(facts, trained)
         try:
             known = inspect(answer, self.policy, facts.expected)
+            self._require_demanded(facts, known)
         except Refused as refused:
             if trained is not None or refused.by_training:
                 self.book_failure(facts, trained)
             if refused.by_training and facts.task in SCORES:
                 return self.scores_nothing(facts, refused.detail)
-            if not refused.by_training or not self.hides_failures(facts):
+            # A part that no rule allows is not in the answer of a training that has failed: the refusal would tell.
+            hidden = refused.by_training or refused.reason in OF_THE_POLICY
+            if not hidden or not self.hides_failures(facts):
                 raise
             return self.release_failure(facts, refused.detail)
         costs = {name: self._cost(name, known, trained) for name in known.releases}
@@ -218,9 +228,9 @@ class Gate:
         return self._released(facts, known, {UPDATE: rule.treatment.spending(None)}, failure=detail)
 
     def scores_nothing(self, facts: TaskFacts, detail: str) -> Answer:
-        """The answer in place of scores that have failed: like one whose scores are all withheld.
+        """The answer in place of scores, or of a registration, that have failed: like one whose numbers are all withheld.
 
-        Whether a model can be scored on the site's images is an answer about them.
+        Whether the site's images can be read as the task asks, or a model scored on them, is an answer about them.
         """
         return self._released(facts, Inspected({}, {}, {}, (), 0), {}, failure=detail)
 
@@ -236,9 +246,7 @@ class Gate:
                 self._book(facts, name, cost)
 
     def _released(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending], failure: str = "") -> Answer:
-        self.policy.demands.require_releases(
-            {name: rule.kind for name, (rule, _) in known.releases.items()}, facts.terms
-        )
+        self._require_demanded(facts, known)
         known = with_totals_in_tens(self._within_scores(facts, known))
         costs = {name: cost for name, cost in costs.items() if name in known.releases}
         self._require_affordable(facts, list(costs.values()))
@@ -255,6 +263,10 @@ class Gate:
         if known.facts:
             reported[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
         return Answer({**task, **head, "samples": known.samples}, {**reported, **_parts(known, treated)})
+
+    def _require_demanded(self, facts: TaskFacts, known: Inspected) -> None:
+        kinds = {name: rule.kind for name, (rule, _) in known.releases.items()}
+        self.policy.demands.require_releases(kinds, facts.terms)
 
     def _audited(self, facts: TaskFacts, known: Inspected, treated: Mapping[str, Mapping[str, Tensor]]) -> Inspected:
         """Without what would give a hidden count away, beside all that the data set has released."""
@@ -357,13 +369,13 @@ class Gate:
         Raises:
             Refused: if the next release would not be affordable, and the run has had its last scores.
         """
-        bookings = self.ledger().content().bookings
-        latest = [booking.spending for booking in bookings if booking.dataset.name == facts.dataset.name][-1:]
+        bookings = [one for one in self.ledger().content().bookings if one.dataset.name == facts.dataset.name]
+        latest = [booking.spending for booking in bookings][-1:]
         try:
             self._require_affordable(facts, expected or latest)
         except Refused as refused:
-            spender = any(booking.purpose.run == facts.run for booking in bookings)
-            ends = refused.reason is Reason.BUDGET and spender and facts.task in SCORES
+            paid = [booking.purpose.run for booking in bookings if counted([booking.spending])]
+            ends = refused.reason is Reason.BUDGET and paid[-1:] == [facts.run] and facts.task in SCORES
             if not ends or self._question(f"last {facts.task} of {facts.run}") > LAST_SCORES:
                 raise
 

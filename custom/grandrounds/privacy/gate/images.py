@@ -10,10 +10,14 @@ from pathlib import Path
 from grandrounds.data.images.files.identity import STORED_BYTES, STORED_PIXELS, image_identity
 from grandrounds.data.images.ordered import in_order
 from grandrounds.data.images.readers import open_images
+from grandrounds.data.keys import comparison_key
 from grandrounds.errors import DataError
 from grandrounds.privacy.ledger.digests import DIGEST_FOLDER
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.privacy.ledger.ledger import PATIENT, Ledger
+
+NEAR = "near names of patients"
+"""A scheme of digests: a data set that was read before it is read again."""
 
 
 def record_images(
@@ -36,7 +40,7 @@ def record_images(
     """
     _join_earlier(ledger, folder)
     with open_images(root) as reader:
-        schemes = [STORED_BYTES, STORED_PIXELS, PATIENT, dataset.fingerprint, reader.fingerprint(names)]
+        schemes = [STORED_BYTES, STORED_PIXELS, PATIENT, NEAR, dataset.fingerprint, reader.fingerprint(names)]
         state = hashlib.sha256(json.dumps(schemes).encode()).hexdigest()
         content = ledger.content()
         if content.knows(dataset.name, state):
@@ -51,7 +55,8 @@ def record_images(
         digests = {digest for found in in_order(known_by, names) for digest in found}
     # With the ledger's own random identity, so that nobody else can try names.
     salt = content.opening.identity
-    digests |= {f"{PATIENT}:{hashlib.sha256(f'{salt} {key}'.encode()).hexdigest()[:32]}" for key in people}
+    named = {*people, *map(comparison_key, people)}  # one person may be spelled in two ways in two lists
+    digests |= {f"{PATIENT}:{hashlib.sha256(f'{salt} {key}'.encode()).hexdigest()[:32]}" for key in named}
     ledger.join(dataset, state, digests)
 
 

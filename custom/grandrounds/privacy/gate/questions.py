@@ -29,9 +29,11 @@ ASKED_FOLDER, OPEN_FOLDER = "scored", "open"
 def count_question(folder: Path, what: str) -> int:
     """Count one more question of a job, or of whatever ``what`` names; it is on disk when this returns."""
     path = folder / ASKED_FOLDER / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.json"
-    count = 1 + (json.loads(path.read_text(encoding="utf-8"))["answers"] if path.is_file() else 0)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"job": what, "answers": count})
+    with path.with_suffix(".lock").open("w") as lock:  # two processes may count at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        count = 1 + (json.loads(path.read_text(encoding="utf-8"))["answers"] if path.is_file() else 0)
+        write_json(path, {"job": what, "answers": count})
     return count
 
 

@@ -6,6 +6,8 @@ small file, the head, contains the number of lines and the last hash, so that tr
 before the head, and both before :meth:`Extension.append` returns. A process that dies leaves at most one line too many, or
 an incomplete line that has not been used.
 
+Every line has a random number that never leaves: a head, which does, can be compared with no guess of a line.
+
 A party that can write both files can forge both; a head that was noted elsewhere detects that (:meth:`Chain.require_head`).
 Every new head is also sent to the system's log (syslog), which may forward it to another machine.
 """
@@ -16,6 +18,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import syslog
 import time
 from collections.abc import Iterator, Mapping
@@ -170,7 +173,7 @@ class ChainedFile:
             raise DataError(f"{self.path}: line {count} does not have the hash in {self.head_path.name}; {RESTORE}")
 
     def _append(self, file: int, chain: Chain, size: int, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        line = _sealed(content, chain.head)
+        line = _sealed({**content, "salt": secrets.token_hex(16)}, chain.head)
         with self._writing():
             if chain.interrupted:
                 os.ftruncate(file, size)

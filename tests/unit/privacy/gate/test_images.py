@@ -131,6 +131,13 @@ def test_a_patient_has_one_budget_unless_the_site_says_that_they_are_two_people(
     assert "18" not in (tmp_path / "privacy/ledger.jsonl").read_text().split('"')
 
 
+@pytest.mark.parametrize("spelled", ["p-007", "\uff30-007", "P_007"])
+def test_a_patient_has_one_budget_in_whatever_way_two_lists_spell_the_name(tmp_path, know, spelled):
+    know("skin", *folder(tmp_path / "a", {"a.png": png(PIXELS[0])}), people=["P-007"])
+    with pytest.raises(ConfigurationError, match="skin"):
+        know("other", *folder(tmp_path / "b", {"b.png": png(PIXELS[1])}), people=[spelled], fingerprint="2" * 64)
+
+
 def test_files_of_earlier_versions_are_taken_in_by_a_line(tmp_path, know, ledger):
     earlier = tmp_path / "privacy/images" / f"{'7' * 64}.json"
     earlier.parent.mkdir()

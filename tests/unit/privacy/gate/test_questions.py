@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -14,8 +15,9 @@ from grandrounds.privacy.gate.demands import SiteDemands, Terms
 from grandrounds.privacy.gate.gate import LAST_SCORES
 from grandrounds.privacy.gate.noise_treatments import RecordLevel
 from grandrounds.privacy.gate.policy import ReleaseRule
-from grandrounds.privacy.gate.questions import book_unanswered
+from grandrounds.privacy.gate.questions import book_unanswered, count_question
 from grandrounds.privacy.gate.treatment import Unmodified
+from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit
 
@@ -86,7 +88,7 @@ def test_only_trainings_are_noted_and_a_damaged_note_is_named(gate):
 
 
 def asked(task, run="run"):
-    return replace(facts(task, run=run), terms=Terms(updates=True))
+    return replace(facts(task, run=run), terms=Terms(updates=True, models=True))
 
 
 def test_a_spent_budget_admits_no_more_models(gate):
@@ -107,6 +109,22 @@ def test_a_spent_budget_admits_no_more_models(gate):
             chosen.admit(asked(task, "other"))
         assert caught.value.reason is Reason.BUDGET
     assert {booking.dataset for booking in booked(chosen)} == {SKIN}
+
+
+def test_a_model_in_any_part_is_one_and_only_the_run_that_has_spent_the_budget_is_scored(gate):
+    chosen = gate(target_epsilon={"*": TARGET}, tasks=("train", "validate"))
+    chosen.release(replace(facts(run="elsewhere"), dataset=DatasetIdentity("other", "b" * 64)), answer())
+    chosen.release(facts(), answer())
+    elsewhere = replace(facts("validate", run="elsewhere"), terms=Terms(models=True))
+    with pytest.raises(Refused) as caught:
+        chosen.admit(elsewhere)
+    assert caught.value.reason is Reason.BUDGET
+
+
+def test_questions_of_several_processes_are_all_counted(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        counts = list(pool.map(lambda _: count_question(tmp_path, "job"), range(80)))
+    assert sorted(counts) == list(range(1, 81))
 
 
 def test_a_job_gets_as_many_scored_tasks_as_the_policy_allows_whatever_is_answered(gate):

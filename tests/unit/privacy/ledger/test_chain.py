@@ -46,6 +46,16 @@ def test_lines_are_read_in_order_and_each_knows_the_one_before(file):
     assert file.read().head == lines[-1]["hash"]
 
 
+def test_a_head_can_be_compared_with_no_guess_of_the_line(tmp_path):
+    """The same line after the same lines has another head at each site: what it says cannot be tried out."""
+    heads = set()
+    for name in ("a", "b"):
+        chained = ChainedFile(tmp_path / name / "ledger.jsonl")
+        chained.create({"n": 0})
+        heads.add(chained.read().head)
+    assert len(heads) == 2
+
+
 def test_the_hash_is_sha_256_of_the_line_without_it(file):
     import hashlib
 
