@@ -157,10 +157,11 @@ def _numbers(part: Part) -> dict[str, float]:
         raise Refused(Reason.VALUES, f"there are {len(part.data)} metrics, at most {MAX_NUMBERS} may leave at once")
     for name, value in part.data.items():
         _require_name(name, "a metric")
-        if (type(value) is not int and type(value) is not float) or not abs(value) <= LARGEST:
+        number = type(value) is int or type(value) is float
+        if not number or not abs(value) <= LARGEST:
+            found = "is not" if number else f"is a {type(value).__name__}, not"
             raise Refused(
-                Reason.VALUES,
-                f"metric {name!r} is not a finite number of at most {LARGEST:g}, but a {type(value).__name__}",
+                Reason.VALUES, f"metric {name!r} {found} a finite number of at most {LARGEST:g}", by_training=number
             )
     return {name: struct.unpack("f", struct.pack("f", value))[0] for name, value in part.data.items()}
 

@@ -81,7 +81,7 @@ def test_the_rest_of_a_numbers_name_is_of_known_words(gate, name, leaves):
 def test_numbers_are_of_single_precision_and_limited(gate):
     left = gate().release(facts(), answer(metrics={"validation.f1": 0.1})).parts[METRICS].data["validation.f1"]
     assert left == float(torch.tensor(0.1)) != 0.1
-    assert refusal(gate(), answer(metrics={"validation.n": 9.6e270})).reason is Reason.VALUES
+    assert gate().release(facts("validate"), answer(metrics={"validation.n": 9.6e270})).parts[METRICS].data == {}
 
 
 @pytest.mark.parametrize(("count", "minimum", "leaves"), [(1, 0, False), (9, 0, False), (10, 0, True), (19, 20, False)])
