@@ -64,6 +64,12 @@ def summary(policy: SitePolicy) -> dict[str, Any]:
         "scalars": [
             {"name": rule.name, "part": rule.part, "minimum_support": rule.minimum_support} for rule in policy.scalars
         ],
+        "demands": policy.demands.to_json(),
+        "limits": {
+            "scored_answers": policy.scored_answers,
+            "image_size": policy.image_size,
+            "answer_interval": policy.answer_interval,
+        },
     }
 
 
@@ -110,3 +116,10 @@ def _show_policy(name: str, policy: SitePolicy, default: bool) -> None:
         table.add_row("scalar", scalar.name, f"{scalar.minimum_support} patients in {scalar.part}", "no", "")
     console.print(table)
     say(console, "everything else is denied")
+    demands = ", ".join(f"{name} {value}" for name, value in policy.demands.to_json().items())
+    say(console, f"a task must have: {demands or 'nothing (demands)'}")
+    leaves = "at once" if policy.answer_interval is None else f"at multiples of {policy.answer_interval:g} s"
+    limits = (
+        f"at most {policy.scored_answers} answers of a job with scores; images of at most {policy.image_size} pixels"
+    )
+    say(console, f"{limits} a side; answers leave {leaves}")

@@ -41,6 +41,7 @@ def caveats_of(run: ReadRun, scores: RunScores) -> list[str]:
         *_of_classes(counted),
         *_of_small_sites(scores.sites),
         *_of_sites(log, frozenset(tests.questions)),
+        *_of_contributions(log),
         *([f"Selection of the model: {log.selected['note']}."] if log.selected.get("note") else ()),
         *_of_shift(scores.sites),
         *_of_calibration(pooled.confidence.get("ece", 0.0) if pooled else 0.0),
@@ -118,12 +119,28 @@ def _of_status(log: RunLog, is_tested: bool) -> Iterator[str]:
         yield f"The run {said} after {log.rounds_done} of {log.rounds} rounds{reason}{end}"
 
 
+NOTED = {
+    "bounds_void": "Nothing bounded an update (too few sites, or updates of zero, and no controller.max_norm)",
+    "bounded": "An update or weight far above the others' was made smaller",
+    "free_riders": "An update was zero, or one that had come before",
+}
+"""What the server notes of contributions, in words."""
+
+
+def _of_contributions(log: RunLog) -> Iterator[str]:
+    for what, words in NOTED.items():
+        if found := log.noted(what):
+            yield f"{words}: {_with_rounds(found)}."
+
+
+def _with_rounds(found: Mapping[str, Sequence[int]]) -> str:
+    return format_list([f"{site} (round {format_list([str(n) for n in numbers])})" for site, numbers in found.items()])
+
+
 def _of_sites(log: RunLog, tested: frozenset[str]) -> Iterator[str]:
     dropped = log.dropped()
     if dropped:
-        rounds = {site: format_list([str(number) for number in numbers]) for site, numbers in dropped.items()}
-        listed = [f"{site} (round {numbers})" for site, numbers in rounds.items()]
-        yield f"No usable answer in a round in which the site was asked: {format_list(listed)}."
+        yield f"No usable answer in a round in which the site was asked: {_with_rounds(dropped)}."
     silent = [site for site in log.sites if log.contributions and not log.contributions.get(site)]
     if silent:
         yield f"Contributed to no round: {format_list(silent)}."

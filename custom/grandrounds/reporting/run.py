@@ -112,6 +112,14 @@ class RunLog:
         """Bytes of its tensors, over all sites."""
         return traffic(self.bytes)
 
+    def noted(self, what: str) -> dict[str, list[int]]:
+        """The rounds in which the server has noted something of a site, such as ``bounded``."""
+        found: dict[str, list[int]] = {}
+        for event in self.events:
+            for site in event.get(what, ()) if event["event"] == "round_end" else ():
+                found.setdefault(site, []).append(int(event["round"]))
+        return found
+
     def dropped(self) -> dict[str, list[int]]:
         """The rounds in which each site was asked and gave no usable answer."""
         found: dict[str, list[int]] = {}

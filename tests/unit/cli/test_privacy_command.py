@@ -46,6 +46,8 @@ def test_a_table_for_people(check):
     assert "target epsilon at delta 1e-05: no limit" in shown
     assert "20 patients in val" in shown
     assert "everything else is denied" in shown
+    assert "a task must have: nothing (demands)" in shown
+    assert "images of at most 1024 pixels a side; answers leave at once" in " ".join(shown.split())
 
 
 def test_a_mistake_is_an_error(check, tmp_path):

@@ -35,6 +35,19 @@ def test_a_dropped_site_is_named_with_its_rounds_but_without_its_message(make_ru
     assert not any("patient-7" in caveat for caveat in found)
 
 
+def test_what_the_server_has_noted_of_contributions_is_said_with_site_and_round(make_run):
+    ends = [event for event in events() if event["event"] == "round_end"]
+    noted = {1: {"bounds_void": {"site-1": "one site"}}, 2: {"free_riders": {"site-2": "zero"}}}
+    recorded = [
+        {**event, **noted.get(event.get("round"), {})} if event["event"] == "round_end" else event for event in events()
+    ]
+    assert {1, 2} <= {event["round"] for event in ends}
+    found = caveats_of_run(make_run(recorded=recorded))
+    assert one(found, "Nothing bounded").endswith(": site-1 (round 1).")
+    assert one(found, "come before").endswith(": site-2 (round 2).")
+    assert not any("was made smaller" in caveat for caveat in found)
+
+
 def test_a_site_that_never_contributed_and_one_that_was_not_tested(make_run):
     path = make_run(sites=SITES[:2], contributions={"site-1": 3, "site-2": 3})
     found = caveats_of_run(path)

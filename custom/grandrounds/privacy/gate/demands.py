@@ -62,6 +62,15 @@ class SiteDemands:
     noise_multiplier: float | None = None
     update_precision: UpdatePrecision | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """What is demanded, as plain values by name."""
+        found = {
+            "encryption, models in a sum": self.min_models,
+            "noise_multiplier": self.noise_multiplier,
+            "update_precision": self.update_precision,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
     def require_task(self, terms: Terms) -> None:
         """Check a training task before any work.
 
