@@ -16,7 +16,7 @@ from grandrounds.privacy.ledger.digests import DIGEST_FOLDER
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.privacy.ledger.ledger import PATIENT, Ledger
 
-NEAR = "near names of patients"
+NEAR_NAMES = "near names of patients"
 """A scheme of digests: a data set that was read before it is read again."""
 
 
@@ -40,7 +40,7 @@ def record_images(
     """
     _join_earlier(ledger, folder)
     with open_images(root) as reader:
-        schemes = [STORED_BYTES, STORED_PIXELS, PATIENT, NEAR, dataset.fingerprint, reader.fingerprint(names)]
+        schemes = [STORED_BYTES, STORED_PIXELS, PATIENT, NEAR_NAMES, dataset.fingerprint, reader.fingerprint(names)]
         state = hashlib.sha256(json.dumps(schemes).encode()).hexdigest()
         content = ledger.content()
         if content.knows(dataset.name, state):
