@@ -60,10 +60,15 @@ MODELS: dict[str, Change] = {
 }
 
 
-def hostile(message: Shareable, change: Change) -> Shareable:
-    """The task with another model, or other values."""
-    payload = decode_payload(copy.deepcopy(message))
-    sent = encode_payload(Payload(payload.round_number, *change(dict(payload.values), payload.parts)))
+def hostile(message: Shareable, change: Change, first: Shareable) -> Shareable:
+    """The task with another model, or other values.
+
+    What is changed is the model of the first task: that of a later one has the noise of the site's updates in it, so that
+    two sites would be asked by different models.
+    """
+    payload, model = decode_payload(copy.deepcopy(message)), decode_payload(copy.deepcopy(first)).parts
+    parts = {name: model.get(name, part) for name, part in payload.parts.items()}
+    sent = encode_payload(Payload(payload.round_number, *change(dict(payload.values), parts)))
     for header, value in message[ReservedHeaderKey.HEADERS].items():
         sent.set_header(header, value)
     return sent

@@ -127,7 +127,7 @@ def observed(job, folder, sites_dir, overlay, monkeypatch, models=MODELS):
     policy["scopes"][0]["properties"]["grandrounds"]["scored_answers"] = 1_000_000
     (local / "privacy.json").write_text(json.dumps(policy))
     ledger = Ledger.create(local / "privacy", SITE)
-    found, work, white = {}, Site.work, set()
+    found, work, white, models_sent = {}, Site.work, set(), []
 
     def asked(site, task, message, server, name):
         before = len(ledger.content().bookings)
@@ -136,8 +136,9 @@ def observed(job, folder, sites_dir, overlay, monkeypatch, models=MODELS):
 
     def questioned(site, task, message, server):
         if task in TASKS and task not in {name for name, _ in found}:
+            models_sent.append(message)
             for name, change in models.items():
-                asked(site, task, hostile(message, change), server, name)
+                asked(site, task, hostile(message, change, models_sent[0]), server, name)
             with raising(white, task):
                 asked(site, task, copy.deepcopy(message), server, RAISES)
         return work(site, task, message, server)
@@ -227,6 +228,8 @@ def test_one_picture_changes_nothing_whatever_the_server_sends(tmp_path, monkeyp
         job = with_options(load_job(name), [*SMALL, *FEW, *DRAWN[name]])
         found, number = differences(job, overlay, folders, place, monkeypatch, models)
         different |= {(seed, name, overlay, *key): both for key, both in found.items()}
+        for key, both in found.items():
+            print("differs:", seed, name, overlay, key, both, flush=True)
         by_kind[name, overlay] += number
         asked, seed = asked + number, seed + 1
         print(f"{asked} pairs until seed {seed - 1}, {len(different)} differ; {dict(by_kind)}", flush=True)
