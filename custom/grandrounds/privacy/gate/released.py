@@ -2,6 +2,9 @@
 
 Totals leave in tens. Before an answer leaves, what its tables and numbers say about the images of each class is written into
 the ledger, if no hidden count has fewer than three values that agree with it and with all that left before; else it stays.
+
+A class has one cell in whatever spelling or kind of task it is asked for. A curve shows the images of its class, so that
+curves do not leave beside a table of the same part in which a class is hidden.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from grandrounds.data.keys import canonical
 from grandrounds.evaluation.counts import HIDDEN, IMAGES
 from grandrounds.privacy.gate.inspection import Inspected
 from grandrounds.privacy.gate.kinds import Expected
@@ -20,7 +24,7 @@ from grandrounds.privacy.gate.policy import SAMPLES_UNIT
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.mechanisms.auditor import AUDIT_SECONDS, HiddenTable, Released, Sum, Undecided, gives_away
-from grandrounds.protocol.messages import COUNTS, ReleaseKind
+from grandrounds.protocol.messages import COUNTS, CURVES, ReleaseKind
 from grandrounds.protocol.names import VALIDATION
 
 TENS = 10
@@ -29,6 +33,8 @@ FEWEST_OF_A_SIZE = 10
 """Images of a size that is reported, see the method ``statistics``."""
 SIZE, WITH_LABEL, NO_LABEL_CELL = "size.", "labelled", "unlabelled"
 SIZE_CLASSES = 8
+CURVED = "curves"
+"""In place of a part: whether curves of the part have left."""
 OF_ACCURACY = ("accuracy", "accuracy_one_vs_rest", "recall_weighted")
 """Scores that have the number of correct predictions."""
 
@@ -91,31 +97,46 @@ def withheld_by_audit(
 
 
 def _passes(before: Released, new: Released, seconds: float) -> bool:
+    if _curved(new) & _hiding(before + new) or _hiding(new) & _curved(before + new):
+        return False
     try:
         return not gives_away(before, new, seconds)
     except Undecided:
         return False
 
 
+def _curved(said: Released) -> set[str]:
+    """The parts of which curves are there."""
+    return {cell.removeprefix(f"{CURVED}/") for cell in said.cells if cell.startswith(f"{CURVED}/")}
+
+
+def _hiding(said: Released) -> set[str]:
+    """The parts of which a table hides a class."""
+    return {cell.partition("/")[0] for table in said.tables for cell in table.cells}
+
+
 def _items(expected: Expected, known: Inspected, treated: Mapping[str, Mapping[str, Tensor]]) -> list[Item]:
     """In the order in which they are given precedence: counts of classes, numbers of images, tables, accuracies, totals."""
-    names = expected.names or tuple(map(str, range(expected.classes)))
+    names = tuple(map(canonical, expected.names)) or tuple(map(str, range(expected.classes)))
     counts = {name: value for name, value in known.scalars.items() if name.startswith("images.")}
     items = [Item(frozenset(counts), Released(_class_counts(counts, names)))] if counts else []
     single = len(expected.task.answers(expected.classes)) == 1
+    exclusive = single or expected.exclusive
     tables = [(model, name) for model, name in COUNTS.items() if name in treated]
     for model in COUNTS:
         number = known.scalars.get(f"{model}.n")
-        if number is not None and single:
+        if number is not None and exclusive:
             cells = tuple(f"{_part(model)}/{name}" for name in names)
             items.append(Item(frozenset({f"{model}.n"}), Released(sums=(Sum(cells, int(number), int(number)),))))
     for model, release in tables:
-        items.append(Item(frozenset({release}), _table(treated[release], _part(model), names, None)))
+        items.append(Item(frozenset({release}), _table(treated[release], _part(model), names, None, exclusive)))
         number, accuracy = (known.scalars.get(f"{model}.{score}", math.nan) for score in ("n", "accuracy"))
         if single and not math.isnan(number * accuracy):
             right = (round(number * accuracy), int(number))
             scores = frozenset(f"{model}.{score}" for score in OF_ACCURACY) & known.scalars.keys()
             items.append(Item(scores, _table(treated[release], _part(model), names, right)))
+    curves = [(model, name) for model, name in CURVES.items() if name in treated]
+    items += [Item(frozenset({name}), Released({f"{CURVED}/{_part(model)}": 1})) for model, name in curves]
     return [*items, *_totals(expected, known, names)]
 
 
@@ -153,13 +174,25 @@ def _class_counts(counts: Mapping[str, float], names: Sequence[str]) -> dict[str
     return found
 
 
-def _table(tensors: Mapping[str, Tensor], part: str, names: Sequence[str], right: tuple[int, int] | None) -> Released:
-    """What a table says; ``right`` are its correct predictions and all of them, where they are known."""
+def _table(
+    tensors: Mapping[str, Tensor],
+    part: str,
+    names: Sequence[str],
+    right: tuple[int, int] | None,
+    exclusive: bool = False,
+) -> Released:
+    """What a table says; ``right`` are its correct predictions and all of them, where they are known.
+
+    Where every image has exactly one class, the images with each class add up to those of any question.
+    """
     questions = tensors[IMAGES].tolist()
     cells: dict[str, int] = {}
-    hiding = []
+    hiding, sums = [], []
     for question, rows in enumerate(questions):
-        known = names if len(questions) == 1 else [f"{names[question]}={row}" for row in range(len(rows))]
+        known = names if len(questions) == 1 else [f"not {names[question]}", names[question]]
+        if len(questions) > 1 and exclusive and all(row[0] != HIDDEN for row in rows):
+            total = sum(row[0] + row[1] for row in rows)
+            sums.append(Sum(tuple(f"{part}/{name}" for name in names), total, total))
         hidden = tuple(f"{part}/{name}" for name, row in zip(known, rows, strict=True) if row[0] == HIDDEN)
         cells |= {f"{part}/{name}": row[0] + row[1] for name, row in zip(known, rows, strict=True) if row[0] != HIDDEN}
         correct, false = ([row[column] for row in rows if row[column] != HIDDEN] for column in (0, 2))
@@ -168,7 +201,7 @@ def _table(tensors: Mapping[str, Tensor], part: str, names: Sequence[str], right
             hiding.append(HiddenTable(hidden, right[0] - sum(correct), absent, right[1] - right[0] - sum(false)))
         elif hidden or absent:
             hiding.append(HiddenTable(hidden, None, absent, None))
-    return Released(cells, (), tuple(hiding))
+    return Released(cells, tuple(dict.fromkeys(sums)), tuple(hiding))
 
 
 def _part(model: str) -> str:

@@ -1,17 +1,21 @@
 """No hidden count comes back from all that a data set has released: totals, accuracies, other jobs and rounds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from gate_answers import SKIN, answer, facts
 
-from grandrounds.privacy.gate.count_treatments import CountSupport
+from grandrounds.privacy.gate.count_treatments import CountSupport, CurveSupport
+from grandrounds.privacy.gate.gate import Gate
 from grandrounds.privacy.gate.inspection import Part
 from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule
 from grandrounds.privacy.gate.treatment import Unmodified
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.mechanisms.auditor import HiddenTable, Released, Sum, Undecided, gives_away
 from grandrounds.protocol.messages import METRICS, ReleaseKind
+from grandrounds.protocol.tasks import task_named
 
 RULES = (
     ReleaseRule(ReleaseKind.MODEL_UPDATE, "update", Unmodified()),
@@ -31,8 +35,6 @@ NUMBERS = tuple(
 
 def asked(images, labelled, classes=4, val=60):
     """A task about ``images`` training images, of which some have a label."""
-    from dataclasses import replace
-
     made = facts(train=images, val=val, labelled=labelled)
     names = tuple("abcdefghij"[:classes])
     expected = replace(made.expected, classes=classes, names=names, images=images, labelled=labelled)
@@ -88,6 +90,61 @@ def test_what_has_left_before_is_no_new_question_and_a_table_that_shows_all_leav
         assert left.parts[METRICS].data.keys() >= scores.keys()
     lines = site.ledger().content()
     assert len(lines.disclosed(SKIN)) == 1
+
+
+HIDING = ((30, 0, 0), (-1, -1, 0), (-1, -1, 0), (14, 0, 28))
+"""A table in which two classes are hidden: of b there are 25, of c 3."""
+
+
+def hidden_after(site, first, second):
+    """Whether a table leaves after another one of the same images."""
+    assert "counts_validation" in site.release(first, answer({"samples": 0}, counts_validation=table(*HIDING))).parts
+    other = table((30, 0, 0), (25, 0, 42), (-1, -1, 0), (-1, -1, 0))
+    scores = {"validation.n": 72}
+    return (
+        "counts_validation" not in site.release(second, answer({"samples": 0}, scores, counts_validation=other)).parts
+    )
+
+
+@pytest.mark.parametrize("names", ["abcd", ["a ", "b ", "c ", "d "], [f"{name}\u200b" for name in "abcd"]])
+def test_a_class_has_one_cell_in_whatever_spelling_it_is_asked_for(gate, names):
+    first = asked(99, 99, val=72)
+    second = replace(first, expected=replace(first.expected, names=tuple(names)))
+    assert hidden_after(gate(*RULES, scalars=NUMBERS), first, second)
+
+
+def findings(*present):
+    """A table of findings: images without and with each."""
+    rows = [[[72 - n, 0, 0] if n else [-1, -1, -1], [n, 0, 0] if n else [-1, -1, -1]] for n in present]
+    tensor = torch.tensor(rows)
+    return Part("APP_DEFINED", {"release": "counts"}, {"images": tensor, "patients": tensor.clone()})
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_findings_of_which_each_image_has_one_add_up_like_classes(gate, exclusive):
+    """30 + 25 + 14 of 72 leave 3 for the one that is hidden; where images have several, nothing adds up."""
+    task = asked(99, 99, val=72)
+    task = replace(task, expected=replace(task.expected, task=task_named("multi"), exclusive=exclusive))
+    left = gate(*RULES, scalars=NUMBERS).release(
+        task, answer({"samples": 0}, counts_validation=findings(30, 25, 0, 14))
+    )
+    assert ("counts_validation" in left.parts) != exclusive
+
+
+def test_curves_and_a_table_that_hides_a_class_of_the_same_images_do_not_both_leave(gate):
+    rule = ReleaseRule(ReleaseKind.CURVES, "curves_*", CurveSupport(10), ("counts",))
+    curves = torch.full((5, 2, 50), -1)
+    curves[:2, :, 0] = 30
+    part = Part("APP_DEFINED", {"release": "curves"}, {"counts": curves})
+    expected = asked(99, 99).expected
+    task = replace(facts("test"), expected=replace(expected, patients={**expected.patients, "test": 72}))
+    for first, second in ((part, table(*HIDING)), (table(*HIDING), part)):
+        site = gate(*RULES, rule, scalars=NUMBERS)
+        site = Gate(site.policy, site.folder / str(first is part), "site-1")
+        Ledger.create(site.folder, "site-1")
+        parts = [{"curves_common": one} if one is part else {"counts_common": one} for one in (first, second)]
+        left = [site.release(task, answer({"samples": 0}, **one)).parts.keys() - {METRICS} for one in parts]
+        assert [len(found) for found in left] == [1, 0]
 
 
 def enumerated(known, table, limit=40):
