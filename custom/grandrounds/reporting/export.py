@@ -3,7 +3,8 @@
 The card (Mitchell et al., "Model Cards for Model Reporting", FAT* 2019) says what the model was trained on, how good it was
 at which sites, and what it must not be used for. The bundle has MONAI's layout (``configs/``, ``models/``, ``docs/``), so
 that ``monai.bundle.load`` builds the network and loads its weights. Network and image reader are this package's:
-what loads the bundle must have it installed.
+what loads the bundle must have it installed. MONAI evaluates texts of ``configs/``, so names of other people are
+literals there, and the card lies in ``docs/``, which MONAI does not read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from grandrounds.models.weights import chosen_intensities
 from grandrounds.plain import to_plain
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
 from grandrounds.reporting.external.result import ExternalResult
-from grandrounds.reporting.format import SCORE_NAMES, format_number, pluralize
+from grandrounds.reporting.format import SCORE_NAMES, format_number, plain_markdown, pluralize
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.parts import format_estimate
 from grandrounds.reporting.population import population_json, settings_of
@@ -43,6 +44,7 @@ WEIGHTS, CARD, BUNDLE = "model.safetensors", "model_card.json", "bundle"
 VERSION = "0.1.0"
 SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
 NOT_STATED = "not stated: ask the sites before the model is passed on"
+_INTERPRETED = frozenset("$%@#")
 INTENDED = (
     "Research on federated training. Not a medical device: it has not been tested on other hospitals, devices or patients "
     "than those named here."
@@ -226,11 +228,32 @@ def _write_bundle(
     folder: Path, problem: Problem, spec: ModelSpec, state: Mapping[str, Tensor], card: Mapping[str, Any], score: str
 ) -> None:
     write_json(folder / "configs" / "inference.json", _inference(problem, spec))
-    write_json(folder / "configs" / "metadata.json", _metadata(problem, card))
+    write_json(folder / "configs" / "metadata.json", _literal(_metadata(problem, card)))
+    write_json(folder / "docs" / CARD, card)
     with replacing(folder / "models" / "model.pt") as stream:
         torch.save(dict(state), stream)
     with replacing(folder / "docs" / "README.md") as stream:
         stream.write(_readme(card, score).encode())
+
+
+def _literal(value: Any) -> Any:
+    """A value of a configuration of which MONAI evaluates no text."""
+    if isinstance(value, Mapping):
+        return {key: _literal(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_literal(entry) for entry in value]
+    return literal_text(value) if isinstance(value, str) else value
+
+
+def literal_text(text: str) -> str:
+    """What MONAI's ``ConfigParser`` takes as this text, whatever is in it.
+
+    A text that begins with ``$`` is an expression to it, ``%`` a file, ``@`` a reference, and ``#`` separates identifiers.
+    A text with one of them becomes the expression of a Python literal that has none.
+    """
+    if not _INTERPRETED.intersection(text):
+        return text
+    return "$" + "".join(f"\\x{ord(sign):02x}" if sign in _INTERPRETED else sign for sign in ascii(text))
 
 
 def _inference(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
@@ -279,7 +302,6 @@ def _metadata(problem: Problem, card: Mapping[str, Any]) -> dict[str, Any]:
         "data_type": "image",
         "intended_use": card["intended_use"],
         "network_data_format": {"inputs": {"image": image}, "outputs": {"pred": output}},
-        "model_card": dict(card),
     }
 
 
@@ -304,11 +326,14 @@ def score_sentence(scores: RunScores, metric: str) -> str:
 
 
 def _readme(card: Mapping[str, Any], score: str) -> str:
-    caveats = "".join(f"- {caveat}\n" for caveat in card["caveats"]) or "- none beyond those of any single run\n"
+    caveats = (
+        "".join(f"- {plain_markdown(caveat)}\n" for caveat in card["caveats"])
+        or "- none beyond those of any single run\n"
+    )
     return (
-        f"# {card['name']}\n\n{card['intended_use']}\n\n"
-        f"Classes, in the order of the outputs: {', '.join(card['classes'])}.\n\n"
-        f"{score}\n\nLicence of the data: {card['data']['licence']}.\n\n"
+        f"# {plain_markdown(card['name'])}\n\n{plain_markdown(card['intended_use'])}\n\n"
+        f"Classes, in the order of the outputs: {', '.join(map(plain_markdown, card['classes']))}.\n\n"
+        f"{plain_markdown(score)}\n\nLicence of the data: {plain_markdown(card['data']['licence'])}.\n\n"
         f"## Caveats\n\n{caveats}\n## Loading\n\n"
         "    import monai.bundle\n"
         '    network = monai.bundle.load("bundle", bundle_dir="FOLDER", workflow_type="inference")\n\n'

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from html import escape
 
 MISSING = "—"
 """In place of a value."""
@@ -37,6 +39,7 @@ CONFIDENCE_NAMES = {
     "aurc": "AURC",
     "coverage_at_risk_0.1": "coverage at risk 0.1",
 }
+_MARKUP = re.compile(r"[\\`*_\[\]{}|~!#]")
 PLURALS = {"class": "classes", "community": "communities"}
 
 
@@ -115,3 +118,14 @@ def format_list(names: Sequence[str]) -> str:
     if len(names) <= MAX_NAMES:
         return ", ".join(names)
     return f"{', '.join(names[:MAX_NAMES])} and {len(names) - MAX_NAMES} more"
+
+
+def plain_markdown(text: str) -> str:
+    r"""A text that Markdown shows as it is, in one line: no markup, no HTML, no control characters.
+
+    Example:
+        >>> plain_markdown("<b>*new*</b>")
+        '&lt;b&gt;\\*new\\*&lt;/b&gt;'
+    """
+    line = "".join(sign if sign.isprintable() else " " for sign in text)
+    return escape(_MARKUP.sub(r"\\\g<0>", line), quote=False)

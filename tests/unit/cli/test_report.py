@@ -3,13 +3,16 @@
 import json
 from math import nan
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 
 from grandrounds.evaluation.score import Score, ScoreSheet
 from grandrounds.models.registry import architecture_fingerprint
-from grandrounds.reporting.export import ImageDecoder, score_sentence
+from grandrounds.reporting.export import ImageDecoder, literal_text, score_sentence
+from grandrounds.reporting.format import plain_markdown
 from grandrounds.reporting.scores import RunScores
 
 
@@ -52,6 +55,52 @@ def test_a_run_becomes_a_page_and_a_model(run, trained, tmp_path, monkeypatch):
     assert all(torch.equal(network.state_dict()[name], value) for name, value in state.items())
     image = ImageDecoder(32, 3)(tmp_path / "images" / "site-1" / "0.png")
     assert network.eval()(image[None]).shape == (1, 2)
+
+
+NAMES = ("$open('ran','w')", "%other.json", "@network", "it's @::x #1 %::y", "$", 'a"b\\$\x1b', "nevus")
+
+
+def test_monai_evaluates_no_name_of_a_bundle(run, tmp_path, tiny, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hostile, licence = ("$open('ran','w')", "<img src=x>*%other.json"), "$open('ran','w')<img>"
+    generator = np.random.default_rng(0)
+    for name in hostile:
+        folder = tmp_path / "images" / "site-1" / name
+        folder.mkdir(parents=True)
+        for number in range(10):
+            pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    result = run("simulate", "fedavg", "--images", "images", "--no-reference", "--workspace", "run", *tiny)
+    assert result.exit_code == 0, result.output
+    result = run("export", "run", "--out", "model", "--licence", licence)
+    assert result.exit_code == 0, result.output
+
+    from monai import bundle
+
+    configs = tmp_path / "model" / "bundle" / "configs"
+    workflow = bundle.ConfigWorkflow(
+        config_file=str(configs / "inference.json"),
+        meta_file=str(configs / "metadata.json"),
+        workflow_type="inference",
+        logging_file=False,
+    )
+    workflow.initialize()
+    assert workflow.channel_def == dict(zip("01", hostile, strict=True))
+    assert workflow.parser.get_parsed_content("_meta_")
+    assert not (tmp_path / "ran").exists()
+    text = (tmp_path / "model" / "bundle" / "docs" / "README.md").read_text()
+    assert "<" not in text
+    assert plain_markdown(licence) in text
+    assert json.loads((tmp_path / "model" / "bundle" / "docs" / "model_card.json").read_text())["classes"] == [*hostile]
+
+
+def test_a_literal_is_its_text_to_monai():
+    from monai.bundle import ConfigParser
+
+    parser = ConfigParser({"network": 1, "names": [literal_text(name) for name in NAMES]})
+    parser.parse()
+    assert parser.get_parsed_content("names") == [*NAMES]
+    assert literal_text("nevus") == "nevus"
 
 
 def test_the_score_of_all_images_comes_before_the_mean_over_sites():
