@@ -53,7 +53,7 @@ def start(tmp_path, monkeypatch, shared_cache):
         ("nan", "update['head.weight'] has a value that is NaN or infinite"),
         ("infinite", "update['head.weight'] has a value that is NaN or infinite"),
         ("undeclared", "release 'images' of kind embeddings is not declared by the method"),
-        ("boast", "log_likelihood is at most 0, got 1"),
+        ("boast", "validation.log_likelihood is at most 0, got 1"),
         ("raise", "RuntimeError in task train: see the site's log"),
     ],
 )

@@ -30,6 +30,24 @@ OF_CLASSES = frozenset(FROM_CONFUSION) - {*LINEAR_SCORES}
 """Metrics that the counts of single classes determine, and which determine a count that is hidden beside them."""
 SCORES_OF_IMAGES = frozenset({*SELECTABLE, *FROM_CONFUSION, "n", "log_loss"})
 """All that a site reports of its images; no plug-in's metric has one of these names."""
+FRACTIONS = frozenset({*SELECTABLE, *FROM_CONFUSION}) - {"log_likelihood"}
+"""Scores from 0 to 1."""
+WORST_LOSS = -math.log(np.finfo(np.float64).eps)
+"""No mean log loss is above it: probabilities are raised to the resolution of their dtype."""
+
+
+def score_range(name: str) -> tuple[float, float]:
+    """The smallest and the largest value of one of the package's scores; infinite ends of any other metric.
+
+    Example:
+        >>> score_range("accuracy"), score_range("log_likelihood"), score_range("kept")
+        ((0.0, 1.0), (-36.04365338911715, 0.0), (-inf, inf))
+    """
+    if name == "log_loss":
+        return 0.0, WORST_LOSS
+    if name == "log_likelihood":
+        return -WORST_LOSS, 0.0
+    return (0.0, 1.0) if name in FRACTIONS else (-math.inf, math.inf)
 
 
 def total_probabilities(

@@ -101,6 +101,7 @@ def test_a_class_that_no_site_shows_has_no_score_and_one_that_some_hide_no_preci
         (np.zeros((1, 2, 3), np.int64), np.full((1, 2, 3), -7), "counts must not be negative"),
         (np.full((1, 2, 3), 4), np.full((1, 2, 3), 5), "at least one image of each patient"),
         (np.full((1, 2, 3), 4), np.zeros((1, 2, 3), np.int64), "no image without a patient"),
+        (np.full((1, 2, 3), 2**63 - 1), np.full((1, 2, 3), 2**63 - 1), "a count must be at most 1e\\+09"),
         (np.array([[[-1, 4, 4]] * 2]), np.array([[[-1, 4, 4]] * 2]), "must be hidden together"),
     ],
 )

@@ -10,24 +10,22 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import GrandRoundsError, MessageError
-from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, counts_shape
+from grandrounds.evaluation.counts import IMAGES, MOST_IMAGES, PATIENTS, SiteCounts, check_counts, counts_shape
 from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, write_curves
-from grandrounds.evaluation.metrics import SELECTABLE
+from grandrounds.evaluation.metrics import score_range
 from grandrounds.evaluation.record import NUMBER, UNIT, UNITS
 from grandrounds.federation.ledger_pins import LedgerPins
 from grandrounds.federation.server.exchange import Assignment, Exchange, ReplyOutcome
 from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord
-from grandrounds.federation.server.selection import LIKELIHOOD
 from grandrounds.federation.server.sites import SiteRegistry
 from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribers
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.entries import tensor_bytes
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import CURVES, JOIN, POOL, POOLED_RELEASES, TEST, TRAIN, ReleaseKind, Result, State
-from grandrounds.protocol.names import VALIDATION_PREFIX
 from grandrounds.protocol.paths import result_folder
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
@@ -35,7 +33,7 @@ from grandrounds.protocol.registration import Registration
 OF_TESTS = (ReleaseKind.COUNTS, ReleaseKind.POOLED_COUNTS)
 """Kinds of releases that no method has."""
 ROUNDING = 1e-6
-"""By which a score that is at most 1 may exceed it."""
+"""By which a score may be beyond the ends of its range."""
 
 
 class TaskDispatcher:
@@ -209,21 +207,27 @@ class TaskDispatcher:
 
 
 def require_possible_scores(metrics: Mapping[str, float]) -> None:
-    """Check the scores that may select a model: no site can claim more than a perfect one.
+    """Check the scores of a model, whatever its name and its images: no site can claim more than a perfect one.
+
+    Losses at several temperatures, such as ``validation.log_loss.3``, are at least 0; they have no upper end.
 
     Raises:
-        MessageError: naming the score.
+        MessageError: naming the metric.
 
     Example:
-        >>> require_possible_scores({"validation.accuracy": 1.0, "validation.log_likelihood": -0.3})
-        >>> require_possible_scores({"validation.log_likelihood": 1e9})
+        >>> require_possible_scores({"validation.accuracy": 1.0, "common.log_likelihood": -0.3, "loss": -2.0})
+        >>> require_possible_scores({"common.log_likelihood": 1e9})
         Traceback (most recent call last):
-        grandrounds.errors.MessageError: log_likelihood is at most 0, got 1e+09
+        grandrounds.errors.MessageError: common.log_likelihood is at most 0, got 1e+09
     """
-    for name in SELECTABLE:
-        highest, score = float(name != LIKELIHOOD), metrics.get(VALIDATION_PREFIX + name, 0.0)
-        if score > highest + ROUNDING:
-            raise MessageError(f"{name} is at most {highest:g}, got {score:g}")
+    for name, value in metrics.items():
+        _, *parts = name.split(".")
+        for place, part in enumerate(parts, 1):
+            lowest, highest = score_range(part)
+            if value > highest + ROUNDING and place == len(parts):
+                raise MessageError(f"{name} is at most {highest:g}, got {value:g}")
+            if value < lowest - ROUNDING:
+                raise MessageError(f"{name} is at least {lowest:g}, got {value:g}")
 
 
 def require_possible_numbers(metrics: Mapping[str, float]) -> None:
@@ -234,14 +238,17 @@ def require_possible_numbers(metrics: Mapping[str, float]) -> None:
 
     Example:
         >>> require_possible_numbers({"validation.n": 12.0, "validation.unit": 2.0})
+        >>> require_possible_numbers({"common.n": 1e12})
+        Traceback (most recent call last):
+        grandrounds.errors.MessageError: common.n must be in [0, 1e+09], got 1e+12
         >>> require_possible_numbers({"validation.unit": 9.0})
         Traceback (most recent call last):
         grandrounds.errors.MessageError: validation.unit must be in [0, 2], got 9
     """
     for name, value in metrics.items():
         part = name.rpartition(".")[2]
-        if part == NUMBER and value < 0:
-            raise MessageError(f"{name} must be at least 0, got {value:g}")
+        if part == NUMBER and not 0 <= value <= MOST_IMAGES:
+            raise MessageError(f"{name} must be in [0, {MOST_IMAGES:g}], got {value:g}")
         if part == UNIT and value not in range(len(UNITS)):
             raise MessageError(f"{name} must be in [0, {len(UNITS) - 1}], got {value:g}")
 
