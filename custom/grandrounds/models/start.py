@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.pretrained import named_file
@@ -37,7 +37,7 @@ def load_start(network: nn.Module, name: str) -> str:
     path = Path(given) if given else named_file(name).path
     state, _ = read_weights(path)
     own, prefix = network.state_dict(), f"{head_name(network)}."
-    other = [entry for entry, value in state.items() if entry not in own or own[entry].shape != value.shape]
+    other = [entry for entry, value in state.items() if entry not in own or not _fits(value, own[entry])]
     other += [entry for entry in own if entry.startswith(prefix) and entry not in state]
     if other:
         raise ConfigurationError(
@@ -47,3 +47,8 @@ def load_start(network: nn.Module, name: str) -> str:
         )
     network.load_state_dict(state, strict=False)
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _fits(given: Tensor, own: Tensor) -> bool:
+    """Whether an entry can replace one of the network: a cast between whole numbers and others would change its values."""
+    return given.shape == own.shape and given.is_floating_point() == own.is_floating_point()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 import torch
 from torch import Tensor
@@ -20,12 +19,19 @@ def read_weights(path: Path) -> tuple[Mapping[str, Tensor], FixedIntensities | N
     """The ``state_dict`` in a file, and the normalisation of images that the file declares, if it does.
 
     Raises:
-        ConfigurationError: if the file is missing or damaged, or has another content.
+        ConfigurationError: if the file is missing or damaged, or has another content, such as an entry that is no
+            dense tensor or has a value that is not finite.
     """
     content = read_content(path)
     state = content.get(STATE, content)
-    if not isinstance(state, Mapping) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+    if not _is_state(state):
         raise ConfigurationError(f"weights: {path} holds no state_dict: expected names with tensors")
+    for name, tensor in state.items():
+        fault = _fault(tensor)
+        if fault:
+            raise ConfigurationError(
+                f"weights: {path}: the entry {name!r} {fault}; save it as a plain tensor of numbers"
+            )
     declared = content.get(INTENSITIES) if STATE in content else None
     if declared is not None and declared not in get_args(FixedIntensities):
         raise ConfigurationError(
@@ -44,7 +50,8 @@ def read_content(path: Path) -> Mapping[str, Any]:
         raise ConfigurationError(f"weights: there is no file {path}; expected {IMAGENET!r} or the path of a state_dict")
     try:
         content = torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
+    except Exception as error:
+        # A damaged pickle can raise anything, and must not hide the other files of its folder.
         reason = str(error).partition("\n")[0]
         raise ConfigurationError(
             f"weights: {path} cannot be read ({reason}); expected what torch.save(model.state_dict(), ...) writes"
@@ -52,3 +59,21 @@ def read_content(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
         raise ConfigurationError(f"weights: {path} holds no state_dict: expected names with tensors")
     return content
+
+
+def _is_state(content: object) -> TypeGuard[Mapping[str, Tensor]]:
+    return isinstance(content, Mapping) and all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
+    )
+
+
+def _fault(tensor: Tensor) -> str:
+    """Why a network cannot take this entry; empty if it can."""
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta or tensor.is_quantized:
+        return "is no dense tensor"
+    if tensor.is_complex():
+        return "is complex"
+    # A view of one number can stand for any number of them.
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        return "repeats what it stores"
+    return "" if bool(torch.isfinite(tensor).all()) else "has a value that is not finite"

@@ -203,6 +203,35 @@ def test_a_damaged_file_does_not_hide_the_others(machine, saved):
         named_file("skin")
 
 
+def test_a_pickle_that_raises_anything_does_not_hide_the_others(machine, saved):
+    add_file(saved(), "retina", "scaled", "MIT")
+    # collections.OrderedDict(1) is a TypeError.
+    (machine.folder / "bad-00000001.pt").write_bytes(b"\x80\x02ccollections\nOrderedDict\n(K\x01tR.")
+    assert {file.name for file in available_files()} == {"retina", "bad"}
+    assert named_file("retina").licence == "MIT"
+
+
+@pytest.mark.parametrize(
+    ("entry", "spoil", "fault"),
+    [
+        ("stem", lambda value: value.to_sparse(), "is no dense tensor"),
+        ("stem", lambda value: torch.empty(value.shape, device="meta"), "is no dense tensor"),
+        ("stem", lambda value: value * float("nan"), "not finite"),
+        ("stem", lambda value: value / 0, "not finite"),
+        ("stem", lambda value: value.to(torch.complex64), "is complex"),
+        ("stem", lambda value: torch.zeros(1).expand(10**9), "repeats what it stores"),
+        (7, lambda value: value, "holds no state_dict"),
+    ],
+    ids=["sparse", "meta", "nan", "infinite", "complex", "expanded", "name"],
+)
+def test_an_entry_that_no_network_can_take_is_not_added(machine, tmp_path, entry, spoil, fault):
+    torch.save({entry: spoil(torch.ones(2, 3))}, tmp_path / "spoilt.pt")
+    named = rf"the entry '{entry}' .*{fault}" if isinstance(entry, str) else fault
+    with pytest.raises(ConfigurationError, match=named):
+        add_file(tmp_path / "spoilt.pt", "spoilt", "scaled", "")
+    assert not list(available_files())
+
+
 # Normalisation of intensities.
 
 

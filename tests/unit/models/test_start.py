@@ -53,6 +53,16 @@ def test_a_model_of_another_network_is_refused(trained, spec):
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
+def test_an_entry_of_whole_numbers_is_no_weight(trained, tmp_path):
+    network, _ = trained
+    state = network.state_dict()
+    entry = next(name for name, value in state.items() if value.is_floating_point())
+    torch.save({**state, entry: state[entry].to(torch.int64)}, tmp_path / "whole.pt")
+    add_file(tmp_path / "whole.pt", "whole", "scaled", "")
+    with pytest.raises(ConfigurationError, match=rf"controller\.start_from: the weights 'whole' .*{entry}"):
+        load_start(build_model(SPEC, seed=1), "whole")
+
+
 def test_a_name_that_the_folder_does_not_have_is_refused_with_those_that_it_has(trained):
     with pytest.raises(ConfigurationError, match=r"no weights named 'ridge' \(there are: earlier\)"):
         load_start(build_model(SPEC, seed=1), RIDGE)
