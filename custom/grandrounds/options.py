@@ -116,18 +116,17 @@ def describe(group: type) -> list[OptionInfo]:
 
 
 def require_value(value: Any, annotation: Any, bounds: Range | None, name: str) -> None:
-    """Check a value against an annotation, as :func:`require_type` does, and against bounds.
+    """Check a value against an annotation, as :func:`require_type` does, and against bounds; numbers must be finite.
 
     Raises:
         ConfigurationError: naming the option, what was expected and what came.
     """
     require_type(value, annotation, name)
-    if bounds is None or value is None or isinstance(value, str):
-        return
     for number in value if isinstance(value, list | tuple) else (value,):
-        if not math.isfinite(number) or number not in bounds:
-            expected = bounds if math.isfinite(number) else "finite"
-            raise ConfigurationError(f"{name} must be {expected}, got {value}")
+        if isinstance(number, float) and not math.isfinite(number):
+            raise ConfigurationError(f"{name} must be finite, got {value}")
+        if bounds is not None and isinstance(number, int | float) and number not in bounds:
+            raise ConfigurationError(f"{name} must be {bounds}, got {value}")
 
 
 def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group, dict[str, Any]]:

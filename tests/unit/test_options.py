@@ -74,6 +74,7 @@ class Numbers(Options):
     rate: Annotated[float, "the share", FRACTION] = 0.5
     scale: Annotated[float, "a factor", ABOVE_ZERO] = 1.0
     sizes: Annotated[tuple[int, ...], "of layers", Min(1)] = (1,)
+    timeout: Annotated[float | None, "seconds, without bounds"] = None
     view: Literal["none", "weak"] = "none"
 
     def check(self):
@@ -96,6 +97,8 @@ def test_numbers_in_their_range_pass_to_its_ends():
         ({"rate": None}, "rate must be a number, got None"),
         ({"scale": 0.0}, "scale must be positive, got 0.0"),
         ({"scale": math.nan}, "scale must be finite, got nan"),
+        ({"timeout": math.nan}, "timeout must be finite, got nan"),
+        ({"steps": 10**400, "timeout": math.inf}, "timeout must be finite, got inf"),
         ({"sizes": (2, 0)}, "sizes must be at least 1, got (2, 0)"),
         ({"view": "some"}, "view must be none or weak, got 'some'"),
         ({"view": "weak"}, "view=weak needs steps"),

@@ -63,8 +63,10 @@ DXO_KEY = "DXO"
 PROTOCOL = 1
 MAX_SAMPLES = 10**9
 MAX_ROUND = 10**9
-MAX_METRICS, MAX_NAME_LENGTH, LARGEST_METRIC = 1024, 128, 1e12
+MAX_METRICS, LARGEST_METRIC = 1024, 1e12
 """Of the numbers in one answer."""
+MESSAGE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/ -]{0,127}")
+"""Of a part of an answer, an entry, or a metric: names are shown and written to files."""
 HEAD = re.compile(r"[0-9a-f]{64}")
 TREATMENT = re.compile(r"[a-z_]{1,32}")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

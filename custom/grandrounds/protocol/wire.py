@@ -16,9 +16,9 @@ from grandrounds.protocol.messages import (
     LARGEST_METRIC,
     LEDGER_HEAD,
     MAX_METRICS,
-    MAX_NAME_LENGTH,
     MAX_ROUND,
     MAX_SAMPLES,
+    MESSAGE_NAME,
     METRICS,
     PROTOCOL,
     TREATED,
@@ -178,8 +178,8 @@ def _require_metrics(metrics: Mapping[str, Any]) -> None:
     if len(metrics) > MAX_METRICS:
         raise MessageError(f"there are {len(metrics)} metrics, at most {MAX_METRICS} are accepted")
     for name, value in metrics.items():
-        if not isinstance(name, str) or len(name) > MAX_NAME_LENGTH:
-            raise MessageError(f"a metric's name must be a text of at most {MAX_NAME_LENGTH}, got {str(name)[:40]!r}")
+        if not isinstance(name, str) or not MESSAGE_NAME.fullmatch(name):
+            raise MessageError(f"a metric's name must be at most 128 plain characters, got {str(name)[:40]!r}")
         if not isinstance(value, int | float) or not abs(value) <= LARGEST_METRIC:
             came = value if isinstance(value, float) else type(value).__name__  # a huge integer cannot be written out
             raise MessageError(f"metric {name!r} must be a finite number, got {came}")

@@ -241,6 +241,12 @@ def test_a_task_without_values_is_refused():
         decode_payload(message())
 
 
+@pytest.mark.parametrize("name", ["accuracy\x1b[2J", "<img>", "=HYPERLINK(1)", "a\n", "größe", "", "a" * 129])
+def test_the_name_of_a_metric_is_plain_characters(name):
+    with pytest.raises(MessageError, match="a metric's name must be at most 128 plain characters"):
+        decode_result(message(metrics=metrics(**{name: 1.0})), ASKED)
+
+
 @pytest.mark.parametrize("value", ["0.9", None, [1.0], torch.tensor(1.0)])
 def test_a_metric_that_is_no_number_is_refused_on_both_sides(value):
     pattern = rf"metric 'accuracy' must be a finite number, got {type(value).__name__}"

@@ -22,11 +22,10 @@ from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected, no_distributions
 from grandrounds.privacy.gate.policy import COUNTED_PARTS, SAMPLES_UNIT, ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.treatment import Logits
-from grandrounds.protocol.messages import FACTS, MAX_SAMPLES, METRICS, PROTOCOL, WITHHELD, ReleaseKind
+from grandrounds.protocol.messages import FACTS, MAX_SAMPLES, MESSAGE_NAME, METRICS, PROTOCOL, WITHHELD, ReleaseKind
 from grandrounds.protocol.registration import require_facts
 
 HEADER = {"protocol", "round", "run_id", "samples"}
-MESSAGE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/ -]{0,127}")
 MAX_NUMBERS = 1024
 """In one answer, so that an image cannot leave as one number per pixel."""
 MAX_RELEASES = 8
