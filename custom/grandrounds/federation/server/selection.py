@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -70,7 +70,8 @@ class ModelSelection:
     Rounds are compared over the same sites: one that has not scored a round counts with its last score, and when a site
     scores for the first time the comparison begins anew, because its earlier scores are unknown. The metric of findings, and
     an area, is a mean over the sites that have it at their first score; when one of them has it no more, the log-likelihood
-    of all images takes its place.
+    of all images takes its place. A site that has images and does not send what selects is left out of this round's
+    comparison, as if it had not scored, and named in the note.
 
     Args:
         metric: name of a validation metric; higher is better.
@@ -117,23 +118,27 @@ class ModelSelection:
             known. None when no site has scored.
 
         Raises:
-            ConfigurationError: if a site's metrics lack the one that selects, or nothing that all sites send can select.
+            ConfigurationError: if no site has ever sent the metric that selects, or nothing that all sites send can select.
         """
         found = {
             site: received(self._task, self._classes, VALIDATION, values, (counts or {}).get(site))
             for site, values in metrics.items()
         }
         scored = {site: record for site, record in found.items() if record.images > 0}
-        for site, record in scored.items():
+        lacking = natural_sorted(site for site, record in scored.items() if not self._selects(record))
+        told = {site: record for site, record in scored.items() if site not in lacking}
+        if lacking:
+            self._require_metric(lacking, scored, told)
+        for site, record in told.items():
             self._take(site, record)
-        if not scored:
+        if not told:
             return None
         values, pooled, support, note = self._scores()
         if not values:
             raise ConfigurationError(self._nothing_selects())
         self._leave_bases(values)
         at_server = list(self._last) == [SERVER]
-        note = note or self._earlier(at_server)
+        note = "; ".join(filter(None, [note or self._earlier(at_server), self._left_out(lacking)]))
         compared: dict[str, Any] = {
             "metric": LIKELIHOOD if self._basis == LIKELIHOOD else self._metric,
             "score": values[self._basis],
@@ -175,14 +180,30 @@ class ModelSelection:
 
     def _take(self, site: str, record: EvalRecord) -> None:
         """Remember a site's last record."""
-        told = self._metric in record.exact or (LIKELIHOOD in record.exact and self._may_be_withheld(record))
-        if not told:
-            offered = ", ".join(sorted(record.exact))
-            raise ConfigurationError(f"selection_metric {self._metric!r} is not among the metrics of {site}: {offered}")
         if site not in self._last:
             self.choice, self._kept, self._basis, self._counted = {}, {}, POOLED, {}
             self._having |= {site} if self._has(record) else set()
         self._last[site] = record
+
+    def _selects(self, record: EvalRecord) -> bool:
+        """Whether a site has sent what models are compared by."""
+        return self._metric in record.exact or (LIKELIHOOD in record.exact and self._may_be_withheld(record))
+
+    def _require_metric(self, lacking: list[str], scored: Mapping[str, EvalRecord], told: Collection[str]) -> None:
+        """One site cannot end the run of the others, but a metric that none has ever sent selects nothing."""
+        if told or self._last:
+            _logger.warning("%s", self._left_out(lacking))
+            return
+        offered = ", ".join(sorted(scored[lacking[0]].exact))
+        raise ConfigurationError(
+            f"selection_metric {self._metric!r} is not among the metrics of {lacking[0]}: {offered}"
+        )
+
+    def _left_out(self, lacking: list[str]) -> str:
+        """Who is not compared in this round; empty if all are."""
+        return (
+            f"not compared, because {self._metric} is not among their metrics: {', '.join(lacking)}" if lacking else ""
+        )
 
     def _may_be_withheld(self, record: EvalRecord) -> bool:
         """Whether a record may lack the metric: where a class is hidden, or no question has enough images."""

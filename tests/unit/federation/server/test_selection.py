@@ -76,6 +76,18 @@ def test_a_metric_that_a_site_does_not_send_is_named_with_those_it_does():
         selecting("auc").offer(1, scores(a=0.5), model(1.0))
 
 
+def test_a_site_that_does_not_send_the_metric_is_left_out_and_named():
+    selection = selecting("f1")
+    selection.offer(1, scores(a=0.4, b=0.6), model(1.0))
+    lacking = {"validation.n": 4.0}
+    found = selection.offer(2, {**scores(a=0.8), "b": lacking, "c": lacking}, model(2.0))
+    assert (found["score"], selection.choice["round"]) == (pytest.approx(0.7), 2)
+    assert found["note"].endswith("not compared, because f1 is not among their metrics: b, c")
+    # Nobody has scored this model.
+    assert selection.offer(3, {"b": lacking}, model(3.0)) is None
+    assert "not compared" not in selection.offer(4, scores(a=0.8, b=0.7), model(4.0)).get("note", "")
+
+
 def test_a_selection_goes_on_from_its_state():
     before = selecting("f1")
     before.offer(1, scores(easy=0.8, hard=0.2), model(1.0))
