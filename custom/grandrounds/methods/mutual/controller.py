@@ -31,6 +31,10 @@ from grandrounds.protocol.messages import Payload, ReleaseKind, Result, State
 from grandrounds.protocol.paths import require_confined
 from grandrounds.protocol.registration import Registration
 
+MAX_PUBLIC_IMAGES = 10**7
+PUBLIC_IMAGES = "public_images"
+"""The number in a registration."""
+
 
 class DeliveringController(RoundController):
     """Sites train the model that they are sent; the last round delivers it, and every site tests its own."""
@@ -100,6 +104,7 @@ class MutualController(RoundController):
                 "problem.weights must be null unless problem.trainable freezes layers: every site has a network of its own"
             )
         self._digest: str | None = None
+        self._images = 0  # of the public set; 0 until it is known
         self._reference: dict[str, State] = {}
         self._exchanges: Exchanges | None = None
         self._soft_labels: SoftLabelExchange | None = None
@@ -111,7 +116,7 @@ class MutualController(RoundController):
         if path is not None:
             require_confined(path, "controller.public_list", self.fl_ctx)
             listed = comparable(read_public_set(Path(path)), path)
-            self._digest = listed.digest
+            self._digest, self._images = listed.digest, len(listed.images)
             self._reference = {PUBLIC: {FINGERPRINTS: torch.from_numpy(fingerprints(listed))}}
 
     def registration_for(self, site: str) -> Payload:
@@ -127,8 +132,13 @@ class MutualController(RoundController):
         classes, expected = registration.scalars.get("classes"), len(self.problem.classes)
         if classes != expected:
             raise MessageError(f"{site} has a head of {classes} classes, the job has {expected}")
-        if not registration.scalars.get("public_images", 0) >= 1 or PUBLIC not in registration.facts:
+        images = registration.scalars.get(PUBLIC_IMAGES, 0)
+        if not images >= 1 or PUBLIC not in registration.facts:
             raise MessageError(f"{site} has not reported which public images it has")
+        if images > MAX_PUBLIC_IMAGES or images != int(images):
+            raise MessageError(
+                f"{site} reports {images:g} public images, expected a whole number of at most {MAX_PUBLIC_IMAGES}"
+            )
         if self._digest is not None:
             self._require_public_set(site, registration)
 
@@ -138,7 +148,7 @@ class MutualController(RoundController):
         return f"each site needs images under the name {name!r} in its grandrounds.json, the same at all sites"
 
     def participants(self, available: list[str]) -> list[str]:
-        """The sites with the public set; in the first round the public set is that of most sites.
+        """The sites with the public set; in the first round the public set, and its number of images, is that of most sites.
 
         Raises:
             GrandRoundsError: if too few have the public set.
@@ -146,6 +156,9 @@ class MutualController(RoundController):
         if self._digest is None:
             found = Counter(self.registered[site].facts[PUBLIC] for site in available)
             self._digest = found.most_common(1)[0][0] if found else None
+        if not self._images:
+            numbers = Counter(self._number(site) for site in available if self._has_set(self.registered[site]))
+            self._images = min(numbers, key=lambda number: (-numbers[number], number), default=0)
         refused = len(self.sites.refused)
         for site in available:
             try:
@@ -158,7 +171,7 @@ class MutualController(RoundController):
         if len(self.sites.refused) > refused:
             self.dispatcher.require_enough(having)
         if self._soft_labels is None and having:
-            self._open(int(self.registered[having[0]].scalars["public_images"]))
+            self._open(self._images)
         return having
 
     def payload_for(self, site: str) -> Payload:
@@ -223,8 +236,7 @@ class MutualController(RoundController):
     def state_dict(self) -> dict[str, Any]:
         """The public set's digest and size, and the latest soft labels of all sites."""
         latest = self._soft_labels.state_dict() if self._soft_labels else None
-        images = self._exchanges.images if self._exchanges else 0
-        return {"digest": self._digest, "images": images, "soft_labels": latest}
+        return {"digest": self._digest, "images": self._images, "soft_labels": latest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what survived.
@@ -238,9 +250,9 @@ class MutualController(RoundController):
                 f"{self.public_list.public_list} lists ({str(self._digest)[:12]}); give the list that the run began with, "
                 "or take another run_name"
             )
-        self._digest = state["digest"]
+        self._digest, self._images = state["digest"], state["images"] or self._images
         if state["soft_labels"]:
-            self._open(state["images"])
+            self._open(self._images)
             self._known_soft_labels.load_state_dict(state["soft_labels"])
             self._sum = self._known_soft_labels.total(self.round_number)
 
@@ -274,11 +286,20 @@ class MutualController(RoundController):
         loss, change = result.metrics.get(LOSS), result.metrics.get(CHANGE, 0.0)
         return result.releases[SOFT_LABELS].tensors[VALUES], self.round_number, images, loss, change
 
+    def _has_set(self, registration: Registration) -> bool:
+        return registration.facts[PUBLIC] == self._digest
+
+    def _number(self, site: str) -> int:
+        return int(self.registered[site].scalars[PUBLIC_IMAGES])
+
     def _require_public_set(self, site: str, registration: Registration) -> None:
         digest = registration.facts[PUBLIC]
-        if digest != self._digest:
+        if not self._has_set(registration):
             having = natural_sorted(s for s, other in self.registered.items() if other.facts[PUBLIC] == self._digest)
             raise MessageError(
                 f"{site} has another public set ({digest[:12]}) than {', '.join(having) or 'the server'} "
                 f"({str(self._digest)[:12]}); copy the images again, or set controller.public_list to see which differs"
             )
+        images = registration.scalars[PUBLIC_IMAGES]
+        if self._images and images != self._images:
+            raise MessageError(f"{site} reports {images:g} public images, but the public set has {self._images}")

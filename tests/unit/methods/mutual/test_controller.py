@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
@@ -44,12 +46,50 @@ def test_a_site_without_weight_does_not_count_as_a_contributor():
         ({"public_images": 8.0}, {"public": "ab"}, "a has a head of None classes, the job has 4"),
         ({"classes": 4.0}, {"public": "ab"}, "a has not reported which public images it has"),
         ({"classes": 4.0, "public_images": 8.0}, {}, "a has not reported which public images it has"),
+        (
+            {"classes": 4.0, "public_images": 1e8},
+            {"public": "ab"},
+            r"a reports 1e\+08 public images, .* at most 10000000",
+        ),
+        (
+            {"classes": 4.0, "public_images": 8.5},
+            {"public": "ab"},
+            r"a reports 8\.5 public images, expected a whole number",
+        ),
     ],
 )
 def test_a_site_with_other_classes_or_without_public_images_is_refused(scalars, facts, reason):
     with pytest.raises(MessageError, match=reason):
         controller().check_registration("a", Registration(scalars, facts))
     controller().check_registration("a", Registration({"classes": 4.0, "public_images": 8.0}, {"public": "ab"}))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ({"a": 30, "b": 48, "c": 48}, 48),
+        ({"a": 9_999_999, "b": 48, "c": 30}, 30),
+        ({"a": 48, "b": 30, "c": 30, "d": 48}, 30),
+    ],
+    ids=["most", "three_numbers", "tie"],
+)
+def test_the_number_of_public_images_is_that_of_most_sites_and_the_others_are_refused(monkeypatch, numbers, expected):
+    server = controller(rounds=2)
+    monkeypatch.setattr(server, "dispatcher", SimpleNamespace(require_enough=lambda ready: None), raising=False)
+    for site, number in numbers.items():
+        registration = Registration({"classes": 4.0, "public_images": float(number)}, {"public": "ab"})
+        server.check_registration(site, registration)
+        server.registered[site] = registration
+    ready = [site for site, number in numbers.items() if number == expected]
+    assert server.participants(list(numbers)) == ready
+    assert server.state_dict()["images"] == expected
+    for site in numbers.keys() - set(ready):
+        assert server.sites.refused[site] == (
+            f"{site} reports {numbers[site]:g} public images, but the public set has {expected}"
+        )
+    late = Registration({"classes": 4.0, "public_images": 3.0}, {"public": "ab"})
+    with pytest.raises(MessageError, match="late reports 3 public images"):
+        server.check_registration("late", late)
 
 
 def test_fewer_sites_per_round_than_contributors_are_refused_unless_older_rows_count():
