@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -186,3 +187,77 @@ def test_several_findings_have_a_head_of_one_sum(run, tmp_path, shared_cache):
     assert sums_of(found)["site-1"].targets[-1, 0] == pytest.approx(sum("round" in row["label"] for row in first))
     areas = [record["common"]["exact"]["auc_macro"] for record in found.summary["records"].values()]
     assert np.mean(areas) > 0.6
+
+
+def claiming(monkeypatch, site, times):
+    """Let a site claim its images many times: its counts and its sums fit together, and its validation images, too."""
+    count, add_up, temper = RidgeExecutor._count, RidgeExecutor.site_sums, RidgeExecutor._temper
+
+    def counted(self, payload, context):
+        found = count(self, payload, context)
+        if context.site == site:
+            found.releases["class_counts"].tensors["class_counts"].mul_(times)
+        return found
+
+    def added(self, payload, context, weights):
+        sums, support, images = add_up(self, payload, context, weights)
+        share = times if context.site == site else 1
+        return Sums(sums.products * share, sums.targets * share), support, images
+
+    def tempered(self, payload, context):
+        found = temper(self, payload, context)
+        many = {"validation.n": found.metrics["validation.n"] * (times if context.site == site else 1)}
+        return replace(found, metrics={**found.metrics, **many})
+
+    for name, changed in (("_count", counted), ("site_sums", added), ("_temper", tempered)):
+        monkeypatch.setattr(RidgeExecutor, name, changed)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_site_that_claims_a_million_times_its_images_counts_as_ten_medians(run, whole, tmp_path, monkeypatch, stream):
+    if stream:
+        monkeypatch.setattr(ridge, "MOST_KEPT", 2)
+    claiming(monkeypatch, "site-3", 10**6)
+    found = run(tmp_path / "run", CHOSEN[0])
+    first, second, third = found.summary["rounds"]
+    counted = sum(first["ridge"]["class_counts"].values())
+    noted = first["bounded"]["site-3"]
+    assert set(first["bounded"]) == {"site-3"}
+    assert noted["weight"] >= 10**6
+    honest = counted - noted["weight_used"]
+    assert noted["weight_used"] < 10 * honest
+    assert third["bounded"]["site-3"]["weight_used"] < third["ridge"]["validation_images"] < 1000
+    weights = total_of(found).weight
+    assert weights < 12 * total_of(whole).weight
+    assert "bounded" not in second
+    assert not any("bounded" in entry or "bounds_void" in entry for entry in whole.summary["rounds"])
+
+
+def test_findings_are_bounded_by_the_images_of_the_sums(run, tmp_path, shared_cache, monkeypatch):
+    for site in SITES:
+        phantom_site(site, tmp_path / "sites", images=40, size=32, labelled=1.0, dataset=FINDINGS_NAME)
+    options = ["problem.task=multi", f"problem.dataset={FINDINGS_NAME}", 'problem.classes=["round","ring","clustered"]']
+    options += ["controller.class_balance=0", "controller.selection_metric=auto"]
+    claiming(monkeypatch, "site-3", 1000)
+    found = run(tmp_path / "run", *options, folder=tmp_path / "sites")
+    noted = found.summary["rounds"][1]["bounded"]
+    assert set(noted) == {"site-3"}
+    honest = [sums_of(found)[site].weight for site in SITES[:2]]
+    assert sums_of(found)["site-3"].weight == pytest.approx(10 * max(honest)) == noted["site-3"]["weight_used"]
+
+
+def test_losses_below_zero_are_refused_and_two_sites_have_no_bound(run, tmp_path, monkeypatch):
+    temper = RidgeExecutor._temper
+
+    def boasting(self, payload, context):
+        found = temper(self, payload, context)
+        return (
+            replace(found, metrics={**found.metrics, "validation.log_loss.7": -1e12})
+            if context.site == "site-2"
+            else found
+        )
+
+    monkeypatch.setattr(RidgeExecutor, "_temper", boasting)
+    found = run(tmp_path / "run", "controller.min_sites=1", sites=SITES[:2])
+    assert found.summary["rounds"][2]["dropped"] == {"site-2": "validation.log_loss.7 is at least 0, got -1e+12"}
+    assert found.summary["rounds"][0]["bounds_void"] == {site: ["weight"] for site in SITES[:2]}

@@ -24,7 +24,7 @@ from grandrounds.evaluation.clinical.suppression import suppressed
 IMAGES, PATIENTS = "images", "patients"
 """Names of the arrays in a message."""
 HIDDEN = -1
-MOST_IMAGES = 10**9
+MOST_COUNTED = 10**9
 """That a count, or a number of images, of one site may say; sums of sites stay far from the end of int64."""
 COUNT_COLUMNS = 3
 
@@ -119,7 +119,7 @@ def check_counts(images: NDArray[np.int64], patients: NDArray[np.int64], shape: 
     """Counts that another party has sent, of a shape of :func:`counts_shape`.
 
     Raises:
-        ValueError: if they are misshapen, above ``MOST_IMAGES``, or images and patients contradict each other.
+        ValueError: if they are misshapen, above ``MOST_COUNTED``, or images and patients contradict each other.
     """
     for name, array in ((IMAGES, images), (PATIENTS, patients)):
         if array.shape != shape or array.dtype != np.int64:
@@ -127,8 +127,8 @@ def check_counts(images: NDArray[np.int64], patients: NDArray[np.int64], shape: 
     hidden = images == HIDDEN
     if (np.minimum(images, patients) < HIDDEN).any() or not np.array_equal(hidden, patients == HIDDEN):
         raise ValueError(f"counts must not be negative, and hidden ones be {HIDDEN} in both arrays")
-    if (images > MOST_IMAGES).any():
-        raise ValueError(f"a count must be at most {MOST_IMAGES:g}, got {images.max():g}")
+    if (images > MOST_COUNTED).any():
+        raise ValueError(f"a count must be at most {MOST_COUNTED:g}, got {images.max():g}")
     if not np.array_equal(hidden[..., 0], hidden[..., 1]):
         raise ValueError("correct and missed images of a class must be hidden together")
     if (patients > images).any() or not np.array_equal(images > 0, patients > 0):

@@ -120,8 +120,8 @@ def _of_status(log: RunLog, is_tested: bool) -> Iterator[str]:
 
 
 NOTED = {
-    "bounds_void": "Nothing bounded an update (too few sites, or updates of zero, and no controller.max_norm)",
-    "bounded": "An update or weight far above the others' was made smaller",
+    "bounds_void": "Nothing bounded an update or a number of images (too few sites, or updates of zero, and no max_norm)",
+    "bounded": "An update, a weight or a number of images far above the others' was made smaller",
     "free_riders": "An update was zero, or one that had come before",
 }
 """What the server notes of contributions, in words."""

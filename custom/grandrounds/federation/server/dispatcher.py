@@ -10,7 +10,7 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import GrandRoundsError, MessageError
-from grandrounds.evaluation.counts import IMAGES, MOST_IMAGES, PATIENTS, SiteCounts, check_counts, counts_shape
+from grandrounds.evaluation.counts import IMAGES, MOST_COUNTED, PATIENTS, SiteCounts, check_counts, counts_shape
 from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, write_curves
 from grandrounds.evaluation.metrics import score_range
@@ -247,8 +247,8 @@ def require_possible_numbers(metrics: Mapping[str, float]) -> None:
     """
     for name, value in metrics.items():
         part = name.rpartition(".")[2]
-        if part == NUMBER and not 0 <= value <= MOST_IMAGES:
-            raise MessageError(f"{name} must be in [0, {MOST_IMAGES:g}], got {value:g}")
+        if part == NUMBER and not 0 <= value <= MOST_COUNTED:
+            raise MessageError(f"{name} must be in [0, {MOST_COUNTED:g}], got {value:g}")
         if part == UNIT and value not in range(len(UNITS)):
             raise MessageError(f"{name} must be in [0, {len(UNITS) - 1}], got {value:g}")
 

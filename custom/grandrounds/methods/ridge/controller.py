@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.evaluation.counts import MOST_COUNTED
+from grandrounds.evaluation.metrics import WORST_LOSS
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.means import OrderedMean
+from grandrounds.methods.ridge.bounds import share_notes, used_shares
 from grandrounds.methods.ridge.logits import DEFAULT_TEMPERATURE, TEMPERATURES, best_temperature
 from grandrounds.methods.ridge.options import RidgeOptions
 from grandrounds.methods.ridge.phases import (
@@ -88,6 +91,7 @@ class RidgeController(RoundController):
         self._solved: Tensor | None = None
         self.losses: dict[str, Mapping[str, float]] = {}
         self.notes: dict[str, Any] = {}
+        self.bound_notes: dict[str, Any] = {}
 
     @property
     def head(self) -> DepthHead:
@@ -96,7 +100,7 @@ class RidgeController(RoundController):
 
     def open_round(self, sites: list[str]) -> None:
         """Expect an answer from each of these sites."""
-        self.notes = {}
+        self.notes, self.bound_notes = {}, {}
         self._mean, self._added = OrderedMean(sites) if self.phase == SOLVE and len(sites) > MOST_KEPT else None, 0
 
     def payload_for(self, site: str) -> Payload:
@@ -136,6 +140,8 @@ class RidgeController(RoundController):
         if name == CLASS_COUNTS:
             if bool((tensors[CLASS_COUNTS] < 0).any()) or tensors[CLASS_COUNTS].dtype != torch.int64:
                 raise MessageError(f"{name} of {site} must be counts")
+            if bool((tensors[CLASS_COUNTS] > MOST_COUNTED).any()):
+                raise MessageError(f"{name} of {site} must be at most {MOST_COUNTED:g}")
             return
         self._check_sums(site, tensors)
 
@@ -165,10 +171,12 @@ class RidgeController(RoundController):
                 self.losses[site] = dict(result.metrics)
         elif self.phase == SOLVE:
             tensors = result.releases[SUMS].tensors
+            share = self._shares()[site]
+            used = {name: tensors[name] if share == 1 else tensors[name] * share for name in self.packed_shapes}
             if self._mean is None:
-                self._sums[site] = Sums.unpacked(tensors)
+                self._sums[site] = Sums.unpacked(used)
             else:
-                self._mean.add(site, {name: tensors[name] for name in self.packed_shapes})
+                self._mean.add(site, used)
                 self._added += 1
         else:
             self._counts[site] = result.releases[CLASS_COUNTS].tensors[CLASS_COUNTS].clone()
@@ -189,18 +197,44 @@ class RidgeController(RoundController):
         elif self.phase == LOGITS:
             self._set_temperature()
         else:
-            total = torch.stack(list(self._counts.values())).sum(dim=0)
-            names = self.problem.classes
+            total, names = self._used_counts().round().long(), self.problem.classes
+            if self.problem.kind.exclusive:
+                self.bound_notes = share_notes(self._images(), self.ridge.weight_multiple)
             self.notes = {"class_counts": dict(zip(names, total.tolist(), strict=True))}
             if not bool(total.any()):
                 raise GrandRoundsError("no site has a labelled training image whose class may be counted")
 
+    def _images(self) -> dict[str, float]:
+        """Labelled images of each site, where each is of one class; else how many findings they have."""
+        return {site: float(self._counts[site].sum()) for site in natural_sorted(self._counts)}
+
+    def _shares(self) -> dict[str, float]:
+        """By which factor the counts and the sums of each site are used; 1 for findings, whose images are in the sums."""
+        multiple = self.ridge.weight_multiple if self.problem.kind.exclusive else None
+        return used_shares(self._images(), multiple)
+
+    def _used_counts(self) -> Tensor:
+        """Of all sites together, within their bounds."""
+        return torch.stack([self._counts[site].double() * share for site, share in self._shares().items()]).sum(dim=0)
+
     def _weights(self) -> Tensor:
         """Of classes, from the counts of all sites."""
-        counts = torch.stack([self._counts[site] for site in natural_sorted(self._counts)]).sum(dim=0)
-        return class_weights(counts, self.ridge.class_balance)
+        return class_weights(self._used_counts(), self.ridge.class_balance)
+
+    def _bound_findings(self) -> None:
+        """Bound sums by their number of images, which counts of findings do not give; not where the total alone is kept."""
+        if self._mean is not None:
+            self.bound_notes = {"bounds_void": {site: ["weight"] for site in natural_sorted(self._counts)}}
+        images = {site: self._sums[site].weight for site in natural_sorted(self._sums)}
+        for site, share in used_shares(images, self.ridge.weight_multiple).items():
+            if share < 1:
+                kept = self._sums[site]
+                self._sums[site] = Sums(kept.products * share, kept.targets * share)
+        self.bound_notes = share_notes(images, self.ridge.weight_multiple)
 
     def _solve(self) -> None:
+        if not self.problem.kind.exclusive:
+            self._bound_findings()
         sites = [self._sums[site] for site in natural_sorted(self._sums)]
         if self._mean is not None:
             mean = self._mean.close()
@@ -225,18 +259,25 @@ class RidgeController(RoundController):
         assert total is not None
         return self.problem.kind.centre_and_offset(total.targets[-1] / total.weight, correction)
 
+    def summed_losses(self) -> tuple[list[float], int]:
+        """The losses of :meth:`loss_names` over all validation images, and their number; within the bounds of each site."""
+        images = {site: self.losses[site].get(VALIDATION_IMAGES, 0.0) for site in natural_sorted(self.losses)}
+        self.bound_notes = share_notes(images, self.ridge.weight_multiple)
+        used = {site: images[site] * share for site, share in used_shares(images, self.ridge.weight_multiple).items()}
+        losses = [
+            sum(used[site] * min(self.losses[site][name], WORST_LOSS) for site in used) for name in self.loss_names()
+        ]
+        return losses, round(sum(used.values()))
+
     def _set_temperature(self) -> None:
-        images = {site: found.get(VALIDATION_IMAGES, 0.0) for site, found in self.losses.items()}
-        temperature, count = self.ridge.temperature, sum(images.values())
+        temperature, (losses, count) = self.ridge.temperature, self.summed_losses()
         if temperature is None and count:
-            names = self.loss_names()
-            losses = [sum(images[site] * self.losses[site][name] for site in images) for name in names]
             temperature = best_temperature(torch.tensor(losses, dtype=torch.float64))
         temperature = temperature or DEFAULT_TEMPERATURE
         centre, offset = self._centre_and_offset(self.ridge.prior_correction)
         assert self._solved is not None
         self._write(self._solved, offset / temperature - centre, temperature)
-        self.notes = {"temperature": temperature, "validation_images": int(count)}
+        self.notes = {"temperature": temperature, "validation_images": count}
 
     def loss_names(self) -> list[str]:
         """The metrics by which the temperature is chosen."""
@@ -257,8 +298,8 @@ class RidgeController(RoundController):
         self._network.load_state_dict(state)
 
     def round_notes(self) -> dict[str, Any]:
-        """Counts of classes, the penalty with the errors that chose it, or the temperature."""
-        return {**super().round_notes(), **({"ridge": self.notes} if self.notes else {})}
+        """Counts of classes, the penalty with its errors, or the temperature; and whose claims were bounded."""
+        return {**super().round_notes(), **self.bound_notes, **({"ridge": self.notes} if self.notes else {})}
 
     def state_dict(self) -> dict[str, Any]:
         """Counts and the head; sums are snapshots."""

@@ -36,6 +36,12 @@ class RidgeOptions(Options):
         float | None, "T, by which scores are multiplied; null chooses it by validation images", ABOVE_ZERO
     ] = None
     largest_norm: Annotated[float, "R, to which sites clip the norm of an image's features", ABOVE_ZERO] = 1000.0
+    weight_multiple: Annotated[
+        float | None,
+        "bound on a site's labelled images in sums that the server reads, and on its validation images, over the median of "
+        "the sites'; null for none",
+        ABOVE_ZERO,
+    ] = 10.0
 
     def check(self) -> None:
         """Refuse penalties that are none, or too many."""

@@ -32,7 +32,6 @@ from grandrounds.methods.ridge.phases import (
     SOLVE,
     SOLVED,
     SUMS,
-    VALIDATION_IMAGES,
     temperature_metric,
 )
 from grandrounds.ordering import natural_sorted
@@ -160,19 +159,14 @@ class EncryptedRidgeController(RidgeController):
         return [temperature_metric(number) for number in range(len(self.ridge.penalties) * len(TEMPERATURES))]
 
     def _choose(self) -> None:
-        images = {site: found.get(VALIDATION_IMAGES, 0.0) for site, found in self.losses.items()}
-        grid, count = self.ridge.penalties, sum(images.values())
+        grid, (totals, count) = self.ridge.penalties, self.summed_losses()
         penalty, temperature = grid[len(grid) // 2], DEFAULT_TEMPERATURE
         if count:
-            totals = [
-                sum(images[site] * self.losses[site][name] for site in natural_sorted(images))
-                for name in self.loss_names()
-            ]
             table = torch.tensor(totals, dtype=torch.float64).view(len(grid), len(TEMPERATURES))
             row, column = divmod(int(table.argmin()), len(TEMPERATURES))
             penalty, temperature = grid[row], float(TEMPERATURES[column])
         self._choice = {PENALTY: penalty, CHOSEN_TEMPERATURE: self.ridge.temperature or temperature}
-        self.notes = {**self._choice, "validation_images": int(count)}
+        self.notes = {**self._choice, "validation_images": count}
 
     def _take_head(self) -> None:
         first, *others = natural_sorted(self._heads)
