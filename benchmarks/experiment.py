@@ -217,8 +217,8 @@ class Experiment:
         job = self.fitted(self.job(row, problem), sites_dir, partition)
         place = self.workspace / "runs" / self.result(row).relative_to(self.results).with_suffix("")
         workers = self.configuration.get("workers", 1)
-        row = ridge_row(job, len(sites)) if starts_from_ridge(job) else None
-        with computed_start(job, row, place, sites, sites_dir, workers):
+        head = ridge_row(job, len(sites)) if starts_from_ridge(job) else None
+        with computed_start(job, head, place, sites, sites_dir, workers):
             summary = simulate(job, place, sites, sites_dir=sites_dir, workers=workers)
         return Run(row, job, place, sites_dir, partition, sites, summary)
 

@@ -33,8 +33,8 @@ REVERTS = (
     Revert(
         "a failed validate or test is one bit about one image",
         f"{GATE}/filters.py",
-        "        if facts.task in SCORES:\n            return _message(gate.scores_nothing",
-        "        if not facts:\n            return _message(gate.scores_nothing",
+        "        if facts.task in SCORES or (facts.task == JOIN and gate.relies_on_noise):\n",
+        "        if not facts:\n",
         (HARNESS,),
     ),
     Revert(
@@ -61,7 +61,7 @@ REVERTS = (
     Revert(
         "validate, test and join after the budget is spent",
         f"{GATE}/gate.py",
-        "if facts.task != TRAIN and facts.terms.updates:",
+        "if facts.task != TRAIN and facts.terms.models:",
         "if facts.task == JOIN and facts.task == TRAIN:",
         ("tests/unit/privacy/gate/test_questions.py",),
     ),

@@ -32,7 +32,7 @@ from grandrounds.federation.site.features import VARIABLE as FEATURES
 from grandrounds.files import write_json
 from grandrounds.json_files import read_json_object
 from grandrounds.models.registry import minimum_image_size
-from grandrounds.models.start import RIDGE, START_VARIABLE
+from grandrounds.models.trained import RIDGE, START_VARIABLE
 from grandrounds.protocol.paths import CACHE_VARIABLE
 from grandrounds.protocol.problem import DEPTHS, SITE_NORM, TRAIN_HEAD
 

@@ -1,7 +1,9 @@
-"""What a run has trained, as a whole network."""
+"""What a run has trained: as a whole network, and as the start of another run."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -9,16 +11,24 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES, site_statistics
 from grandrounds.models.norm_layers import use_statistics, whole_state
+from grandrounds.models.pretrained import named_file
 from grandrounds.models.registry import build_model
+from grandrounds.models.split import head_name
+from grandrounds.models.weights_content import read_weights
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec
 
 Images = tuple[NDArray[np.uint8], NDArray[np.integer]]
 """Images ``(images, height, width, channels)``, and which of them count for :func:`~.adaptation.site_statistics`."""
+RIDGE = "ridge"
+"""The head in closed form of the run's own sites: a simulation computes it, elsewhere a file of this name has it."""
+START_VARIABLE = "GRANDROUNDS_START"
+"""Names the file of the ridge head that a simulation has computed."""
+_NAMED_ENTRIES = 3
 
 
 def load_trained(spec: ModelSpec, path: Path, seed: int | None, images: Images | None = None) -> nn.Module:
@@ -79,3 +89,37 @@ def _enough(path: Path, images: Images | None) -> Images:
             f"{MIN_STATISTICS_IMAGES} of one device, got {len(images[1])}"
         )
     return images
+
+
+def load_start(network: nn.Module, name: str) -> str:
+    """Load a run's trained entries into a network, in place; layers that the run had frozen stay as they are.
+
+    Args:
+        network: of the new run, with the same backbone and head, whose frozen layers have the same weights.
+        name: of the weights folder, or ``ridge``.
+
+    Returns:
+        The file's SHA-256.
+
+    Raises:
+        ConfigurationError: if there is no such file, it is damaged, or it is of another network.
+    """
+    given = os.environ.get(START_VARIABLE) if name == RIDGE else None
+    path = Path(given) if given else named_file(name).path
+    state, _ = read_weights(path)
+    own, prefix = network.state_dict(), f"{head_name(network)}."
+    other = [entry for entry, value in state.items() if entry not in own or not _fits(value, own[entry])]
+    other += [entry for entry in own if entry.startswith(prefix) and entry not in state]
+    if other:
+        raise ConfigurationError(
+            f"controller.start_from: the weights {name!r} are of another network than the problem's "
+            f"({', '.join(sorted(other)[:_NAMED_ENTRIES])}): give problem.backbone, head and classes of the run that they "
+            "come from, or leave start_from out"
+        )
+    network.load_state_dict(state, strict=False)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _fits(given: Tensor, own: Tensor) -> bool:
+    """Whether an entry can replace one of the network: a cast between whole numbers and others would change its values."""
+    return given.shape == own.shape and given.is_floating_point() == own.is_floating_point()

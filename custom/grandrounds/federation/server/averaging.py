@@ -23,7 +23,7 @@ from grandrounds.federation.server.robust import ENCRYPTED, BoundedContributions
 from grandrounds.federation.server.selection import ServerImages
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
-from grandrounds.models.start import RIDGE, load_start
+from grandrounds.models.trained import RIDGE, load_start
 from grandrounds.protocol.messages import (
     GLOBAL,
     Payload,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.metrics import selectable_metrics
 from grandrounds.federation.server.sites import require_names
-from grandrounds.option_annotations import BASIC, METHOD, Min
+from grandrounds.option_annotations import BASIC, Min
 from grandrounds.options import Options
 from grandrounds.protocol.messages import require_run_name
 from grandrounds.protocol.problem import WEIGHTS_NAME
@@ -103,7 +103,6 @@ class StartOptions(Options):
         str | None,
         "a trained model of the server's weights folder, by name; it can be selected, as that of round 0. ridge is the head "
         "in closed form, which a simulation computes; null: a new head on problem.weights",
-        METHOD,
     ] = None
 
     def check(self) -> None:

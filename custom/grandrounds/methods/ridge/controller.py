@@ -198,11 +198,16 @@ class RidgeController(RoundController):
             self._set_temperature()
         else:
             total, names = self._used_counts().round().long(), self.problem.classes
-            if self.problem.kind.exclusive:
+            if self._one_question:
                 self.bound_notes = share_notes(self._images(), self.ridge.weight_multiple)
             self.notes = {"class_counts": dict(zip(names, total.tolist(), strict=True))}
             if not bool(total.any()):
                 raise GrandRoundsError("no site has a labelled training image whose class may be counted")
+
+    @property
+    def _one_question(self) -> bool:
+        """Whether the counts of all classes add up to the images."""
+        return len(self.problem.kind.answers(len(self.problem.classes))) == 1
 
     def _images(self) -> dict[str, float]:
         """Labelled images of each site, where each is of one class; else how many findings they have."""
@@ -210,7 +215,7 @@ class RidgeController(RoundController):
 
     def _shares(self) -> dict[str, float]:
         """By which factor the counts and the sums of each site are used; 1 for findings, whose images are in the sums."""
-        multiple = self.ridge.weight_multiple if self.problem.kind.exclusive else None
+        multiple = self.ridge.weight_multiple if self._one_question else None
         return used_shares(self._images(), multiple)
 
     def _used_counts(self) -> Tensor:
@@ -233,7 +238,7 @@ class RidgeController(RoundController):
         self.bound_notes = share_notes(images, self.ridge.weight_multiple)
 
     def _solve(self) -> None:
-        if not self.problem.kind.exclusive:
+        if not self._one_question:
             self._bound_findings()
         sites = [self._sums[site] for site in natural_sorted(self._sums)]
         if self._mean is not None:

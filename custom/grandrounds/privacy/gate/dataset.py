@@ -23,7 +23,7 @@ class DatasetFacts(NamedTuple):
         names: of all image files, below the data set's root.
         people: the keys of its patients, of images whose patient is known.
         labelled: number of training images with a label.
-        exclusive: whether every label is one class.
+        one_class: whether every label is one class.
     """
 
     identity: DatasetIdentity
@@ -32,7 +32,7 @@ class DatasetFacts(NamedTuple):
     names: tuple[str, ...]
     people: frozenset[str] = frozenset()
     labelled: int = 0
-    exclusive: bool = False
+    one_class: bool = False
 
 
 def dataset_facts(name: str, manifest: Path, keys: KeyChoices | None = None) -> DatasetFacts:
@@ -50,5 +50,5 @@ def dataset_facts(name: str, manifest: Path, keys: KeyChoices | None = None) -> 
     labelled = sum(record.split == "train" and record.labelled for record in records)
     names = tuple(record.image for record in records)
     people = frozenset(record.patient for record in records if record.patient)
-    exclusive = all(SEPARATOR not in record.label and record.label != NO_FINDING for record in records)
-    return DatasetFacts(DatasetIdentity(name, fingerprint), patients, images, names, people, labelled, exclusive)
+    one_class = all(SEPARATOR not in record.label and record.label != NO_FINDING for record in records)
+    return DatasetFacts(DatasetIdentity(name, fingerprint), patients, images, names, people, labelled, one_class)

@@ -347,7 +347,7 @@ def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float], led
         problem.kind,
         data.labelled,
         problem.classes,
-        data.exclusive,
+        data.one_class,
     )
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
     return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, _terms(payload, problem, fl_ctx))

@@ -40,7 +40,7 @@ class Expected:
     ``template`` has shape and dtype of each entry of the model that the server has sent, ``largest`` is the largest
     absolute value of a weight; ``patients`` is their number in each part of the site's data, ``images`` that of the
     training images, ``labelled`` that of those with a label, ``public_rows`` that of the images which the site itself
-    calls public; ``task`` is what labels are, ``names`` is the vocabulary; ``exclusive`` says whether every label of the
+    calls public; ``task`` is what labels are, ``names`` is the vocabulary; ``one_class`` says whether every label of the
     data set is one class, whatever the task is.
     """
 
@@ -55,7 +55,7 @@ class Expected:
     task: Task = SINGLE
     labelled: int = 0
     names: tuple[str, ...] = ()
-    exclusive: bool = False
+    one_class: bool = False
 
 
 @dataclass(frozen=True)

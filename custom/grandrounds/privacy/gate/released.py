@@ -121,7 +121,7 @@ def _items(expected: Expected, known: Inspected, treated: Mapping[str, Mapping[s
     counts = {name: value for name, value in known.scalars.items() if name.startswith("images.")}
     items = [Item(frozenset(counts), Released(_class_counts(counts, names)))] if counts else []
     single = len(expected.task.answers(expected.classes)) == 1
-    exclusive = single or expected.exclusive
+    exclusive = single or expected.one_class
     tables = [(model, name) for model, name in COUNTS.items() if name in treated]
     for model in COUNTS:
         number = known.scalars.get(f"{model}.n")
@@ -179,7 +179,7 @@ def _table(
     part: str,
     names: Sequence[str],
     right: tuple[int, int] | None,
-    exclusive: bool = False,
+    one_class: bool = False,
 ) -> Released:
     """What a table says; ``right`` are its correct predictions and all of them, where they are known.
 
@@ -190,7 +190,7 @@ def _table(
     hiding, sums = [], []
     for question, rows in enumerate(questions):
         known = names if len(questions) == 1 else [f"not {names[question]}", names[question]]
-        if len(questions) > 1 and exclusive and all(row[0] != HIDDEN for row in rows):
+        if len(questions) > 1 and one_class and all(row[0] != HIDDEN for row in rows):
             total = sum(row[0] + row[1] for row in rows)
             sums.append(Sum(tuple(f"{part}/{name}" for name in names), total, total))
         hidden = tuple(f"{part}/{name}" for name, row in zip(known, rows, strict=True) if row[0] == HIDDEN)

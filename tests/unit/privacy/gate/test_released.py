@@ -124,7 +124,7 @@ def findings(*present):
 def test_findings_of_which_each_image_has_one_add_up_like_classes(gate, exclusive):
     """30 + 25 + 14 of 72 leave 3 for the one that is hidden; where images have several, nothing adds up."""
     task = asked(99, 99, val=72)
-    task = replace(task, expected=replace(task.expected, task=task_named("multi"), exclusive=exclusive))
+    task = replace(task, expected=replace(task.expected, task=task_named("multi"), one_class=exclusive))
     left = gate(*RULES, scalars=NUMBERS).release(
         task, answer({"samples": 0}, counts_validation=findings(30, 25, 0, 14))
     )

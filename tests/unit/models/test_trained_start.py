@@ -8,7 +8,7 @@ import torch
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.pretrained import FOLDER_VARIABLE, add_file
 from grandrounds.models.registry import build_model
-from grandrounds.models.start import RIDGE, START_VARIABLE, load_start
+from grandrounds.models.trained import RIDGE, START_VARIABLE, load_start
 from grandrounds.protocol.problem import DEPTHS, ModelSpec
 
 SPEC = ModelSpec("compact", 3, head=DEPTHS, trainable="head")
