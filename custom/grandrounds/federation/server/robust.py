@@ -52,7 +52,11 @@ class DefenceOptions(Options):
         "of updates; the median, the trimmed mean and the geometric median resist a minority of sites; encrypted is the "
         "mean of models that the server cannot read",
     ] = "mean"
-    trimmed_fraction: Annotated[float, "of the updates left out at each end by trimmed_mean", Range(0, 0.5)] = 0.2
+    trimmed_fraction: Annotated[
+        float,
+        "of the updates left out at each end by trimmed_mean, rounded down, but at least one of three; as many it resists",
+        Range(0, 0.5),
+    ] = 0.2
     norm_multiple: Annotated[
         float | None, "bound on an update's L2 norm, over the median norm of the last rounds; null for none", ABOVE_ZERO
     ] = 3.0
@@ -185,13 +189,20 @@ class RobustMean(Aggregator):
         """A site gives no update; nothing waits for it."""
 
     def close(self) -> dict[str, Tensor] | None:
-        """The aggregate of what came, or None without any; only the geometric median uses weights."""
+        """The aggregate of what came, or None without any.
+
+        The trimmed mean leaves out at least one update at each end where there are three. Only the geometric median uses
+        weights, each at most their median: with more, one site would be the result.
+        """
         if not self._updates:
             return None
         updates, weights = zip(*(self._updates[site] for site in natural_sorted(self._updates)), strict=True)
         if self._options.aggregation == "geometric_median":
-            return geometric_median(updates, weights)
-        left_out = math.floor(self._options.trimmed_fraction * len(updates))
+            most = statistics.median_low([weight for weight in weights if weight > 0] or [0.0])
+            return geometric_median(updates, [min(weight, most) for weight in weights])
+        fraction = self._options.trimmed_fraction
+        least = int(fraction > 0 and len(updates) >= MIN_VALUES)
+        left_out = max(math.floor(fraction * len(updates)), least)
         rule: Callable[[Tensor], Tensor] = median
         if self._options.aggregation == "trimmed_mean":
             rule = lambda values: trimmed_mean(values, left_out)  # noqa: E731

@@ -78,6 +78,22 @@ def test_a_minority_does_not_move_the_aggregate_beyond_the_honest_updates(rule, 
     assert update_norm(plain.close()) > 1e4
 
 
+@pytest.mark.parametrize("sites", [3, 4])
+def test_the_trimmed_mean_of_few_sites_leaves_one_out_at_each_end(sites):
+    sent = {site: {"w": torch.tensor([1.0])} for site in SITES[: sites - 1]} | {"site-9": {"w": torch.tensor([-3.0])}}
+    assert aggregated("trimmed_mean", sent)["w"].tolist() == [1.0]
+    assert aggregated("trimmed_mean", sent, trimmed_fraction=0.0)["w"].tolist() != [1.0]
+    assert aggregated("trimmed_mean", dict(list(sent.items())[-2:]))["w"].tolist() == [-1.0]
+
+
+def test_a_claim_of_samples_does_not_make_one_update_the_geometric_median():
+    values = dict(zip(SITES, [1.0, 1.1, 0.9, 1.0, -3.0], strict=False))
+    mean = RobustMean(DefenceOptions(aggregation="geometric_median"))
+    for site, value in values.items():
+        mean.add(site, {"w": torch.tensor([value])}, 100.0 if value < 0 else 10.0)
+    assert float(mean.close()["w"]) == pytest.approx(1.0, abs=0.05)
+
+
 def test_the_aggregate_does_not_depend_on_the_order_of_arrival():
     sent = updates()
     forth, back = aggregated("geometric_median", sent), aggregated("geometric_median", dict(reversed(sent.items())))
