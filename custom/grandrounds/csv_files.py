@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import re
 from collections.abc import Iterable, Sequence
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
 from grandrounds.files import replacing
 
-_FORMULA = re.compile(r"'*[=+\-@\t\r]")
-_GUARDED = re.compile(r"'+[=+\-@\t\r]")
+# Some spreadsheets take the wide signs for the plain ones.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+_NUMBER = re.compile(r"[+-]([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 
 
 def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
@@ -29,9 +30,10 @@ def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
         >>> csv_bytes(["=label"], [("-0.5",), ("-a",)])
         b"'=label\n-0.5\n'-a\n"
     """
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([_shown(cell) for cell in row] for row in (header, *rows))
-    return text.getvalue().encode()
+    lines = _Lines()
+    # With this line end csv also quotes a lone CR, which would end the row and let the rest begin a cell.
+    csv.writer(lines, lineterminator="\r\n").writerows([_shown(cell) for cell in row] for row in (header, *rows))
+    return "".join(line.removesuffix("\r\n") + "\n" for line in lines).encode()
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -53,16 +55,16 @@ def csv_cells(row: Iterable[str]) -> list[str]:
         >>> csv_cells(["'=label", "'a'", "-0.5"])
         ['=label', "'a'", '-0.5']
     """
-    return [cell[1:] if _GUARDED.match(cell) else cell for cell in row]
+    return [cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell for cell in row]
+
+
+class _Lines(list[str]):
+    """What csv writes to, a row a call."""
+
+    write = list.append
 
 
 def _shown(cell: Any) -> Any:
-    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell) else cell
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+    text = str(cell)
+    is_number = isinstance(cell, Number) or _NUMBER.fullmatch(text)
+    return f"'{text}" if _FORMULA.match(text) and not is_number else cell

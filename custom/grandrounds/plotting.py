@@ -3,13 +3,14 @@
 The first colours of lines and dots are those of Okabe and Ito ("Color Universal Design", 2008), the others are from Paul
 Tol's muted scheme ("Colour Schemes", SRON/EPS/TN/09-002, 2021); matrices have shades of one colour. Markers and dashes
 differ as well, so that people with any kind of colour vision can distinguish lines, also in a grey print. A site, class or
-method has the same look in every figure of a report. Nothing goes through pyplot: there is no global state,
-and no display is needed.
+method has the same look in every figure of a report, and its name is never read as mathematics. Nothing goes through pyplot:
+there is no global state, and no display is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -77,22 +78,35 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
 
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure of so many inches with automatic layout, for figures of several panels."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
+    return _plain_figure()(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
 
 
 def new_axes(
     width: float = WIDTH, height: float = HEIGHT, bottom: float = 0.55, left: float = 0.65
 ) -> tuple[Figure, Axes]:
     """One plot of so many inches; its margins are fixed, because automatic layout takes longer than drawing."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH)
+    figure = _plain_figure()(figsize=(width, height), dpi=DOTS_PER_INCH)
     axes = figure.add_axes((left / width, bottom / height, 1 - (left + 0.15) / width, 1 - (bottom + 0.35) / height))
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=SMALL_SIZE)
     return figure, axes
+
+
+@cache
+def _plain_figure() -> type[Figure]:
+    """The class of all figures: names of sites and classes are of other people, and a dollar sign in them is one."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    class PlainFigure(Figure):
+        def draw(self, renderer: Any) -> None:
+            for text in self.findobj(Text):
+                text.set_parse_math(False)
+            with rc_context({"text.parse_math": False}):  # for ticks that are made now
+                super().draw(renderer)
+
+    return PlainFigure
 
 
 def label_axes(axes: Axes, across: str, up: str, title: str = "") -> None:

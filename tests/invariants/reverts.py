@@ -155,16 +155,16 @@ REVERTS = (
     ),
     Revert(
         "a name with dollar signs ends the report",
-        "custom/grandrounds/reporting/page.py",
-        "            text.set_parse_math(False)\n",
-        "            text.set_parse_math(True)\n",
+        "custom/grandrounds/plotting.py",
+        "                text.set_parse_math(False)\n",
+        "                text.set_parse_math(True)\n",
         ("tests/unit/reporting/test_page.py",),
     ),
     Revert(
         "a class name is a formula in a table",
         "custom/grandrounds/csv_files.py",
-        "_FORMULA.match(cell) and",
-        "cell is _FORMULA and",
+        "_FORMULA.match(text) and not is_number",
+        "text is _FORMULA and not is_number",
         ("tests/unit/test_csv_files.py",),
     ),
     Revert(

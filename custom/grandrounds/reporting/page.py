@@ -30,7 +30,6 @@ SVG_OPTIONS = {
     "svg.fonttype": "none",
     "svg.hashsalt": "grandrounds",
     "font.family": "sans-serif",
-    "text.parse_math": False,  # names are of other people: a dollar sign is one
 }
 
 
@@ -90,12 +89,9 @@ def render_page(
 def svg_of(drawing: Drawing) -> bytes:
     """A figure as SVG without a date: the same figure gives the same bytes."""
     import matplotlib
-    from matplotlib.text import Text
 
     stream = io.BytesIO()
     with matplotlib.rc_context(SVG_OPTIONS):
-        for text in drawing.figure.findobj(Text):
-            text.set_parse_math(False)
         drawing.figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     return stream.getvalue()
 
