@@ -1,8 +1,10 @@
 """The gate among FLARE's filters: of whatever message it is shown, nothing leaves that the policy does not name."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from gated_site import CODES, SECRET, audited, gated, good_reply, leave, require_empty
+from gated_site import CODES, SECRET, assert_empty, audited, gated, good_reply, leave
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.filter import FilterChainType, FilterContextKey, FilterSource
 from nvflare.apis.fl_constant import FilterKey, ReturnCode
@@ -14,6 +16,7 @@ from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.filters import GaussianPrivacy, SitePrivacyGate
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.protocol.messages import REASON_HEADER, TREATED, Result
+from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import TRAINING_GATE, Mechanism, Spending
 from grandrounds.protocol.unit import Unit
 from grandrounds.protocol.wire import decode_result, encode_payload, encode_result
@@ -59,7 +62,17 @@ def test_an_answer_with_too_long_a_text_does_not_leave(site):
     context, _ = site.admit("join")
     reply, before = joining(site, {"backbone": "resnet10"}), len(audited(site))
     reply["DXO"]["data"]["facts"].data["backbone"] = "x" * 1000
-    require_empty(leave(reply, context), site, before)
+    assert_empty(leave(reply, context), site, before)
+
+
+def test_a_vocabulary_with_two_names_of_one_class_is_refused(site):
+    problem = Problem("phantom", ("a", "a\u200b")).to_dict()
+    asked = replace(site.asked, values={**site.asked.values, "problem": problem})
+    before = len(audited(site))
+    context, came_in = site.admit(message=encode_payload(asked))
+    assert "DXO" not in came_in
+    assert_empty(leave(good_reply(site), context), site, before)
+    assert "two names of one class" in audited(site)[before]["detail"]
 
 
 def test_a_refused_task_keeps_the_cookies_by_which_flare_knows_it(site):
@@ -79,7 +92,7 @@ def test_an_error_leaves_as_its_code_alone(site, code):
     before = len(audited(site))
     left = leave(reply, context)
     assert left[ReservedHeaderKey.HEADERS] == {ReservedHeaderKey.RC: code}
-    require_empty(left, site, before, code)
+    assert_empty(left, site, before, code)
     assert audited(site)[-1]["outcome"] == "stripped"
 
 
@@ -137,7 +150,7 @@ def test_after_a_training_that_was_refused_no_answer_leaves(site, monkeypatch):
         context.get_prop(TRAINING_GATE).admit_training(Spending(Mechanism.DP_SGD, Unit.RECORD, 1.0, 1.0))
     before = len(audited(site))
     left = leave(good_reply(site), context)
-    require_empty(left, site, before)
+    assert_empty(left, site, before)
     assert left.get_header(REASON_HEADER) == Reason.BUDGET
 
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from grandrounds.data.keys import KeyChoices
-from grandrounds.data.manifest import read_manifest
+from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.privacy.ledger.ledger import dataset_fingerprint
-from grandrounds.protocol.task_multi import NO_FINDING, SEPARATOR
+
+
+class PartFacts(NamedTuple):
+    """What the gate knows of the labelled images of a part of a data set.
+
+    Attributes:
+        labels: the cells of the manifest that occur.
+        one_image: whether each patient has one image.
+        one_label: whether all images of a patient have the same label.
+    """
+
+    labels: frozenset[str] = frozenset()
+    one_image: bool = True
+    one_label: bool = True
 
 
 class DatasetFacts(NamedTuple):
@@ -23,7 +37,7 @@ class DatasetFacts(NamedTuple):
         names: of all image files, below the data set's root.
         people: the keys of its patients, of images whose patient is known.
         labelled: number of training images with a label.
-        one_class: whether every label is one class.
+        parts: what is known of ``labelled``, ``val`` and ``test``.
     """
 
     identity: DatasetIdentity
@@ -32,7 +46,7 @@ class DatasetFacts(NamedTuple):
     names: tuple[str, ...]
     people: frozenset[str] = frozenset()
     labelled: int = 0
-    one_class: bool = False
+    parts: Mapping[str, PartFacts] = MappingProxyType({})
 
 
 def dataset_facts(name: str, manifest: Path, keys: KeyChoices | None = None) -> DatasetFacts:
@@ -50,5 +64,17 @@ def dataset_facts(name: str, manifest: Path, keys: KeyChoices | None = None) -> 
     labelled = sum(record.split == "train" and record.labelled for record in records)
     names = tuple(record.image for record in records)
     people = frozenset(record.patient for record in records if record.patient)
-    one_class = all(SEPARATOR not in record.label and record.label != NO_FINDING for record in records)
-    return DatasetFacts(DatasetIdentity(name, fingerprint), patients, images, names, people, labelled, one_class)
+    parts = {
+        part: _part_facts(records, split) for part, split in (("labelled", "train"), ("val", "val"), ("test", "test"))
+    }
+    return DatasetFacts(DatasetIdentity(name, fingerprint), patients, images, names, people, labelled, parts)
+
+
+def _part_facts(records: Sequence[Record], split: str) -> PartFacts:
+    found = [
+        record for record in records if record.split == split and record.label and (record.labelled or split != "train")
+    ]
+    groups = {record.group for record in found}
+    pairs = {(record.group, record.label) for record in found}
+    labels = frozenset(record.label for record in found)
+    return PartFacts(labels, len(found) == len(groups), len(pairs) == len(groups))

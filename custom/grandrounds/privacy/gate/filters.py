@@ -8,7 +8,7 @@ It cannot be a filter of a job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 
+from grandrounds.data.keys import canonical
 from grandrounds.data.location import locate, locate_public
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, Fault, GrandRoundsError, MessageError
@@ -346,11 +347,23 @@ def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float], led
         public_rows,
         problem.kind,
         data.labelled,
-        problem.classes,
-        data.one_class,
+        _one_name_each(problem.classes),
+        data.parts,
     )
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
     return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, _terms(payload, problem, fl_ctx))
+
+
+def _one_name_each(classes: Sequence[str]) -> tuple[str, ...]:
+    """The vocabulary as the site's labels are matched with it.
+
+    Raises:
+        Refused: if two of its names are of one class.
+    """
+    names = tuple(map(canonical, classes))
+    if len(set(names)) < len(names):
+        raise Refused(Reason.FORM, f"problem.classes has two names of one class: {list(classes)}")
+    return names
 
 
 def _terms(payload: Payload, problem: Problem, fl_ctx: FLContext) -> Terms:

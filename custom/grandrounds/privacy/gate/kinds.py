@@ -6,7 +6,7 @@ A method with a release of a new kind adds it to :class:`~grandrounds.protocol.m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import torch
@@ -21,6 +21,7 @@ from grandrounds.privacy.gate.count_treatments import (
     PooledSupport,
     SumSupport,
 )
+from grandrounds.privacy.gate.dataset import PartFacts
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
 from grandrounds.privacy.gate.treatment import MATRIX, SUPPORT, Deny, Logits, Quantise, Treatment, Unmodified
 from grandrounds.protocol.messages import CONTRIBUTION, ReleaseKind
@@ -40,8 +41,8 @@ class Expected:
     ``template`` has shape and dtype of each entry of the model that the server has sent, ``largest`` is the largest
     absolute value of a weight; ``patients`` is their number in each part of the site's data, ``images`` that of the
     training images, ``labelled`` that of those with a label, ``public_rows`` that of the images which the site itself
-    calls public; ``task`` is what labels are, ``names`` is the vocabulary; ``one_class`` says whether every label of the
-    data set is one class, whatever the task is.
+    calls public; ``task`` is what labels are, ``names`` is the vocabulary; ``parts`` is what the gate knows of the labelled
+    images of each part.
     """
 
     round_number: int
@@ -55,7 +56,7 @@ class Expected:
     task: Task = SINGLE
     labelled: int = 0
     names: tuple[str, ...] = ()
-    one_class: bool = False
+    parts: Mapping[str, PartFacts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

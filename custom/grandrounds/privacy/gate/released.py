@@ -1,10 +1,8 @@
-"""One suppression for all that a data set has released: counts, totals and accuracies of all answers, jobs and rounds.
+"""One suppression for all that a data set has released: counts, curves, totals and accuracies of all answers and jobs.
 
-Totals leave in tens. Before an answer leaves, what its tables and numbers say about the images of each class is written into
-the ledger, if no hidden count has fewer than three values that agree with it and with all that left before; else it stays.
-
-A class has one cell in whatever spelling or kind of task it is asked for. A curve shows the images of its class, so that
-curves do not leave beside a table of the same part in which a class is hidden.
+Totals leave in tens. Before an answer leaves, what its tables, curves and numbers say about the images of each class is
+written into the ledger, if no hidden count has fewer than three values that agree with it and with all that left before;
+else it stays. What the numbers are of, whatever a task calls it, is in :mod:`grandrounds.privacy.gate.cells`.
 """
 
 from __future__ import annotations
@@ -16,8 +14,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from grandrounds.data.keys import canonical
-from grandrounds.evaluation.counts import HIDDEN, IMAGES
+from grandrounds.evaluation.counts import HIDDEN, IMAGES, PATIENTS
+from grandrounds.evaluation.curves.files import CURVE_COUNTS
+from grandrounds.evaluation.metrics import OF_CLASSES
+from grandrounds.privacy.gate.cells import PartCells, exactly, of_two_kinds
 from grandrounds.privacy.gate.inspection import Inspected
 from grandrounds.privacy.gate.kinds import Expected
 from grandrounds.privacy.gate.policy import SAMPLES_UNIT
@@ -33,8 +33,6 @@ FEWEST_OF_A_SIZE = 10
 """Images of a size that is reported, see the method ``statistics``."""
 SIZE, WITH_LABEL, NO_LABEL_CELL = "size.", "labelled", "unlabelled"
 SIZE_CLASSES = 8
-CURVED = "curves"
-"""In place of a part: whether curves of the part have left."""
 OF_ACCURACY = ("accuracy", "accuracy_one_vs_rest", "recall_weighted")
 """Scores that have the number of correct predictions."""
 
@@ -97,7 +95,7 @@ def withheld_by_audit(
 
 
 def _passes(before: Released, new: Released, seconds: float) -> bool:
-    if _curved(new) & _hiding(before + new) or _hiding(new) & _curved(before + new):
+    if of_two_kinds(before + new):
         return False
     try:
         return not gives_away(before, new, seconds)
@@ -105,53 +103,46 @@ def _passes(before: Released, new: Released, seconds: float) -> bool:
         return False
 
 
-def _curved(said: Released) -> set[str]:
-    """The parts of which curves are there."""
-    return {cell.removeprefix(f"{CURVED}/") for cell in said.cells if cell.startswith(f"{CURVED}/")}
-
-
-def _hiding(said: Released) -> set[str]:
-    """The parts of which a table hides a class."""
-    return {cell.partition("/")[0] for table in said.tables for cell in table.cells}
-
-
 def _items(expected: Expected, known: Inspected, treated: Mapping[str, Mapping[str, Tensor]]) -> list[Item]:
     """In the order in which they are given precedence: counts of classes, numbers of images, tables, accuracies, totals."""
-    names = tuple(map(canonical, expected.names)) or tuple(map(str, range(expected.classes)))
     counts = {name: value for name, value in known.scalars.items() if name.startswith("images.")}
-    items = [Item(frozenset(counts), Released(_class_counts(counts, names)))] if counts else []
+    items = [Item(frozenset(counts), _class_counts(counts, expected))] if counts else []
     single = len(expected.task.answers(expected.classes)) == 1
-    exclusive = single or expected.one_class
-    tables = [(model, name) for model, name in COUNTS.items() if name in treated]
     for model in COUNTS:
         number = known.scalars.get(f"{model}.n")
-        if number is not None and exclusive:
-            cells = tuple(f"{_part(model)}/{name}" for name in names)
-            items.append(Item(frozenset({f"{model}.n"}), Released(sums=(Sum(cells, int(number), int(number)),))))
-    for model, release in tables:
-        items.append(Item(frozenset({release}), _table(treated[release], _part(model), names, None, exclusive)))
+        if number is not None:
+            items.append(Item(frozenset({f"{model}.n"}), _cells(model, expected).number(int(number))))
+    for model, release in COUNTS.items():
+        if release not in treated:
+            continue
+        cells = _cells(model, expected)
+        beside = frozenset(f"{model}.{score}" for score in OF_CLASSES) & known.scalars.keys()
+        items.append(Item(frozenset({release}) | beside, _table(treated[release], cells, None)))
         number, accuracy = (known.scalars.get(f"{model}.{score}", math.nan) for score in ("n", "accuracy"))
         if single and not math.isnan(number * accuracy):
             right = (round(number * accuracy), int(number))
             scores = frozenset(f"{model}.{score}" for score in OF_ACCURACY) & known.scalars.keys()
-            items.append(Item(scores, _table(treated[release], _part(model), names, right)))
-    curves = [(model, name) for model, name in CURVES.items() if name in treated]
-    items += [Item(frozenset({name}), Released({f"{CURVED}/{_part(model)}": 1})) for model, name in curves]
-    return [*items, *_totals(expected, known, names)]
+            items.append(Item(scores, _table(treated[release], cells, right)))
+    for model, release in CURVES.items():
+        if release in treated:
+            table = treated.get(COUNTS[model])
+            items.append(Item(frozenset({release}), _curves(treated[release], _cells(model, expected), table)))
+    return [*items, *_totals(expected, known)]
 
 
-def _totals(expected: Expected, known: Inspected, names: Sequence[str]) -> list[Item]:
+def _totals(expected: Expected, known: Inspected) -> list[Item]:
     found = []
-    labelled = tuple(f"{WITH_LABEL}/{name}" for name in names)
+    parts = [PartCells(part, expected) for part in (WITH_LABEL, "val", "test")]
+    labelled = parts[0].every
     trained = (*labelled, NO_LABEL_CELL)
     samples = known.samples if SAMPLES_UNIT in known.scalars or known.samples > 1 else 0
     # Which images they are is seen from the method, so it is taken as known; a number of other images says nothing here.
     cells = {int(_tens(expected.images)): trained, int(_tens(expected.labelled)): labelled}.get(samples)
-    if samples and cells:
+    if samples and cells and not parts[0].apart:
         found.append(Item(frozenset({SAMPLES_UNIT}), Released(sums=(_in_tens(cells, samples, 1),))))
     sizes = {name: value for name, value in known.scalars.items() if name.startswith(SIZE)}
-    if sizes:
-        every = (*trained, *(f"{part}/{name}" for part in ("val", "test") for name in names))
+    if sizes and not any(part.apart for part in parts):
+        every = (*trained, *parts[1].every, *parts[2].every)
         total = _in_tens(every, int(sum(sizes.values())), len(sizes))
         more = (SIZE_CLASSES - len(sizes)) * (FEWEST_OF_A_SIZE - 1)
         found.append(Item(frozenset(sizes), Released(sums=(replace(total, high=total.high + more),))))
@@ -163,49 +154,56 @@ def _in_tens(cells: tuple[str, ...], shown: int, numbers: int) -> Sum:
     return Sum(cells, max(0, shown - numbers * TENS // 2), shown + numbers * (TENS // 2 - 1))
 
 
-def _class_counts(counts: Mapping[str, float], names: Sequence[str]) -> dict[str, int]:
-    found = {}
+def _class_counts(counts: Mapping[str, float], expected: Expected) -> Released:
+    said = Released()
     for name, value in counts.items():
         part, _, number = name.removeprefix("images.").partition(".")
-        if number.isdecimal() and int(number) < len(names):
-            found[f"{part}/{names[int(number)]}"] = int(value)
+        cells = PartCells(part, expected)
+        if number.isdecimal() and int(number) < len(cells.names):
+            said += exactly(cells.having(cells.names[int(number)]), int(value))
         elif part == NO_LABEL_CELL:
-            found[NO_LABEL_CELL] = int(value)
-    return found
+            said += exactly((NO_LABEL_CELL,), int(value))
+    return said
 
 
-def _table(
-    tensors: Mapping[str, Tensor],
-    part: str,
-    names: Sequence[str],
-    right: tuple[int, int] | None,
-    one_class: bool = False,
-) -> Released:
-    """What a table says; ``right`` are its correct predictions and all of them, where they are known.
-
-    Where every image has exactly one class, the images with each class add up to those of any question.
-    """
+def _table(tensors: Mapping[str, Tensor], cells: PartCells, right: tuple[int, int] | None) -> Released:
+    """What a table says; ``right`` are its correct predictions and all of them, where they are known."""
     questions = tensors[IMAGES].tolist()
-    cells: dict[str, int] = {}
-    hiding, sums = [], []
-    for question, rows in enumerate(questions):
-        known = names if len(questions) == 1 else [f"not {names[question]}", names[question]]
-        if len(questions) > 1 and one_class and all(row[0] != HIDDEN for row in rows):
-            total = sum(row[0] + row[1] for row in rows)
-            sums.append(Sum(tuple(f"{part}/{name}" for name in names), total, total))
-        hidden = tuple(f"{part}/{name}" for name, row in zip(known, rows, strict=True) if row[0] == HIDDEN)
-        cells |= {f"{part}/{name}": row[0] + row[1] for name, row in zip(known, rows, strict=True) if row[0] != HIDDEN}
+    said = Released()
+    for question, (rows, people) in enumerate(zip(questions, tensors[PATIENTS].tolist(), strict=True)):
+        classes = cells.classes(question, len(questions), len(rows))
+        hidden = tuple(one for one, row in zip(classes, rows, strict=True) if row[0] == HIDDEN)
+        for one, row, patients in zip(classes, rows, people, strict=True):
+            if row[0] != HIDDEN:
+                said += exactly(one, row[0] + row[1]) + cells.patients(one, *patients[:2])
         correct, false = ([row[column] for row in rows if row[column] != HIDDEN] for column in (0, 2))
         absent = len(rows) - len(false)
         if right is not None and (hidden or absent):
-            hiding.append(HiddenTable(hidden, right[0] - sum(correct), absent, right[1] - right[0] - sum(false)))
+            table = HiddenTable(hidden, right[0] - sum(correct), absent, right[1] - right[0] - sum(false))
+            said += Released(tables=(table,))
         elif hidden or absent:
-            hiding.append(HiddenTable(hidden, None, absent, None))
-    return Released(cells, tuple(dict.fromkeys(sums)), tuple(hiding))
+            said += Released(tables=(HiddenTable(hidden, None, absent, None),))
+    return said
 
 
-def _part(model: str) -> str:
-    return "val" if model == VALIDATION else "test"
+def _curves(tensors: Mapping[str, Tensor], cells: PartCells, table: Mapping[str, Tensor] | None) -> Released:
+    """What curves say: of each class the cases with it and without it, and the correct predictions beside a table."""
+    *classes, (correct, wrong) = tensors[CURVE_COUNTS].clamp(min=0).sum(dim=2).tolist()
+    said = Released()
+    for name, (positive, negative) in zip(cells.names, classes, strict=True):
+        if positive or negative:
+            said += cells.cases(name, positive, negative)
+    if correct or wrong:
+        said += cells.patients(cells.every, correct, wrong)
+        if cells.one_image:
+            said += cells.number(correct + wrong)
+        if cells.one_image and table is not None:
+            said += _table(table, cells, (correct, correct + wrong))
+    return said
+
+
+def _cells(model: str, expected: Expected) -> PartCells:
+    return PartCells("val" if model == VALIDATION else "test", expected)
 
 
 def _is_total(name: str) -> bool:
@@ -232,12 +230,17 @@ def _to_json(said: Released) -> dict[str, Any]:
 
 
 def _values(one: Sum | HiddenTable) -> tuple[Any, ...]:
-    return (list(one.cells), *list(vars(one).values())[1:])
+    return tuple(vars(one).values())
 
 
 def _from_json(line: Mapping[str, Any]) -> Released:
     return Released(
         dict(line.get("cells", {})),
         tuple(Sum(tuple(cells), low, high) for cells, low, high in line.get("sums", [])),
-        tuple(HiddenTable(tuple(cells), *numbers) for cells, *numbers in line.get("tables", [])),
+        tuple(HiddenTable(tuple(map(_as_cells, classes)), *numbers) for classes, *numbers in line.get("tables", [])),
     )
+
+
+def _as_cells(one: str | Sequence[str]) -> tuple[str, ...]:
+    """The cells of a class; before version 3 a class was one cell."""
+    return (one,) if isinstance(one, str) else tuple(one)

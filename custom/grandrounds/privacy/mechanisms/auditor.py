@@ -41,13 +41,13 @@ class HiddenTable:
     """What a table of correct, missed and false predictions hides.
 
     Attributes:
-        cells: the classes whose correct and missed images are hidden.
+        classes: whose correct and missed images are hidden, each as the cells that its images are in.
         correct: all correct images of these classes together; None where no accuracy is released.
         false: the number of classes whose false predictions are hidden.
         wrong: their false predictions together; None where no accuracy is released.
     """
 
-    cells: tuple[str, ...]
+    classes: tuple[tuple[str, ...], ...]
     correct: int | None = None
     false: int = 0
     wrong: int | None = None
@@ -119,13 +119,15 @@ class _System:
 
     def __init__(self, known: Released, deadline: float, table: HiddenTable | None = None) -> None:
         inside = [total.cells for total in known.sums]
-        inside += [one.cells for one in (known.tables if table is None else (*known.tables, table))]
+        inside += [
+            cells for one in (known.tables if table is None else (*known.tables, table)) for cells in one.classes
+        ]
         named = [*known.cells, *(cell for cells in inside for cell in cells)]
         self._cells = {cell: number for number, cell in enumerate(dict.fromkeys(named))}
         self._table = table
         self._deadline = deadline
         self.hidden = [cell for cell in self._cells if cell not in known.cells]
-        self._count = len(self._cells) + (len(table.cells) if table else 0)
+        self._count = len(self._cells) + (len(table.classes) if table else 0)
         self._rows: list[tuple[np.ndarray, float, float]] = []
         for cell, value in known.cells.items():
             self._add([cell], value, value)
@@ -133,10 +135,10 @@ class _System:
             self._add(total.cells, total.low, total.high)
         for other in known.tables:
             if other.correct is not None:
-                self._add(other.cells, other.correct, np.inf)
+                self._add([cell for cells in other.classes for cell in cells], other.correct, np.inf)
         if table is not None:
-            for place, cell in enumerate(table.cells):
-                row = self._missed(place, cell)
+            for place, cells in enumerate(table.classes):
+                row = self._missed(place, cells)
                 self._rows.append((row, 0, np.inf))
             if table.correct is not None:
                 row = np.zeros(self._count)
@@ -152,16 +154,17 @@ class _System:
     def gives_counts_away(self) -> bool:
         """Whether the correct or missed images of a hidden class of the table have too few consistent values."""
         assert self._table is not None
-        for place, cell in enumerate(self._table.cells):
+        for place, cells in enumerate(self._table.classes):
             correct = np.zeros(self._count)
             correct[len(self._cells) + place] = 1
-            if self._has_few_values(correct) or self._has_few_values(self._missed(place, cell)):
+            if self._has_few_values(correct) or self._has_few_values(self._missed(place, cells)):
                 return True
         return False
 
-    def _missed(self, place: int, cell: str) -> np.ndarray:
+    def _missed(self, place: int, cells: Iterable[str]) -> np.ndarray:
         row = np.zeros(self._count)
-        row[self._cells[cell]], row[len(self._cells) + place] = 1, -1
+        row[[self._cells[cell] for cell in cells]] = 1
+        row[len(self._cells) + place] = -1
         return row
 
     def _add(self, cells: Iterable[str], low: float, high: float) -> None:
