@@ -18,7 +18,7 @@ from grandrounds.files import replacing
 
 # Some spreadsheets take the wide signs for the plain ones.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
-_NUMBER = re.compile(r"[+-]([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
+_SIGNED_NUMBER = re.compile(r"[+-]([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 
 
 def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
@@ -66,5 +66,5 @@ class _Lines(list[str]):
 
 def _shown(cell: Any) -> Any:
     text = str(cell)
-    is_number = isinstance(cell, Number) or _NUMBER.fullmatch(text)
+    is_number = isinstance(cell, Number) or _SIGNED_NUMBER.fullmatch(text)
     return f"'{text}" if _FORMULA.match(text) and not is_number else cell

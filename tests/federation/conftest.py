@@ -98,7 +98,7 @@ def graphs(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def same_run():
+def assert_same_run():
     """Assert that two runs have the same models, selection, bytes and rounds."""
 
     def check(first, second):

@@ -67,10 +67,10 @@ def test_sites_of_one_architecture_end_with_the_same_model(whole):
     assert any(value.shape != second[name].shape for name, value in first.items())
 
 
-def test_a_resumed_run_ends_like_one_that_was_not_cut(whole, go, same_run, tmp_path):
+def test_a_resumed_run_ends_like_one_that_was_not_cut(whole, go, assert_same_run, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, job=cut(go.job("executor.test_rounds=2"), 2))
-    same_run(go(tmp_path, "executor.test_rounds=2"), whole)
+    assert_same_run(go(tmp_path, "executor.test_rounds=2"), whole)
 
 
 def test_a_network_that_the_server_cannot_build_is_refused(go, hospitals, tmp_path):

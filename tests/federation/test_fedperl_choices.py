@@ -131,13 +131,15 @@ def test_the_similarity_gate_keeps_the_peers_above_it(made):
 
 
 @pytest.mark.parametrize("choice", ["random", "fedmatch", "fedmatch_released"])
-def test_other_choices_of_peers_are_repeatable_and_never_the_site_itself(made, tiny, run, same_run, tmp_path, choice):
+def test_other_choices_of_peers_are_repeatable_and_never_the_site_itself(
+    made, tiny, run, assert_same_run, tmp_path, choice
+):
     found = made(f"controller.peer_choice={choice}")
     for entry in found.summary["rounds"][1:]:
         for site, peers in entry["peers"].items():
             assert len(set(peers)) == 2
             assert site not in peers
-    same_run(found, run(tiny("fedperl", *EVERY_ROUND, f"controller.peer_choice={choice}"), tmp_path, FOUR))
+    assert_same_run(found, run(tiny("fedperl", *EVERY_ROUND, f"controller.peer_choice={choice}"), tmp_path, FOUR))
 
 
 def test_a_released_fedmatch_represents_the_first_participant_by_the_global_model(made):

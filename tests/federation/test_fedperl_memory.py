@@ -36,11 +36,11 @@ def in_memory(monkeypatch):
 
 @pytest.mark.parametrize("anonymise", ["true", "false"])
 def test_a_server_without_room_for_a_model_makes_the_same_run(
-    tiny, run, whole, same_run, in_memory, tmp_path, anonymise
+    tiny, run, whole, assert_same_run, in_memory, tmp_path, anonymise
 ):
     options = [*OPTIONS, f"controller.anonymise={anonymise}", "controller.checkpoint_every=2"]
     found = run(tiny("fedperl", *options, ON_DISK), tmp_path, FOUR)
-    same_run(found, whole[anonymise])
+    assert_same_run(found, whole[anonymise])
     assert any(peers for entry in found.summary["rounds"] for peers in entry["peers"].values())
     assert in_memory == [0, 0, 0, 0]
     parts = sorted(path.name for path in (found.record / "parts").glob("*"))
@@ -55,10 +55,10 @@ def test_a_server_without_room_for_a_model_makes_the_same_run(
 
 
 @pytest.mark.parametrize("round_number", [2, 4])
-def test_an_interrupted_run_goes_on_from_the_files(tiny, run, whole, same_run, tmp_path, round_number):
+def test_an_interrupted_run_goes_on_from_the_files(tiny, run, whole, assert_same_run, tmp_path, round_number):
     job = tiny("fedperl", *OPTIONS, ON_DISK)
     cut = {"event": "_round_done", "round_number": round_number, "party": "server", "hard": False}
     job.server["components"].append({"id": "cut", "path": "faulty.Interrupt", "args": cut})
     with pytest.raises(KeyboardInterrupt):
         simulate(job, tmp_path, FOUR)
-    same_run(run(tiny("fedperl", *OPTIONS, ON_DISK), tmp_path, FOUR), whole["true"])
+    assert_same_run(run(tiny("fedperl", *OPTIONS, ON_DISK), tmp_path, FOUR), whole["true"])

@@ -36,19 +36,19 @@ def start(tmp_path, monkeypatch, shared_cache):
     return go
 
 
-def test_the_models_are_those_of_one_process_bit_for_bit(run, tiny, same_run, tmp_path):
+def test_the_models_are_those_of_one_process_bit_for_bit(run, tiny, assert_same_run, tmp_path):
     kept = ("executor.optimizer=kept", "executor.cpu_threads=1")
     job = tiny("fedperl", "controller.rounds=2", "controller.warm_up=1", COMPACT, *kept)
     plain = run(job, tmp_path / "plain", SITES)
     job.executor["args"]["isolation"] = "process"
-    same_run(run(job, tmp_path / "isolated", SITES), plain)
+    assert_same_run(run(job, tmp_path / "isolated", SITES), plain)
 
 
-def test_sites_with_own_models_keep_them(run, tiny, same_run, tmp_path):
+def test_sites_with_own_models_keep_them(run, tiny, assert_same_run, tmp_path):
     job = tiny("local", "executor.model=own", "controller.rounds=2", "executor.cpu_threads=1", COMPACT)
     plain = run(job, tmp_path / "plain", SITES)
     job.executor["args"]["isolation"] = "process"
-    same_run(run(job, tmp_path / "isolated", SITES), plain)
+    assert_same_run(run(job, tmp_path / "isolated", SITES), plain)
     for site in SITES:
         kept = [torch.load(tmp_path / name / "state" / "local" / site / "own.pt") for name in ("plain", "isolated")]
         assert all(torch.equal(kept[0][entry], kept[1][entry]) for entry in kept[0])

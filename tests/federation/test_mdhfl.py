@@ -123,10 +123,10 @@ def test_client_confidence_is_reported_once_per_epoch(go, tmp_path):
 
 
 @pytest.mark.parametrize(("event", "party"), [("_round_done", "server"), ("_after_task_execution", "site-2")])
-def test_a_run_cut_in_its_second_round_ends_like_one_that_was_not(whole, go, same_run, tmp_path, event, party):
+def test_a_run_cut_in_its_second_round_ends_like_one_that_was_not(whole, go, assert_same_run, tmp_path, event, party):
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, job=cut(go.job(), 2, event, party))
-    same_run(go(tmp_path), whole)
+    assert_same_run(go(tmp_path), whole)
 
 
 def other_pictures(folder):

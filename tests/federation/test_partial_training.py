@@ -235,11 +235,11 @@ def test_scores_in_the_run_and_the_test_use_kept_features(go, monkeypatch):
     assert scores[0] == pytest.approx(scores[1], abs=0.2)
 
 
-def test_child_processes_share_kept_features(go, same_run):
-    same_run(go("ssfl", "from:2", 2, "executor.isolation=process"), go("ssfl", "from:2", 2))
+def test_child_processes_share_kept_features(go, assert_same_run):
+    assert_same_run(go("ssfl", "from:2", 2, "executor.isolation=process"), go("ssfl", "from:2", 2))
 
 
-def test_a_resumed_run_goes_on_with_kept_features(go, run, same_run, hospitals, tmp_path):
+def test_a_resumed_run_goes_on_with_kept_features(go, run, assert_same_run, hospitals, tmp_path):
     whole = go("ssfl", "from:2", 2)
     cut = small("ssfl", "from:2", 2)
     arguments = {"event": "_round_done", "round_number": 1, "party": "server", "hard": False}
@@ -250,7 +250,7 @@ def test_a_resumed_run_goes_on_with_kept_features(go, run, same_run, hospitals, 
     assert len(computed) >= 6, "weak, strong and unchanged views"
     resumed = run(small("ssfl", "from:2", 2), tmp_path, SITES, sites_dir=hospitals)
     assert resumed.summary["rounds_done"] == 2
-    same_run(resumed, whole)
+    assert_same_run(resumed, whole)
     assert not list(tmp_path.rglob("*.computed"))
 
 

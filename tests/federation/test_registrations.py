@@ -39,7 +39,7 @@ def test_each_site_is_asked_once_and_its_answer_decides_whether_it_trains(asking
     assert set(found.summary["records"]) == set(SITES), "the others score and test"
 
 
-def test_answers_survive_the_server(asking, run, tmp_path, same_run):
+def test_answers_survive_the_server(asking, run, tmp_path, assert_same_run):
     make, diary = asking
     job = make()
     arguments = {"event": "_round_started", "round_number": 3, "party": "server", "hard": False}
@@ -48,7 +48,7 @@ def test_answers_survive_the_server(asking, run, tmp_path, same_run):
         simulate(job, tmp_path / "run", SITES)
     resumed = run(make(), tmp_path / "run", SITES)
     assert diary() == [f"1 {site}" for site in SITES]
-    same_run(resumed, run(make(), tmp_path / "whole", SITES))
+    assert_same_run(resumed, run(make(), tmp_path / "whole", SITES))
 
 
 def test_a_site_that_comes_later_is_asked_then(asking, run, tmp_path):

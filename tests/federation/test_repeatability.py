@@ -28,8 +28,8 @@ def test_pseudo_labels_matter_in_these_runs(tiny, run, tmp_path, identical, fedp
     assert not identical(without.models, fedperl.models)
 
 
-def test_two_runs_with_one_seed_are_the_same_bit_for_bit(tiny, run, tmp_path, same_run, fedperl):
-    same_run(run(tiny("fedperl", "controller.warm_up=1"), tmp_path), fedperl)
+def test_two_runs_with_one_seed_are_the_same_bit_for_bit(tiny, run, tmp_path, assert_same_run, fedperl):
+    assert_same_run(run(tiny("fedperl", "controller.warm_up=1"), tmp_path), fedperl)
 
 
 def test_another_seed_gives_another_model(tiny, run, tmp_path, identical, fedperl):
@@ -37,11 +37,11 @@ def test_another_seed_gives_another_model(tiny, run, tmp_path, identical, fedper
     assert not identical(other.models, fedperl.models)
 
 
-def test_flares_serialiser_changes_nothing(tiny, run, tmp_path, same_run, fedperl, monkeypatch):
+def test_flares_serialiser_changes_nothing(tiny, run, tmp_path, assert_same_run, fedperl, monkeypatch):
     carried = []
     original = fobs.loads
     monkeypatch.setattr(fobs, "loads", lambda data: carried.append(len(data)) or original(data))
-    same_run(run(tiny("fedperl", "controller.warm_up=1"), tmp_path, wire=True), fedperl)
+    assert_same_run(run(tiny("fedperl", "controller.warm_up=1"), tmp_path, wire=True), fedperl)
     # Three rounds, the last scores and the test, to three sites and back.
     assert len(carried) == 2 * 3 * (3 + 2)
 

@@ -54,18 +54,18 @@ CUTS = [
 
 @pytest.mark.parametrize(("name", "event", "round_number", "party"), CUTS)
 def test_a_run_cut_at_any_moment_ends_like_one_that_was_not(
-    tiny, run, whole, same_run, tmp_path, name, event, round_number, party
+    tiny, run, whole, assert_same_run, tmp_path, name, event, round_number, party
 ):
     """One round more than there are is the scoring and testing at the end."""
     cut = interrupted(tiny(name, *OPTIONS[name]), event, round_number, party)
     with pytest.raises(KeyboardInterrupt):
         simulate(cut, tmp_path, SITES)
-    same_run(run(tiny(name, *OPTIONS[name]), tmp_path), whole[name])
+    assert_same_run(run(tiny(name, *OPTIONS[name]), tmp_path), whole[name])
 
 
 @pytest.mark.parametrize("moment", [2, 3, 5, 7])
 def test_a_run_cut_while_a_checkpoint_is_written_ends_like_one_that_was_not(
-    tiny, run, whole, same_run, tmp_path, monkeypatch, moment
+    tiny, run, whole, assert_same_run, tmp_path, monkeypatch, moment
 ):
     """Each checkpoint is several files; the cut comes before the ``moment``-th of them gets its name."""
     renamed = []
@@ -83,16 +83,16 @@ def test_a_run_cut_while_a_checkpoint_is_written_ends_like_one_that_was_not(
         patch.setattr(os, "replace", replace)
         with pytest.raises(KeyboardInterrupt):
             simulate(job, tmp_path, SITES)
-    same_run(run(job, tmp_path), whole["fedperl"])
+    assert_same_run(run(job, tmp_path), whole["fedperl"])
 
 
-def test_a_process_that_is_killed_leaves_a_run_that_can_go_on(tiny, run, whole, same_run, tmp_path):
+def test_a_process_that_is_killed_leaves_a_run_that_can_go_on(tiny, run, whole, assert_same_run, tmp_path):
     job = interrupted(tiny("fedperl", *OPTIONS["fedperl"]), "_after_task_execution", 3, "site-1", hard=True)
     process = get_context("fork").Process(target=simulate, args=(job, tmp_path / "run", SITES))
     process.start()
     process.join(timeout=100)
     assert process.exitcode == 9
-    same_run(run(tiny("fedperl", *OPTIONS["fedperl"]), tmp_path / "run"), whole["fedperl"])
+    assert_same_run(run(tiny("fedperl", *OPTIONS["fedperl"]), tmp_path / "run"), whole["fedperl"])
 
 
 def test_events_of_rounds_that_were_done_again_are_void(tiny, run, tmp_path):
@@ -135,7 +135,7 @@ def test_fewer_rounds_than_are_done_are_refused(tiny, run, tmp_path):
         simulate(tiny("fedavg", "controller.rounds=2"), tmp_path, SITES)
 
 
-def test_a_completed_run_does_not_train_again(tiny, run, tmp_path, same_run):
+def test_a_completed_run_does_not_train_again(tiny, run, tmp_path, assert_same_run):
     job = tiny("ssfl", "controller.rounds=2")
     first = run(job, tmp_path)
     trained = [event for event in read_events(first.record) if event.get("task") == "train"]
@@ -143,7 +143,7 @@ def test_a_completed_run_does_not_train_again(tiny, run, tmp_path, same_run):
     assert first.summary["rounds"] == again.summary["rounds"]
     after = [event for event in read_events(again.record) if event.get("task") == "train"]
     assert len(after) == len(trained)
-    same_run(first, again)
+    assert_same_run(first, again)
 
 
 def test_never_starts_again(tiny, run, tmp_path, identical):
@@ -155,7 +155,7 @@ def test_never_starts_again(tiny, run, tmp_path, identical):
     assert sum(event["event"] == "start" for event in read_events(again.record)) == 1
 
 
-def test_a_new_start_with_another_seed_keeps_nothing_of_the_old_one(tiny, run, tmp_path, same_run):
+def test_a_new_start_with_another_seed_keeps_nothing_of_the_old_one(tiny, run, tmp_path, assert_same_run):
     """Not even what the old one had trained: it would come back when the new one is interrupted and resumed."""
     options = ["controller.rounds=3", "controller.warm_up=1", "controller.seed=5"]
     run(tiny("fedperl", *options[:2]), tmp_path / "a")
@@ -163,7 +163,7 @@ def test_a_new_start_with_another_seed_keeps_nothing_of_the_old_one(tiny, run, t
     with pytest.raises(KeyboardInterrupt):
         simulate(interrupted(fresh, "_round_started", 2), tmp_path / "a", SITES)
     resumed = run(tiny("fedperl", *options), tmp_path / "a")
-    same_run(resumed, run(tiny("fedperl", *options), tmp_path / "b"))
+    assert_same_run(resumed, run(tiny("fedperl", *options), tmp_path / "b"))
 
 
 def test_require_fails_without_a_checkpoint(tiny, tmp_path):
@@ -217,7 +217,7 @@ def test_the_checkpoint_holds_the_last_round(tiny, run, tmp_path):
 
 @pytest.mark.parametrize(("name", "interval", "cut_in"), [("local", 4, 8), ("fedperl", 3, 6)])
 def test_a_run_with_rare_checkpoints_goes_back_further_and_ends_the_same(
-    tiny, run, same_run, tmp_path, name, interval, cut_in
+    tiny, run, assert_same_run, tmp_path, name, interval, cut_in
 ):
     """Sites keep their states of the checkpoint, however many rounds ago it was; the cut comes before the next one."""
     options = [
@@ -229,7 +229,7 @@ def test_a_run_with_rare_checkpoints_goes_back_further_and_ends_the_same(
     with pytest.raises(KeyboardInterrupt):
         simulate(interrupted(tiny(name, *options), "_round_done", cut_in), tmp_path / "cut", SITES)
     resumed = run(tiny(name, *options), tmp_path / "cut", SITES)
-    same_run(resumed, run(tiny(name, *options), tmp_path / "whole", SITES))
+    assert_same_run(resumed, run(tiny(name, *options), tmp_path / "whole", SITES))
     (went_on,) = [event for event in read_events(resumed.record) if event["event"] == "resume"]
     assert went_on["after_round"] == cut_in - interval
 

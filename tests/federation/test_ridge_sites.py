@@ -233,13 +233,18 @@ def test_a_site_that_claims_a_million_times_its_images_counts_as_ten_medians(run
     assert not any("bounded" in entry or "bounds_void" in entry for entry in whole.summary["rounds"])
 
 
-def test_findings_are_bounded_by_the_images_of_the_sums(run, tmp_path, shared_cache, monkeypatch):
+@pytest.mark.parametrize("kept", [50, 2], ids=["each is kept", "the total alone"])
+def test_findings_are_bounded_by_the_images_of_the_sums(run, tmp_path, shared_cache, monkeypatch, kept):
+    monkeypatch.setattr(ridge, "MOST_KEPT", kept)
     for site in SITES:
         phantom_site(site, tmp_path / "sites", images=40, size=32, labelled=1.0, dataset=FINDINGS_NAME)
     options = ["problem.task=multi", f"problem.dataset={FINDINGS_NAME}", 'problem.classes=["round","ring","clustered"]']
     options += ["controller.class_balance=0", "controller.selection_metric=auto"]
     claiming(monkeypatch, "site-3", 1000)
     found = run(tmp_path / "run", *options, folder=tmp_path / "sites")
+    if kept < len(SITES):
+        assert found.summary["rounds"][1]["bounds_void"] == {site: ["weight"] for site in SITES}
+        return
     noted = found.summary["rounds"][1]["bounded"]
     assert set(noted) == {"site-3"}
     honest = [sums_of(found)[site].weight for site in SITES[:2]]

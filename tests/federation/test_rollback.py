@@ -45,7 +45,7 @@ def failed(job, workspace):
 
 
 def test_a_round_that_fails_at_every_site_marks_the_checkpoint_and_the_next_start_goes_back_one(
-    tiny, run, same_run, unusable, tmp_path
+    tiny, run, assert_same_run, unusable, tmp_path
 ):
     error, summary = failed(unusable(), tmp_path / "run")
     assert "round 4: all 3 sites failed" in error
@@ -58,7 +58,7 @@ def test_a_round_that_fails_at_every_site_marks_the_checkpoint_and_the_next_star
     found = run(unusable(), tmp_path / "run")
     (resumed,) = [event for event in read_events(found.record) if event["event"] == "resume"]
     assert resumed["after_round"] == 2
-    same_run(found, run(tiny("fedperl", *OPTIONS), tmp_path / "undisturbed"))
+    assert_same_run(found, run(tiny("fedperl", *OPTIONS), tmp_path / "undisturbed"))
 
 
 def test_every_further_failure_goes_back_one_more_and_the_oldest_is_kept(unusable, tmp_path):

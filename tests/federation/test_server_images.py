@@ -100,7 +100,7 @@ def test_training_at_the_server_moves_what_is_sent(tiny, run, identical, disjoin
 
 
 def test_a_resumed_run_trains_at_the_server_as_if_it_had_not_been_cut(
-    tiny, run, same_run, disjoint, labels_at_the_server, tmp_path
+    tiny, run, assert_same_run, disjoint, labels_at_the_server, tmp_path
 ):
     options = [*disjoint, "controller.policy=validation", "controller.warm_up=1", "controller.peers=2"]
     whole = run(tiny("fedperl", *options), tmp_path / "whole", sites_dir=labels_at_the_server)
@@ -109,7 +109,7 @@ def test_a_resumed_run_trains_at_the_server_as_if_it_had_not_been_cut(
     job.server["components"].append({"id": "cut", "path": "faulty.Interrupt", "args": cut})
     with pytest.raises(KeyboardInterrupt):
         simulate(job, tmp_path / "cut", SITES, sites_dir=labels_at_the_server)
-    same_run(run(tiny("fedperl", *options), tmp_path / "cut", sites_dir=labels_at_the_server), whole)
+    assert_same_run(run(tiny("fedperl", *options), tmp_path / "cut", sites_dir=labels_at_the_server), whole)
 
 
 def test_a_site_without_labels_is_refused_unless_the_job_accepts_it(tiny, labels_at_the_server, tmp_path):

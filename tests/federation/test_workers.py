@@ -12,12 +12,12 @@ from grandrounds.federation.engine import run_in_process
 SITES = ["site-1", "site-2", "site-3"]
 
 
-def test_the_models_are_those_of_one_process_also_after_a_resume(run, tiny, same_run, tmp_path):
+def test_the_models_are_those_of_one_process_also_after_a_resume(run, tiny, assert_same_run, tmp_path):
     options = ("executor.optimizer=kept", "controller.warm_up=1")
     whole = run(tiny("fedperl", "controller.rounds=2", *options), tmp_path / "one", SITES)
     run(tiny("fedperl", "controller.rounds=1", *options), tmp_path / "three", SITES, workers=3)
     resumed = run(tiny("fedperl", "controller.rounds=2", *options), tmp_path / "three", SITES, workers=2)
-    same_run(resumed, whole)
+    assert_same_run(resumed, whole)
 
 
 def test_workers_share_the_memory_of_a_run_until_its_end(run, tiny, tmp_path, monkeypatch):

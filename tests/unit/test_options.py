@@ -33,7 +33,7 @@ from grandrounds.options import Configurable, Options, describe, groups_of
     ],
 )
 def test_a_value_of_its_type_passes(value, annotation):
-    require_type(value, annotation, "executor.option")
+    assert require_type(value, annotation, "executor.option") is None  # an error otherwise
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ class Numbers(Options):
 
 
 def test_numbers_in_their_range_pass_to_its_ends():
-    Numbers(steps=2, rate=1)
-    Numbers(rate=0.0, scale=1e-300, sizes=(1, 5), view="none")
+    assert Numbers(steps=2, rate=1).rate == 1
+    assert Numbers(rate=0.0, scale=1e-300, sizes=(1, 5), view="none").scale == 1e-300
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".xlsx", ".xlsm", ".xls", ".od
 MAX_EXPANDED = 2**30
 """Bytes of the parts of an .xlsx file, which is an archive."""
 
-_NUMBER = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?")
+_DECIMAL = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?")
 _HINT = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "image": ("bild", "datei", "dateiname", "file", "filename", "image_id", "path", "pfad", "bilddatei", "picture"),
@@ -404,7 +404,7 @@ def _with_points(rows: Sequence[Row], keys: Sequence[str], usual: bool) -> list[
     for name in rows[0][1]:
         values = [row[name] for _, row in rows if row[name]]
         with_comma = [value for value in values if "," in value]
-        if name in keys or not with_comma or not all(map(_NUMBER.fullmatch, values)):
+        if name in keys or not with_comma or not all(map(_DECIMAL.fullmatch, values)):
             continue
         if not usual and any(len(value.partition(",")[2]) == 3 for value in with_comma):
             continue

@@ -58,7 +58,7 @@ def test_the_weight_of_labelled_sites_needs_a_weighted_mean(small, go, tmp_path)
         go(small("controller.labelled_weight=2", "controller.aggregation=median"), tmp_path)
 
 
-def test_the_consensus_reports_the_weight_of_each_site_and_is_repeatable(small, go, tmp_path, same_run):
+def test_the_consensus_reports_the_weight_of_each_site_and_is_repeatable(small, go, tmp_path, assert_same_run):
     options = ["controller.subsets=3", "controller.subset_size=2", "controller.distance_scale=10"]
     first = go(small(*options, name="rscfed"), tmp_path / "a")
     for entry in first.summary["rounds"]:
@@ -66,4 +66,4 @@ def test_the_consensus_reports_the_weight_of_each_site_and_is_repeatable(small, 
         for weights in entry["subsets"]:
             assert len(weights) == 2
             assert sum(weights.values()) == pytest.approx(1, abs=1e-5)
-    same_run(first, go(small(*options, name="rscfed"), tmp_path / "b", sites=SITES[::-1]))
+    assert_same_run(first, go(small(*options, name="rscfed"), tmp_path / "b", sites=SITES[::-1]))

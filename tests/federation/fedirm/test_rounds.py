@@ -123,8 +123,8 @@ def test_without_unlabelled_sites_it_is_federated_averaging_of_the_labelled_ones
     assert identical({"last": never.models["last"]}, {"last": alone.models["last"]})
 
 
-def test_two_runs_are_the_same_bit_for_bit_whatever_the_order_of_the_sites(small, go, tmp_path, same_run, whole):
-    same_run(go(small(), tmp_path, sites=["site-4", "site-2", "site-3", "site-1"], wire=True), whole)
+def test_two_runs_are_the_same_bit_for_bit_whatever_the_order_of_the_sites(small, go, tmp_path, assert_same_run, whole):
+    assert_same_run(go(small(), tmp_path, sites=["site-4", "site-2", "site-3", "site-1"], wire=True), whole)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_two_runs_are_the_same_bit_for_bit_whatever_the_order_of_the_sites(small
     [("_round_done", 1, "server"), ("_round_started", 3, "server"), ("_after_task_execution", 3, "site-3")],
 )
 def test_a_run_cut_at_any_moment_ends_like_one_that_was_not(
-    small, go, hospitals, tmp_path, same_run, whole, event, round_number, party
+    small, go, hospitals, tmp_path, assert_same_run, whole, event, round_number, party
 ):
     job = small()
     arguments = {"event": event, "round_number": round_number, "party": party}
@@ -141,7 +141,7 @@ def test_a_run_cut_at_any_moment_ends_like_one_that_was_not(
     )
     with pytest.raises(KeyboardInterrupt):
         simulate(job, tmp_path, SITES, sites_dir=hospitals)
-    same_run(go(small(), tmp_path), whole)
+    assert_same_run(go(small(), tmp_path), whole)
 
 
 def test_matrices_of_unlabelled_sites_are_released_for_figures_alone(small, go, tmp_path, identical, whole, relations):

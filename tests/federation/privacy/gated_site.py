@@ -38,7 +38,7 @@ def audited(site):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def require_empty(left, site, before, code=ReturnCode.TASK_RESULT_FILTER_ERROR):
+def assert_empty(left, site, before, code=ReturnCode.TASK_RESULT_FILTER_ERROR):
     """Nothing but a code and a fixed sentence, and a line in the trail."""
     headers = {ReservedHeaderKey.RC} | ({REASON_HEADER} if code == ReturnCode.TASK_RESULT_FILTER_ERROR else set())
     assert left.keys() == {ReservedHeaderKey.HEADERS}
@@ -52,7 +52,7 @@ def require_empty(left, site, before, code=ReturnCode.TASK_RESULT_FILTER_ERROR):
 def require_nothing_of_it(left, site, before):
     """An error of a training is replaced by noise; of anything else nothing but a code leaves."""
     if left.get_return_code() != ReturnCode.OK:
-        require_empty(left, site, before, left.get_return_code())
+        assert_empty(left, site, before, left.get_return_code())
         return
     trail = audited(site)[before:]
     assert [line["outcome"] for line in trail] == ["released"]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gated_site import CODES, HEADERS, SECRET, audited, good_reply, leave, require_empty, require_nothing_of_it
+from gated_site import CODES, HEADERS, SECRET, assert_empty, audited, good_reply, leave, require_nothing_of_it
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from nvflare.apis.dxo import DXO, DataKind
@@ -116,7 +116,7 @@ def test_no_data_kind_leaves_but_those_of_an_answer(site, kind, place):
     if kind == right:
         assert left.get_return_code() == ReturnCode.OK
     else:
-        require_empty(left, site, before)
+        assert_empty(left, site, before)
 
 
 @pytest.mark.parametrize("name", [*HEADERS, "leak"])
@@ -143,20 +143,20 @@ def test_nothing_leaves_with_a_value_that_an_answer_has_not(site, place):
     context, _ = site.admit()
     reply, before = good_reply(site), len(audited(site))
     place(reply)["leak"] = SECRET
-    require_empty(leave(reply, context), site, before)
+    assert_empty(leave(reply, context), site, before)
 
 
 def test_an_answer_within_an_answer_does_not_leave(site):
     context, _ = site.admit()
     before = len(audited(site))
-    require_empty(leave(wrapped(good_reply(site)), context), site, before)
+    assert_empty(leave(wrapped(good_reply(site)), context), site, before)
 
 
 def test_cookies_that_the_method_has_made_do_not_leave(site):
     context, _ = site.admit()
     reply, before = good_reply(site), len(audited(site))
     reply.add_cookie("leak", SECRET)
-    require_empty(leave(reply, context), site, before)
+    assert_empty(leave(reply, context), site, before)
 
 
 def test_what_leaves_is_made_anew_and_shares_nothing_with_the_answer(site):

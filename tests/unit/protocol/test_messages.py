@@ -34,7 +34,7 @@ def state(seed=0):
     }
 
 
-def same(first, second):
+def assert_same(first, second):
     assert list(first) == list(second)
     for name, value in first.items():
         assert second[name].dtype == value.dtype
@@ -72,16 +72,16 @@ def test_a_payload_arrives_as_it_was(carried):
     assert came.round_number == 4
     assert dict(came.values) == values
     assert list(came.parts) == ["global", "peer-1"]
-    same(sent.parts["global"], came.parts["global"])
-    same(sent.parts["peer-1"], came.parts["peer-1"])
+    assert_same(sent.parts["global"], came.parts["global"])
+    assert_same(sent.parts["peer-1"], came.parts["peer-1"])
 
 
 def test_a_result_arrives_as_it_was(carried):
     releases = {**model_update(state()), **matrix({"rows": torch.eye(3)})}
     sent = Result(releases, {"loss": 0.5, "validation.n": 12}, samples=40)
     came = decode_result(carried(encode_result(sent, {**UPDATES, **MATRICES}, ASKED)), ASKED)
-    same(sent.update, came.update)
-    same(sent.releases["matrix"].tensors, came.releases["matrix"].tensors)
+    assert_same(sent.update, came.update)
+    assert_same(sent.releases["matrix"].tensors, came.releases["matrix"].tensors)
     assert {name: release.kind for name, release in came.releases.items()} == {**UPDATES, **MATRICES}
     assert dict(came.metrics) == {"loss": 0.5, "validation.n": 12}
     assert came.samples == 40
@@ -115,7 +115,7 @@ def test_a_result_without_metrics_is_one_too():
     """A hospital's policy may keep metrics back."""
     came = decode_result(message(update=part(**state())), ASKED)
     assert came.metrics == {}
-    same(came.update, state())
+    assert_same(came.update, state())
 
 
 def test_kernels_in_channels_last_layout_arrive_contiguous(carried):
@@ -175,7 +175,7 @@ def test_infinities_that_cancel_are_found():
 def test_large_values_that_are_finite_pass():
     large = {"w": torch.full((100,), torch.finfo(torch.float64).max, dtype=torch.float64)}
     came = decode_result(encode_result(Result(model_update(large), samples=1), UPDATES, ASKED), ASKED)
-    same(came.update, large)
+    assert_same(came.update, large)
 
 
 def test_a_value_that_is_not_a_tensor_is_refused_on_both_sides():

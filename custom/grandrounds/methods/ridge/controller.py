@@ -230,6 +230,7 @@ class RidgeController(RoundController):
         """Bound sums by their number of images, which counts of findings do not give; not where the total alone is kept."""
         if self._mean is not None:
             self.bound_notes = {"bounds_void": {site: ["weight"] for site in natural_sorted(self._counts)}}
+            return
         images = {site: self._sums[site].weight for site in natural_sorted(self._sums)}
         for site, share in used_shares(images, self.ridge.weight_multiple).items():
             if share < 1:

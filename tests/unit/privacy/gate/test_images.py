@@ -75,10 +75,11 @@ def test_a_copy_of_an_archive_has_no_budget_of_its_own(tmp_path, know):
         know("new", *npz(tmp_path / "new.npz", PIXELS))
 
 
-def test_other_images_and_flat_ones_have_budgets_of_their_own(tmp_path, know):
+def test_other_images_and_flat_ones_have_budgets_of_their_own(tmp_path, know, ledger):
     flat = np.zeros((1, 9, 11, 3), np.uint8)
     know("skin", *npz(tmp_path / "skin.npz", np.concatenate([flat, PIXELS[:1]])))
     know("other", *npz(tmp_path / "other.npz", np.concatenate([flat, PIXELS[1:]])))
+    assert {line.dataset.name for line in ledger.content().known} == {"skin", "other"}
 
 
 def test_a_data_set_that_has_grown_keeps_all_that_it_was_known_by(tmp_path, know, ledger):
