@@ -2,7 +2,9 @@
 
 Totals leave in tens. Before an answer leaves, what its tables, curves and numbers say about the images of each class is
 written into the ledger, if no hidden count has fewer than three values that agree with it and with all that left before;
-else it stays. What the numbers are of, whatever a task calls it, is in :mod:`grandrounds.privacy.gate.cells`.
+else it stays. A sum leaves only if the sums next to it would leave as well, because that it stays is an answer, too
+(simulatable auditing: K. Kenthapadi, N. Mishra and K. Nissim, PODS 2005). What the numbers are of, whatever a task calls
+it, is in :mod:`grandrounds.privacy.gate.cells`.
 """
 
 from __future__ import annotations
@@ -18,30 +20,50 @@ from grandrounds.evaluation.counts import HIDDEN, IMAGES, PATIENTS
 from grandrounds.evaluation.curves.files import CURVE_COUNTS
 from grandrounds.evaluation.metrics import OF_CLASSES
 from grandrounds.privacy.gate.cells import PartCells, exactly, of_two_kinds
-from grandrounds.privacy.gate.inspection import Inspected
+from grandrounds.privacy.gate.inspection import MIN_COUNT, Inspected
 from grandrounds.privacy.gate.kinds import Expected
 from grandrounds.privacy.gate.policy import SAMPLES_UNIT
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.privacy.mechanisms.auditor import AUDIT_SECONDS, HiddenTable, Released, Sum, Undecided, gives_away
+from grandrounds.privacy.mechanisms.auditor import (
+    AUDIT_SECONDS,
+    Contradiction,
+    HiddenTable,
+    Released,
+    Sum,
+    Undecided,
+    gives_away,
+)
 from grandrounds.protocol.messages import COUNTS, CURVES, ReleaseKind
 from grandrounds.protocol.names import VALIDATION
 
 TENS = 10
 """Totals leave as multiples of it."""
-FEWEST_OF_A_SIZE = 10
-"""Images of a size that is reported, see the method ``statistics``."""
 SIZE, WITH_LABEL, NO_LABEL_CELL = "size.", "labelled", "unlabelled"
 SIZE_CLASSES = 8
 OF_ACCURACY = ("accuracy", "accuracy_one_vs_rest", "recall_weighted")
 """Scores that have the number of correct predictions."""
 
 
+NEXT, NEXT_TENS = (-2, -1, 1, 2), (-TENS, TENS)
+"""How far the sums next to one are, and those next to a total."""
+
+
 class Item(NamedTuple):
-    """What stays or leaves together: its names in the answer, and what it says."""
+    """What stays or leaves together: its names in the answer, what it says, and how far the sums next to its own are."""
 
     names: frozenset[str]
     says: Released
+    next: tuple[int, ...] = ()
+
+    def passes(self, before: Released, seconds: float) -> bool:
+        """Whether it may leave after what has left before, and would with the sums next to its own."""
+        if not _to_json(_new(before, self.says)):
+            return True
+        each = seconds / (1 + len(self.next))
+        return _passes(before, self.says, each) and all(
+            _passes(before, self.says.moved(by), each, impossible=True) for by in self.next
+        )
 
 
 def with_totals_in_tens(known: Inspected) -> Inspected:
@@ -79,12 +101,9 @@ def withheld_by_audit(
 
     def decide(lines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         before = sum(map(_from_json, lines), Released())
-        every = sum((item.says for item in items), Released())
-        if _passes(before, every, seconds):
-            return _to_json(_new(before, every))
         said = Released()
         for item in items:
-            if item.names & withheld or not _passes(before + said, item.says, seconds / len(items)):
+            if item.names & withheld or not item.passes(before + said, seconds / len(items)):
                 withheld.update(item.names)
             else:
                 said = said + item.says
@@ -94,11 +113,14 @@ def withheld_by_audit(
     return frozenset(withheld)
 
 
-def _passes(before: Released, new: Released, seconds: float) -> bool:
+def _passes(before: Released, new: Released, seconds: float, impossible: bool = False) -> bool:
+    """Whether nothing hidden is given away; ``impossible`` is the result where no data set could say this."""
     if of_two_kinds(before + new):
         return False
     try:
         return not gives_away(before, new, seconds)
+    except Contradiction:
+        return impossible
     except Undecided:
         return False
 
@@ -111,7 +133,7 @@ def _items(expected: Expected, known: Inspected, treated: Mapping[str, Mapping[s
     for model in COUNTS:
         number = known.scalars.get(f"{model}.n")
         if number is not None:
-            items.append(Item(frozenset({f"{model}.n"}), _cells(model, expected).number(int(number))))
+            items.append(Item(frozenset({f"{model}.n"}), _cells(model, expected).number(int(number)), NEXT))
     for model, release in COUNTS.items():
         if release not in treated:
             continue
@@ -139,13 +161,13 @@ def _totals(expected: Expected, known: Inspected) -> list[Item]:
     # Which images they are is seen from the method, so it is taken as known; a number of other images says nothing here.
     cells = {int(_tens(expected.images)): trained, int(_tens(expected.labelled)): labelled}.get(samples)
     if samples and cells and not parts[0].apart:
-        found.append(Item(frozenset({SAMPLES_UNIT}), Released(sums=(_in_tens(cells, samples, 1),))))
+        found.append(Item(frozenset({SAMPLES_UNIT}), Released(sums=(_in_tens(cells, samples, 1),)), NEXT_TENS))
     sizes = {name: value for name, value in known.scalars.items() if name.startswith(SIZE)}
     if sizes and not any(part.apart for part in parts):
         every = (*trained, *parts[1].every, *parts[2].every)
         total = _in_tens(every, int(sum(sizes.values())), len(sizes))
-        more = (SIZE_CLASSES - len(sizes)) * (FEWEST_OF_A_SIZE - 1)
-        found.append(Item(frozenset(sizes), Released(sums=(replace(total, high=total.high + more),))))
+        more = (SIZE_CLASSES - len(sizes)) * (MIN_COUNT - 1)
+        found.append(Item(frozenset(sizes), Released(sums=(replace(total, high=total.high + more),)), NEXT_TENS))
     return found
 
 
@@ -163,7 +185,13 @@ def _class_counts(counts: Mapping[str, float], expected: Expected) -> Released:
             said += exactly(cells.having(cells.names[int(number)]), int(value))
         elif part == NO_LABEL_CELL:
             said += exactly((NO_LABEL_CELL,), int(value))
-    return said
+    return said + _too_few(said, [PartCells(name.split(".")[1], expected) for name in counts if name.count(".") > 1])
+
+
+def _too_few(shown: Released, parts: Sequence[PartCells]) -> Released:
+    """That classes without a number have fewer images than a count that leaves, where each patient has one."""
+    silent = (cell for cells in parts if cells.one_image for name in cells.names for cell in cells.having(name))
+    return Released(sums=tuple(Sum((cell,), 0, MIN_COUNT - 1) for cell in silent if cell not in shown.cells))
 
 
 def _table(tensors: Mapping[str, Tensor], cells: PartCells, right: tuple[int, int] | None) -> Released:

@@ -24,7 +24,11 @@ AUDIT_SECONDS = 5.0
 
 
 class Undecided(Exception):
-    """The time is over, or what is released contradicts itself: whatever is asked for must be withheld."""
+    """It cannot be told, for instance because the time is over: whatever is asked for must be withheld."""
+
+
+class Contradiction(Undecided):
+    """No numbers agree with what is released."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,16 @@ class Released:
             tuple(dict.fromkeys((*self.tables, *other.tables))),
         )
 
+    def moved(self, by: int) -> Released:
+        """The same with sums that are larger by so much.
+
+        Example:
+            >>> Released(sums=(Sum(("a", "b"), 5, 14),)).moved(10).sums
+            (Sum(cells=('a', 'b'), low=15, high=24),)
+        """
+        sums = tuple(Sum(one.cells, one.low + by, one.high + by) for one in self.sums)
+        return Released(self.cells, sums, self.tables)
+
 
 def gives_away(before: Released, new: Released, seconds: float = AUDIT_SECONDS) -> bool:
     """Whether a hidden count has fewer than three consistent values once ``new`` is released beside ``before``.
@@ -82,7 +96,8 @@ def gives_away(before: Released, new: Released, seconds: float = AUDIT_SECONDS) 
     Tables of earlier answers are looked at again where the new ones say more about the classes' images.
 
     Raises:
-        Undecided: if that cannot be told in time, or there is no consistent value at all.
+        Undecided: if that cannot be told in time.
+        Contradiction: if there is no consistent value at all.
 
     Example:
         >>> cells = ("labelled/a", "labelled/b", "labelled/c")
@@ -176,7 +191,7 @@ class _System:
         low = self._least(row, -np.inf, np.inf)
         high = self._least(-row, -np.inf, np.inf)
         if low is None or high is None:
-            raise Undecided("what was released contradicts itself")
+            raise Contradiction("what was released contradicts itself")
         if -high - low < CONSISTENT_VALUES - 1:
             return True
         return self._least(row, low + 1, -high - 1) is None
