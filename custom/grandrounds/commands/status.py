@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from grandrounds.commands.options import Json
 from grandrounds.console.output import duration, notes, results, say, say_json
+from grandrounds.errors import GrandRoundsError
 
 if TYPE_CHECKING:
     from grandrounds.deployment.operation.status import Status
 
 EXIT = {"ok": 0, "warning": 1, "critical": 2}
+UNREADABLE = 3
+"""As in Nagios and its relatives: nothing is known, which is neither fine nor a warning."""
 STATUS_HELP = """Show the state of a federation: sites, jobs, rounds, disk, certificates, privacy.
 
 A person's kit asks the server; the kit of a server or a site is read on its own machine. A site's shows the cause of the
 last failed task of each run, which the server is not told. The exit status is for monitoring:
-0 is fine, 1 a warning, 2 a failure.
+0 is fine, 1 a warning, 2 a failure, 3 that the state cannot be read.
 
 [bold]Examples[/bold]
 
@@ -51,9 +54,13 @@ def status(
     from grandrounds.deployment.kit.read import read_kit
     from grandrounds.deployment.operation.status import kit_status
 
-    found = kit_status(read_kit(kit), not no_network)
+    try:
+        found = kit_status(read_kit(kit), not no_network)
+    except (GrandRoundsError, OSError) as error:
+        say(notes(), f"error: {error}")
+        raise typer.Exit(UNREADABLE) from None
     if json:
-        say_json({**asdict(found), "level": found.level})
+        say_json(found.to_json())
     else:
         _show(found)
     raise typer.Exit(EXIT[found.level])
@@ -94,32 +101,47 @@ def _failed(found: Status) -> Iterator[str]:
         yield f"run {name}: {task['task']}{number} failed at {task['time']}: {task['cause']}"
 
 
-def _show(found: Status) -> None:
-    from grandrounds.deployment.operation.status import comparable_scores, describe_score
+def _answered(found: Status) -> Iterator[str]:
+    for word, line in (("released", found.released), ("refused", found.refused)):
+        if line:
+            run = f" of run {line['run']}" if line["run"] else ""
+            number = "" if line["round"] is None else f", round {line['round']}"
+            why = f": {line['reason']}" if line.get("reason") else ""
+            yield f"last {word}: {line['time']}, {line['task']}{run}{number}{why}"
 
+
+def _show(found: Status) -> None:
     console = results()
     if found.sites:
-        table = Table("site", "last seen", "FLARE", "rounds contributed")
+        table = Table("site", "last seen", "FLARE")
         for site, facts in found.sites.items():
             seen = facts.get("last_seen")
-            cells = ("-" if seen is None else f"{seen:.0f} s ago", facts.get("flare"), facts.get("contributions"))
-            table.add_row(site, *("-" if cell is None else str(cell) for cell in cells))
+            table.add_row(site, "-" if seen is None else f"{seen:.0f} s ago", facts.get("flare") or "-")
         console.print(table)
-    for run in found.runs:
-        left = "" if run["seconds_left"] is None else f", {duration(run['seconds_left'])} left"
-        say(console, f"run {run['name']}: {run['status']}, round {run['round']} of {run['rounds']}{left}")
-        scores = comparable_scores(run["scores"])
-        if scores:
-            best = max(scores, key=lambda number: (scores[number]["score"], number))
-            say(console, f"best validation score, after round {best}: {describe_score(scores[best])}")
+    if found.runs:
+        console.print(_run_table(found.runs))
     for name, epsilon in found.epsilon.items():
         say(console, f"privacy spent by {name}: epsilon {epsilon:.3g}")
-    for line in _failed(found):
+    for line in (*_answered(found), *_failed(found)):
         say(console, line)
-    if found.free is not None:
-        say(console, f"disk: {found.free / 1024**3:.1f} GiB free")
-    if found.certificate_days is not None:
-        say(console, f"certificates: {found.certificate_days:.0f} days left")
-    for text in [*(f"WARN: {message}" for message in found.warnings), *(f"FAIL: {text}" for text in found.failures)]:
-        say(console, text)
+    words = {"ok": "OK", "warning": "WARN", "failure": "FAIL"}
+    for finding in sorted(found.findings, key=lambda finding: [*words].index(finding.level)):
+        say(console, f"{words[finding.level]}: {finding.check}: {finding.message}")
     say(console, f"{found.name} ({found.kind}, grandrounds {found.version}): {found.level}")
+
+
+def _run_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """A row for each run; running ones come first."""
+    from grandrounds.deployment.operation.runs import comparable_scores, describe_score
+
+    table = Table("run", "status", "round", "best validation score", "answers by site", "lost")
+    for run in runs:
+        ago, left = run["ended"], run["seconds_left"]
+        when = f", {duration(ago)} ago" if ago is not None else "" if left is None else f", {duration(left)} left"
+        scores = comparable_scores(run["scores"])
+        best = max(scores, key=lambda number: (scores[number]["score"], number)) if scores else 0
+        score = f"after round {best}: {describe_score(scores[best])}" if scores else "-"
+        answers = ", ".join(f"{site} {number}" for site, number in run["contributions"].items())
+        cells = (run["name"], f"{run['status']}{when}", f"{run['round']} of {run['rounds']}", score, answers or "-")
+        table.add_row(*map(Text, cells), Text(", ".join(run["lost"]) or "-"))
+    return table

@@ -11,6 +11,7 @@ from nvflare.apis.fl_context import FLContext
 from grandrounds.files import write_json
 from grandrounds.json_files import read_json_object
 from grandrounds.protocol.messages import LEDGER_HEAD, Payload
+from grandrounds.protocol.paths import STATES
 
 
 class LedgerPins:
@@ -23,7 +24,7 @@ class LedgerPins:
 
     def __init__(self, fl_ctx: FLContext) -> None:
         # Of the workspace, as the sites' ledgers are: $GRANDROUNDS_STATE does not move them.
-        self._folder = Path(str(fl_ctx.get_engine().get_workspace().get_root_dir())) / "grandrounds" / "ledger_heads"
+        self._folder = Path(str(fl_ctx.get_engine().get_workspace().get_root_dir())) / STATES / "ledger_heads"
 
     def pinned(self, site: str, payload: Payload) -> Payload:
         """A task with the head of the site's ledger, if one is known.

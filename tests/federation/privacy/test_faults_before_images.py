@@ -5,12 +5,13 @@ from collections import namedtuple
 
 import pytest
 
+from grandrounds.deployment.operation.trail import read_trail
 from grandrounds.errors import CheckpointError, ConfigurationError, DataError, Fault, MessageError
 from grandrounds.federation.site import outcomes
 from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.federation.site.outcomes import LEAST_ROOM, require_room
-from grandrounds.privacy.gate.audit import Reason, last_failures
+from grandrounds.privacy.gate.audit import Reason
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.messages import TRAIN
 
@@ -62,7 +63,7 @@ def outcome(tiny, run, tmp_path, install, policy_of):
         found = run(tiny("ssfl", "controller.rounds=1", "controller.min_sites=1"), tmp_path, sites=SITES)
         (entry,) = found.summary["rounds"]
         bookings = Ledger(local / "privacy", "site-1").content().bookings
-        (failed,) = last_failures(local / "privacy").values()
+        (failed,) = read_trail(local / "privacy").failures.values()
         assert not list((local / "privacy" / "open").glob("*"))
         return entry["dropped"].get("site-1"), len(bookings), failed["cause"]
 

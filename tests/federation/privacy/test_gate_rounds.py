@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from grandrounds.deployment.jobs import write_job
+from grandrounds.deployment.operation.trail import read_trail
+from grandrounds.errors import DataError
 from grandrounds.federation.engine import run_in_process
 from grandrounds.privacy.accounting import gaussian_epsilon
-from grandrounds.privacy.gate.audit import Reason, last_failures
+from grandrounds.privacy.gate.audit import Reason
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.ledger.noted import noted_head
 from tests.federations import as_between_kits
 
 SITES = ["site-1", "site-2"]
@@ -88,6 +91,11 @@ def test_a_ledger_that_was_set_back_is_refused_by_the_next_run(tiny, run, tmp_pa
     assert (entry["answered"], entry["dropped"]) == (["site-2"], {"site-1": Reason.LEDGER.value})
     trail = (local / "privacy" / "audit.jsonl").read_text().splitlines()
     assert "another or an older file is in its place" in json.loads(trail[-1])["detail"]
+    head = noted_head(
+        tmp_path / "flare" / "site-1" / "grandrounds"
+    )  # by which status --kit tells it before the next job
+    with pytest.raises(DataError, match="another or an older file"):
+        Ledger(local / "privacy", "site-1").content().chain.require_head(head)
 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
@@ -109,7 +117,7 @@ def test_the_cause_of_a_failed_training_stays_in_the_sites_trail(
     entry["args"] |= fault
     monkeypatch.setenv("GRANDROUNDS_STATE", str(state))
     run_in_process(write_job(job, tmp_path / "job"), tmp_path / "flare", SITES)
-    (failed,) = last_failures(local / "privacy").values()
+    (failed,) = read_trail(local / "privacy").failures.values()
     cause = "RuntimeError: patient 4711 has a broken file"
     assert {**failed, "time": ""} == {"time": "", "task": "train", "round": 1, "cause": cause}
     told = [path.read_text() for path in (state / "fedperl" / "server").glob("*.json*")]

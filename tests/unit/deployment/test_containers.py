@@ -121,7 +121,7 @@ def test_files_of_a_kit_in_the_background_are_for_its_user_alone(monkeypatch, tm
     masks = []
     kit = SimpleNamespace(folder=tmp_path, name="hospital-a")
     monkeypatch.setattr(background, "remove_stale_files", lambda kit: None)
-    monkeypatch.setattr(background, "_supervisor", lambda kit: 7)
+    monkeypatch.setattr(background, "supervisor", lambda kit: 7)
     monkeypatch.setattr(
         background,
         "start_program",

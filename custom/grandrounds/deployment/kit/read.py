@@ -23,6 +23,8 @@ CERTIFICATES: dict[Kind, tuple[str, str]] = {
     "person": ("client.crt", "client.key"),
 }
 PROCESSES = Path("/proc")
+OWN_PID = "daemon_pid.fl"
+"""Of ``grandrounds kit start``. FLARE's own start script reads it too, and does not start a kit a second time."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,17 @@ def processes_of(folder: Path) -> list[int]:
     wanted = folder.resolve()
     entries = [entry for entry in PROCESSES.iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()]
     return sorted(int(entry.name) for entry in entries if _is_flare_in(wanted, _arguments(entry)))
+
+
+def supervisor(kit: Kit) -> list[int]:
+    """The process that starts this kit's FLARE again: of ``grandrounds kit start``, or of FLARE's own start script."""
+    try:
+        number = int((kit.folder / OWN_PID).read_text())
+        arguments = (PROCESSES / str(number) / "cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return []
+    ours = b"kit" in arguments and b"start" in arguments
+    return [number] if ours or number in processes_of(kit.folder) else []
 
 
 def _is_flare_in(folder: Path, arguments: Sequence[str]) -> bool:

@@ -17,14 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from grandrounds.deployment.kit.read import Kit, processes_of, running_processes
+from grandrounds.deployment.kit.read import OWN_PID, Kit, running_processes, supervisor
 from grandrounds.deployment.processes import await_end, signal_processes, start_program
 from grandrounds.deployment.retrying import pause_after
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 COMMAND = (sys.executable, "-m", "grandrounds.cli")
-OWN_PID = "daemon_pid.fl"
-"""FLARE's own start script reads it too, and does not start a kit a second time."""
 SHUTDOWN = "shutdown.fl"
 STALE = (OWN_PID, "pid.fl", SHUTDOWN, "restart.fl")
 CONSOLE = "console.txt"
@@ -150,7 +148,7 @@ def start_in_background(kit: Kit) -> int:
     with console.open("ab") as stream:
         process = start_program([*COMMAND, "kit", "start", str(kit.folder)], stream, kit.folder, umask=PRIVATE)
     deadline = time.monotonic() + SERVICE_START_SECONDS
-    while not _supervisor(kit):
+    while not supervisor(kit):
         if process.poll() is not None or time.monotonic() > deadline:
             raise GrandRoundsError(f"{kit.name} did not start; see {console}")
         time.sleep(SERVICE_POLL_SECONDS)
@@ -163,10 +161,10 @@ def stop(kit: Kit) -> list[int]:
     Returns:
         Ids of the processes that were stopped.
     """
-    own = _supervisor(kit)
+    own = supervisor(kit)
     stopped = [*own, *running_processes(kit)]
     signal_processes(own, signal.SIGTERM)
-    await_end(lambda: bool(_supervisor(kit)), SERVICE_STOP_SECONDS + 2 if own else 0.0, SERVICE_POLL_SECONDS)
+    await_end(lambda: bool(supervisor(kit)), SERVICE_STOP_SECONDS + 2 if own else 0.0, SERVICE_POLL_SECONDS)
     end_processes(kit)
     return sorted(set(stopped))
 
@@ -217,14 +215,3 @@ def _reap(child: int) -> int | None:
             return None
         if found == child:
             return os.waitstatus_to_exitcode(status)
-
-
-def _supervisor(kit: Kit) -> list[int]:
-    """The process of :func:`serve` for this kit, or of FLARE's own start script."""
-    try:
-        number = int((kit.folder / OWN_PID).read_text())
-        arguments = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
-    except (OSError, ValueError):
-        return []
-    ours = b"kit" in arguments and b"start" in arguments
-    return [number] if ours or number in processes_of(kit.folder) else []

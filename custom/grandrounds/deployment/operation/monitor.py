@@ -11,13 +11,14 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from grandrounds.deployment.operation.status import Status, comparable_scores, describe_score
+from grandrounds.data.doctor import Finding
+from grandrounds.deployment.operation.runs import comparable_scores, describe_score
+from grandrounds.deployment.operation.status import Status
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import AT_SERVER, MEAN
 from grandrounds.reporting.format import format_bytes
@@ -73,7 +74,7 @@ class Monitor:
     async def _json(self, request: web.Request) -> web.Response:
         self._admit(request)
         state = await self._state()
-        return web.json_response({**asdict(state), "level": state.level}, headers=HEADERS)
+        return web.json_response(state.to_json(), headers=HEADERS)
 
     def _admit(self, request: web.Request) -> None:
         given = request.match_info["token"].encode()
@@ -91,7 +92,7 @@ class Monitor:
         try:
             return self._source()
         except (GrandRoundsError, OSError) as error:
-            return Status("monitor", "run", failures=[str(error)])
+            return Status("monitor", "run", [Finding("failure", "monitor", str(error))])
 
 
 def serve_monitor(source: Source, port: int, every: int, report: Callable[[str], None]) -> None:

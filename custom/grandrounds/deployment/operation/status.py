@@ -7,32 +7,41 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from nvflare.fuel.flare_api.flare_api import Session
 
 from grandrounds import __version__
+from grandrounds.data.doctor import Finding
+from grandrounds.data.leaks.comparison import Level as FindingLevel
 from grandrounds.deployment.job_watch import admin_session
-from grandrounds.deployment.kit.certificates import WARNING_DAYS, connection_fault, days_left, read_certificate
-from grandrounds.deployment.kit.machine import GIB, GOOD_DISK, MIN_DISK, listens
+from grandrounds.deployment.kit.certificates import connection_fault
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
-from grandrounds.deployment.kit.read import Kit, running_processes
+from grandrounds.deployment.kit.read import Kit
+from grandrounds.deployment.operation.health import certificate_days, certificates, examine_health, guarded
+from grandrounds.deployment.operation.runs import (
+    RECENT_SECONDS,
+    SeenRun,
+    recorded_run,
+    running_first,
+    told_run,
+)
+from grandrounds.deployment.operation.trail import read_trail
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.server.record import AT_SERVER, EVENTS, MEAN, OF_SCORE, SUMMARY, read_events, traffic
+from grandrounds.federation.server.record import SUMMARY
 from grandrounds.json_files import read_json_object
-from grandrounds.privacy.gate.audit import last_failures
 from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
+from grandrounds.protocol.paths import STATES
 
 LOST_SECONDS = 60.0
 """A site reports to the server every ten seconds."""
-LAST_EVENTS = 40
 LAST_RUNS = 10
-"""Runs whose last failed task is shown."""
+"""Runs that are shown, and runs whose last failed task is."""
 Level = Literal["ok", "warning", "critical"]
 
 
@@ -43,63 +52,75 @@ class Status:
     Attributes:
         name: of the participant, or of a run.
         kind: ``server``, ``site``, ``person`` or ``run``.
-        sites: by name: seconds since the server heard of it, its FLARE version, the rounds it contributed to.
-        runs: name, status, round, rounds, seconds left, validation scores by round, lost sites and bytes of each.
+        findings: of all checks, also what is fine: level, the check's name, a sentence.
+        sites: by name: seconds since the server heard of it, and its FLARE version.
+        runs: the facts of each, see :class:`~grandrounds.deployment.operation.runs.SeenRun`; running ones first.
         free: bytes free on the disk of the kit; None if the kit is not the server's or a site's.
         certificate_days: until the first of the kit's certificates expires.
         epsilon: spent by data set (at a site) or by site (at a run that reports it).
-        events: the last ones of the run.
-        warnings: what needs attention soon.
-        failures: what must be mended now.
+        events: the last ones of the run that comes first.
         failed_tasks: at a site, of each run: time, name, round and cause of the last task that failed.
+        released: at a site, when and for what something was released for the last time.
+        refused: at a site, the same of the last refusal, with its reason.
     """
 
     name: str
     kind: str
+    findings: list[Finding] = field(default_factory=list)
     sites: dict[str, dict[str, Any]] = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)
     free: int | None = None
     certificate_days: float | None = None
     epsilon: dict[str, float] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
     failed_tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    released: dict[str, Any] = field(default_factory=dict)
+    refused: dict[str, Any] = field(default_factory=dict)
     version: str = __version__
+
+    @property
+    def warnings(self) -> list[str]:
+        """What needs attention soon."""
+        return [found.message for found in self.findings if found.level == "warning"]
+
+    @property
+    def failures(self) -> list[str]:
+        """What must be mended now."""
+        return [found.message for found in self.findings if found.level == "failure"]
 
     @property
     def level(self) -> Level:
         """The worst of all findings."""
         return "critical" if self.failures else "warning" if self.warnings else "ok"
 
+    def add(self, level: FindingLevel, check: str, message: str) -> None:
+        """Add a finding."""
+        self.findings.append(Finding(level, check, message))
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {**asdict(self), "warnings": self.warnings, "failures": self.failures, "level": self.level}
+
 
 def kit_status(kit: Kit, network: bool = True) -> Status:
     """The state that a kit's owner can see; without ``network`` the server is not contacted."""
     status = Status(kit.name, kit.kind)
-    _certificates(kit, status)
     if kit.kind == "person":
-        if network:
-            _consortium(kit, status)
-        return status
-    _disk(kit, status)
-    running = running_processes(kit)
-    if not running:
-        status.failures.append(
-            f"FLARE does not run; see {kit.folder / 'log.txt'}, and start it by grandrounds kit start"
-        )
-    if kit.kind == "server":
-        if running and not listens(running, kit.port):
-            status.failures.append(
-                f"FLARE runs, but does not listen on port {kit.port}; grandrounds doctor --kit finds why"
-            )
-        for folder in sorted((kit.folder / "grandrounds").glob("*/server")):
-            if (folder / SUMMARY).is_file():
-                _add_run(status, folder)
+        status.findings += guarded(certificates, kit)
     else:
+        status.findings += examine_health(kit)
+        status.free = shutil.disk_usage(kit.folder).free
+    if not any(found.check == "certificates" and found.level == "failure" for found in status.findings):
+        status.certificate_days = round(certificate_days(kit), 1)
+    if kit.kind == "server":
+        _runs(kit, status)
+    elif kit.kind == "site":
         if network and (fault := connection_fault(kit)):
-            status.failures.append(fault)
+            status.add("failure", "server", fault)
         _spent(kit, status)
-        _failed(kit, status)
+        _answers(kit, status)
+    elif network:
+        _consortium(kit, status)
     return status
 
 
@@ -110,62 +131,33 @@ def run_status(folder: Path) -> Status:
         ConfigurationError: if the folder has no summary.
     """
     status = Status(folder.name, "run")
-    _add_run(status, folder)
+    _show(status, [recorded_run(folder)])
     return status
 
 
-def comparable_scores(scores: Mapping[str, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """The scores by round, in order, that are by the same metric and basis as the last one.
-
-    Example:
-        >>> old, new = {"by": "accuracy", "basis": "pooled"}, {"by": "log_likelihood", "basis": "pooled"}
-        >>> list(comparable_scores({"2": new, "1": old, "10": new}))
-        [2, 10]
-    """
-    if not scores:
-        return {}
-    last = scores[max(scores, key=int)]
-    same = {number: s for number, s in scores.items() if (s["by"], s["basis"]) == (last["by"], last["basis"])}
-    return {int(number): same[number] for number in sorted(same, key=int)}
-
-
-def describe_score(score: Mapping[str, Any]) -> str:
-    """A score with its basis and interval, and the mean over sites as the second view.
-
-    Example:
-        >>> score = {"metric": "accuracy", "by": "accuracy", "basis": "pooled", "score": 0.7, "mean": 0.5}
-        >>> describe_score({**score, "low": 0.6, "high": 0.8})
-        'pooled accuracy 0.700 [0.600, 0.800], mean over sites 0.500'
-    """
-    interval = f" [{score['low']:.3f}, {score['high']:.3f}]" if "low" in score else ""
-    text = f"{score['basis']} {_words(score['by'])} {score['score']:.3f}{interval}"
-    if score["basis"] in (MEAN, AT_SERVER) or "mean" not in score:
-        return text
-    metric = "" if score["by"] == score["metric"] else f" of {_words(score['metric'])}"
-    return f"{text}, mean over sites{metric} {score['mean']:.3f}"
+def _runs(kit: Kit, status: Status) -> None:
+    """The runs of a server; one whose record cannot be read is named, and hides no other."""
+    found: list[SeenRun] = []
+    for folder in sorted((kit.folder / STATES).glob("*/server")):
+        if not (folder / SUMMARY).is_file():
+            continue
+        try:
+            found.append(recorded_run(folder))
+        except Exception as error:  # an old file may be cut, or have any form
+            reason = str(error) if isinstance(error, GrandRoundsError | OSError) else f"{type(error).__name__}: {error}"
+            message = (
+                f"the record of run {folder.parent.name} cannot be read ({reason}); {folder.parent} can be moved away"
+            )
+            status.add("warning", "runs", f"{message} when its study is over")
+    _show(status, found)
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _certificates(kit: Kit, status: Status) -> None:
-    try:
-        left = min(days_left(read_certificate(path)) for path in (kit.certificate, kit.authority))
-    except GrandRoundsError as error:
-        status.failures.append(str(error))
-        return
-    status.certificate_days = round(left, 1)
-    if left < WARNING_DAYS:
-        when = f"expired {-left:.0f} days ago" if left < 0 else f"expires in {left:.0f} days"
-        (status.failures if left < 0 else status.warnings).append(f"a certificate {when}; grandrounds kit renew")
-
-
-def _disk(kit: Kit, status: Status) -> None:
-    status.free = shutil.disk_usage(kit.folder).free
-    if status.free < GOOD_DISK:
-        message = f"{status.free / GIB:.1f} GiB free at {kit.folder}; grandrounds kit clean removes folders of old jobs"
-        (status.failures if status.free < MIN_DISK else status.warnings).append(message)
+def _show(status: Status, runs: list[SeenRun]) -> None:
+    for run in running_first(runs)[: max(LAST_RUNS, sum(run.running for run in runs))]:
+        status.runs.append(run.facts)
+        status.findings += run.findings()
+        status.epsilon |= {site: value for site, value in run.epsilon.items() if site not in status.epsilon}
+        status.events = status.events or run.events
 
 
 def _spent(kit: Kit, status: Status) -> None:
@@ -177,16 +169,21 @@ def _spent(kit: Kit, status: Status) -> None:
             rules = read_policies(content, POLICY_FILE)[content["default_scope"]]
             booked = read_ledger(ledger)
             status.epsilon = {name: booked.spent(name, rules.delta, rules.unit) for name in booked.datasets}
-    except GrandRoundsError as error:
-        status.failures.append(str(error))
+    except GrandRoundsError:  # which the checks of policy and ledger tell
+        return
 
 
-def _failed(kit: Kit, status: Status) -> None:
-    """The last failed task of each run, of the runs that failed last; the server is not told these causes."""
+def _answers(kit: Kit, status: Status) -> None:
+    """The site's last answers, and why tasks of the last runs have failed here, which the server is not told."""
     try:
-        status.failed_tasks = dict([*last_failures(kit.local / LEDGER_FOLDER).items()][-LAST_RUNS:])
+        trail = read_trail(kit.local / LEDGER_FOLDER)
     except GrandRoundsError as error:
-        status.failures.append(str(error))
+        status.add("failure", "answers", str(error))
+        return
+    status.failed_tasks = dict([*trail.failures.items()][-LAST_RUNS:])
+    status.released, status.refused = trail.released, trail.refused
+    if standing := trail.standing(RECENT_SECONDS):
+        status.add("warning", "answers", standing)
 
 
 def _consortium(kit: Kit, status: Status) -> None:
@@ -199,11 +196,10 @@ def _consortium(kit: Kit, status: Status) -> None:
                 seconds = None if last is None else max(0.0, round(time.time() - last, 1))
                 status.sites[client.name] = {"last_seen": seconds, "flare": versions.get(client.name)}
                 if seconds is not None and seconds > LOST_SECONDS:
-                    status.warnings.append(f"{client.name} was last seen {seconds:.0f} s ago")
-            for job in info.job_info:
-                _add_job(session, job.job_id, status)
+                    status.add("warning", "sites", f"{client.name} was last seen {seconds:.0f} s ago")
+            _show(status, [run for job in info.job_info if (run := _told(session, job.job_id))])
     except GrandRoundsError as error:
-        status.failures.append(str(error))
+        status.add("failure", "server", str(error))
 
 
 def _versions(session: Session) -> dict[str, str]:
@@ -217,64 +213,15 @@ def _versions(session: Session) -> dict[str, str]:
     }
 
 
-def _add_job(session: Session, job: str, status: Status) -> None:
+def _told(session: Session, job: str) -> SeenRun | None:
+    """The run of a job; None if the job has ended meanwhile."""
+    try:
+        meta = session.get_job_meta(job)
+    except Exception:
+        return None
     stats: dict[str, Any] = {}
     with suppress(Exception):  # it is starting or ending
         groups = session.show_stats(job, "server").get("server", {})
         for group in groups.values() if isinstance(groups, Mapping) else ():
             stats |= group if isinstance(group, dict) else {}
-    meta = session.get_job_meta(job)
-    run = {"name": str(meta.get("name", job)), "job": job, "status": str(meta.get("status", ""))}
-    status.epsilon |= stats.get("epsilon") or {}
-    _finish_run(status, {**run, **_numbers(stats)})
-
-
-def _numbers(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run tells of itself: round, rounds, seconds left, scores, contributions, lost sites, bytes."""
-    number, rounds, pace = stats.get("round") or 0, stats.get("rounds") or 0, stats.get("seconds_per_round")
-    left = None if pace is None else max(0, rounds - number + 1) * pace
-    kept = ("scores", "contributions", "lost", "moved")
-    return {"round": number, "rounds": rounds, "seconds_left": left, **{key: stats.get(key) or {} for key in kept}}
-
-
-def _add_run(status: Status, folder: Path) -> None:
-    summary = read_json_object(folder / SUMMARY)
-    events = read_events(folder) if (folder / EVENTS).is_file() else []
-    status.events = events[-LAST_EVENTS:]
-    status.epsilon |= {site: entry["epsilon"] for site, entry in summary["privacy"].items() if "epsilon" in entry}
-    rounds = summary["configuration"].get("rounds", 0)
-    scores = {str(e["round"]): {k: e[k] for k in OF_SCORE if k in e} for e in events if e["event"] == "score"}
-    seconds = [entry["round_seconds"] for entry in summary["rounds"][-5:]]
-    pace = sum(seconds) / len(seconds) if seconds else None
-    done, running = summary["rounds_done"], summary["status"] == "running"
-    _finish_run(
-        status,
-        {
-            "name": str(summary["configuration"].get("run_name", folder.parent.name)),
-            "status": summary["status"],
-            "reason": summary["reason"],
-            "round": done,
-            "rounds": rounds,
-            "seconds_left": (rounds - done) * pace if running and pace else None,
-            "scores": scores,
-            "contributions": summary["contributions"],
-            "lost": summary["lost"],
-            "moved": traffic(summary["bytes"]).moved,
-            "checkpoints": summary["checkpoints"],
-        },
-    )
-
-
-def _finish_run(status: Status, run: dict[str, Any]) -> None:
-    """Add a run, its sites, and a warning for what is wrong with it."""
-    status.runs.append(run)
-    for site, rounds in run["contributions"].items():
-        status.sites.setdefault(site, {})["contributions"] = rounds
-    status.warnings.extend(_run_warnings(run))
-
-
-def _run_warnings(run: Mapping[str, Any]) -> Iterator[str]:
-    for site, last in run["lost"].items():
-        yield f"run {run['name']}: {site} is lost since round {last}"
-    if run["status"] in ("failed", "aborted"):
-        yield f"run {run['name']} {run['status']}: {run.get('reason', '')}"
+    return told_run(str(meta.get("name", job)), job, str(meta.get("status", "")), stats)

@@ -58,7 +58,6 @@ class Refused(GrandRoundsError):
 AUDIT_NAME = "audit.jsonl"
 FAILED = "failed"
 """The outcome of a task that an executor could not do; what has left in place of its result has a line of its own."""
-UNANSWERED = "the training has ended without an answer: its process was killed, or the job aborted; see log.txt"
 MAX_TEXT_LENGTH = 500
 
 
@@ -80,46 +79,3 @@ def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
             os.fsync(stream.fileno())
     except OSError as error:
         raise Refused(Reason.AUDIT, f"{folder / AUDIT_NAME}: {error.strerror or error}") from error
-
-
-def last_failures(folder: Path) -> dict[str, dict[str, Any]]:
-    """The last failed task of each run that has one, by the run's name, or the job's id where no run is known.
-
-    Args:
-        folder: with the audit trail; without one there are no failures.
-
-    Returns:
-        ``time``, ``task``, ``round`` (if known) and ``cause``; the run whose task has failed last is the last.
-
-    Raises:
-        GrandRoundsError: if the trail cannot be read.
-    """
-    path = folder / AUDIT_NAME
-    found: dict[str, dict[str, Any]] = {}
-    for number, text in enumerate(_lines(path), 1):
-        try:
-            line = json.loads(text)
-            cause = _cause(line)
-            run = str(line.get("run") or f"of job {line.get('job', 'unknown')}")
-        except (ValueError, AttributeError) as error:
-            raise GrandRoundsError(f"{path}: line {number} is damaged; restore the folder from a backup") from error
-        task = {"task": line.get("task"), "round": line.get("round")}
-        known = line.get("outcome") == "released" and task.items() <= found.get(run, {}).items()
-        if cause and not known:
-            found.pop(run, None)
-            found[run] = {"time": line.get("time"), **task, "cause": cause}
-    return found
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    except (OSError, ValueError) as error:
-        raise GrandRoundsError(f"{path}: {error}") from error
-
-
-def _cause(line: Mapping[str, Any]) -> str:
-    """Why the task of a line has failed; empty if it has not, or if the line does not say it."""
-    kept = {"refused": "detail", FAILED: "detail", "released": "in_place_of"}
-    outcome = str(line.get("outcome"))
-    return UNANSWERED if outcome == "unanswered" else str(line.get(kept.get(outcome, ""), ""))

@@ -40,6 +40,7 @@ from grandrounds.privacy.gate.policy import policy_of_scope
 from grandrounds.privacy.gate.questions import OpenTraining
 from grandrounds.privacy.gate.treatment import RunningStatistics
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.ledger.noted import note_head
 from grandrounds.privacy.mechanisms.encrypted_sums import sum_sizes
 from grandrounds.protocol.entries import floating_entries
 from grandrounds.protocol.messages import (
@@ -57,7 +58,7 @@ from grandrounds.protocol.messages import (
     ReleaseKind,
     require_head,
 )
-from grandrounds.protocol.paths import cache_folder, data_folders
+from grandrounds.protocol.paths import STATES, cache_folder, data_folders
 from grandrounds.protocol.plain import plain_message
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import TRAINING_GATE, Spending
@@ -321,6 +322,8 @@ def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float], led
         head = require_head(values.get(LEDGER_HEAD))
     except (GrandRoundsError, KeyError, TypeError) as error:
         raise Refused(Reason.FORM, f"the task cannot be read: {error}") from error
+    with suppress(OSError):  # for whoever looks at the site: no task depends on it
+        note_head(Path(fl_ctx.get_engine().get_workspace().get_root_dir()) / STATES, head)
     try:
         ledger.content().chain.require_head(head)
     except GrandRoundsError as error:

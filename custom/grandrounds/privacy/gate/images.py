@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grandrounds.data.images.files.identity import STORED_BYTES, STORED_PIXELS, image_identity
 from grandrounds.data.images.ordered import in_order
-from grandrounds.data.images.readers import open_images
+from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.data.keys import comparison_key
 from grandrounds.errors import DataError
 from grandrounds.privacy.ledger.digests import DIGEST_FOLDER
@@ -40,8 +40,7 @@ def record_images(
     """
     _join_earlier(ledger, folder)
     with open_images(root) as reader:
-        schemes = [STORED_BYTES, STORED_PIXELS, PATIENT, NEAR_NAMES, dataset.fingerprint, reader.fingerprint(names)]
-        state = hashlib.sha256(json.dumps(schemes).encode()).hexdigest()
+        state = files_state(reader, dataset, names)
         content = ledger.content()
         if content.knows(dataset.name, state):
             return
@@ -58,6 +57,12 @@ def record_images(
     named = {*people, *map(comparison_key, people)}  # one person may be spelled in two ways in two lists
     digests |= {f"{PATIENT}:{hashlib.sha256(f'{salt} {key}'.encode()).hexdigest()[:32]}" for key in named}
     ledger.join(dataset, state, digests)
+
+
+def files_state(reader: ImageReader, dataset: DatasetIdentity, names: Sequence[str]) -> str:
+    """A hash that changes when files or manifest of a data set do, made without reading the images."""
+    schemes = [STORED_BYTES, STORED_PIXELS, PATIENT, NEAR_NAMES, dataset.fingerprint, reader.fingerprint(names)]
+    return hashlib.sha256(json.dumps(schemes).encode()).hexdigest()
 
 
 def _join_earlier(ledger: Ledger, folder: Path) -> None:

@@ -1,0 +1,164 @@
+"""Whether a participant can take part in the next job: checks that are quick, read only, and independent of each other."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+
+from grandrounds.data.doctor import Finding
+from grandrounds.data.images.readers import open_images
+from grandrounds.data.site import CONFIG_NAME, DatasetLocation, locate_dataset
+from grandrounds.deployment.kit.certificates import WARNING_DAYS, days_left, read_certificate
+from grandrounds.deployment.kit.machine import GIB, GOOD_DISK, MIN_DISK, listens
+from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
+from grandrounds.deployment.kit.read import PROCESSES, Kit, running_processes, supervisor
+from grandrounds.deployment.kit.safeguards import privacy
+from grandrounds.errors import GrandRoundsError
+from grandrounds.json_files import read_json_object
+from grandrounds.privacy.gate.dataset import DatasetFacts, dataset_facts
+from grandrounds.privacy.gate.images import files_state
+from grandrounds.privacy.ledger.ledger import Ledger, LedgerContent
+from grandrounds.privacy.ledger.noted import noted_head
+from grandrounds.protocol.paths import STATES
+
+LOOKED_FOR = 64
+"""Image files of a data set that are looked for; the doctor reads all."""
+MOST_COMPARED = 20_000
+"""Images of a data set whose files are compared with those of the last job at every look."""
+Check = Callable[[Kit], Iterator[Finding]]
+
+
+def examine_health(kit: Kit) -> list[Finding]:
+    """What is not as it must be, and what is fine, at the machine of a server or a site; the network is not used."""
+    checks: list[Check] = [certificates, _disk, _processes]
+    if kit.kind == "site":
+        checks += [_policy, _ledger, _data_sets]
+    return list(chain.from_iterable(guarded(check, kit) for check in checks))
+
+
+def guarded(check: Check, kit: Kit) -> list[Finding]:
+    """The findings of a check; one that fails with an error is itself a finding, and the others go on."""
+    try:
+        return list(check(kit))
+    except Exception as error:  # a file that was edited by hand may have any form
+        reason = str(error) if isinstance(error, GrandRoundsError | OSError) else f"{type(error).__name__}: {error}"
+        return [Finding("failure", check.__name__.strip("_").replace("_", " "), reason)]
+
+
+def certificate_days(kit: Kit) -> float:
+    """Days until the first of the kit's certificates expires; negative if one has.
+
+    Raises:
+        ConfigurationError: if one cannot be read.
+    """
+    return min(days_left(read_certificate(path)) for path in (kit.certificate, kit.authority))
+
+
+def certificates(kit: Kit) -> Iterator[Finding]:
+    """The kit's certificates are valid for a month."""
+    left = certificate_days(kit)
+    if left < 0:
+        yield Finding("failure", "certificates", f"a certificate expired {-left:.0f} days ago; grandrounds kit renew")
+    elif left < WARNING_DAYS:
+        yield Finding("warning", "certificates", f"a certificate expires in {left:.0f} days; grandrounds kit renew")
+    else:
+        yield Finding("ok", "certificates", f"{left:.0f} days left")
+
+
+def _disk(kit: Kit) -> Iterator[Finding]:
+    """There is room for checkpoints, decoded images and logs."""
+    free = shutil.disk_usage(kit.folder).free
+    message = f"{free / GIB:.1f} GiB free at {kit.folder}"
+    level = "failure" if free < MIN_DISK else "warning" if free < GOOD_DISK else "ok"
+    advice = "" if level == "ok" else "; grandrounds kit clean removes folders of old jobs"
+    yield Finding(level, "disk", message + advice)  # type: ignore[arg-type]
+
+
+def _processes(kit: Kit) -> Iterator[Finding]:
+    """FLARE runs, listens if it is the server's, and is started again when it dies."""
+    running = running_processes(kit)
+    if not running:
+        message = f"FLARE does not run; see {kit.folder / 'log.txt'}, and start it by grandrounds kit start"
+        yield Finding("failure", "processes", message)
+        return
+    if kit.kind == "server" and not listens(running, kit.port):
+        message = f"FLARE runs, but does not listen on port {kit.port}; grandrounds doctor --kit finds why"
+        yield Finding("failure", "processes", message)
+    elif PROCESSES.is_dir() and not supervisor(kit):
+        message = (
+            "FLARE runs, but what starts it again after a crash has ended; run grandrounds kit stop, then start it as "
+            "before, when no job runs"
+        )
+        yield Finding("warning", "processes", message)
+    else:
+        yield Finding("ok", "processes", f"FLARE runs (process {running[0]})")
+
+
+def _policy(kit: Kit) -> Iterator[Finding]:
+    """The site's privacy policy can be used; what it says is the doctor's matter."""
+    return (found for found in privacy(kit) if found.level == "failure")
+
+
+def _ledger(kit: Kit) -> Iterator[Finding]:
+    """The privacy ledger is complete, and has the head that the server has last returned."""
+    content = _read_ledger(kit)
+    content.chain.require_head(noted_head(kit.folder / STATES))
+    yield Finding("ok", "ledger", f"complete, {len(content.bookings)} releases")
+
+
+def _data_sets(kit: Kit) -> Iterator[Finding]:
+    """The images of each data set are there, and are those of the last job."""
+    path = kit.local / CONFIG_NAME
+    if not path.is_file():
+        return
+    content: LedgerContent | None = None
+    with suppress(GrandRoundsError):  # which the check of the ledger tells
+        content = _read_ledger(kit)
+    for name in read_json_object(path).get("datasets", {}):
+        try:
+            yield _data_set(name, locate_dataset(kit.name, name, [kit.local]), content)
+        except (GrandRoundsError, OSError) as error:
+            yield Finding("failure", "data sets", str(error))
+
+
+def _data_set(name: str, location: DatasetLocation, content: LedgerContent | None) -> Finding:
+    facts = dataset_facts(name, location.manifest, location.keys)
+    looked = facts.names[:: max(1, len(facts.names) // LOOKED_FOR)]
+    missing = _missing(location.root, looked)
+    if missing:
+        level = "failure" if len(missing) == len(looked) else "warning"
+        message = f"{len(missing)} of {len(looked)} images that were looked for are not in {location.root}"
+        return Finding(level, "data sets", f"{name!r}: {message}; is the folder mounted?")  # type: ignore[arg-type]
+    when = ""
+    if content is not None:
+        content.require_known(facts.identity)
+        when = _changed_since(content, facts, location.root) if len(facts.names) <= MOST_COMPARED else ""
+    if when:
+        message = f"image files have changed since a job has read them ({when}); the next job reads them again"
+        return Finding("warning", "data sets", f"{name!r}: {message}, and what has changed is in its record")
+    return Finding("ok", "data sets", f"{name!r}: {len(facts.names)} images, reachable")
+
+
+def _missing(root: Path, names: Sequence[str]) -> list[str]:
+    """Images that are not there; of an archive, whose list of files is read, none."""
+    if root.is_dir():
+        return [name for name in names if not (root / name).is_file()]
+    with open_images(root):
+        return []
+
+
+def _changed_since(content: LedgerContent, facts: DatasetFacts, root: Path) -> str:
+    """When the ledger got to know other files of the same manifest; empty if it knows these, or none."""
+    known = [line for line in content.known if line.dataset == facts.identity]
+    if not known:
+        return ""
+    with open_images(root) as reader:
+        state = files_state(reader, facts.identity, facts.names)
+    return "" if content.knows(facts.identity.name, state) else known[-1].time
+
+
+def _read_ledger(kit: Kit) -> LedgerContent:
+    return Ledger(kit.local / LEDGER_FOLDER, kit.name).content()
