@@ -6,6 +6,7 @@ from multiprocessing import get_context
 
 import pytest
 
+from grandrounds.console.progress import RunProgress
 from grandrounds.deployment.jobs import write_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
@@ -13,6 +14,7 @@ from grandrounds.federation.checkpoints import CheckpointFolder
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.server.record import RunRecord, read_events
 from grandrounds.files import exclusive
+from grandrounds.reporting.runs import read_run
 from tests.federations import as_between_kits
 
 SITES = ["site-1", "site-2", "site-3"]
@@ -251,3 +253,33 @@ def test_events_are_on_disk_before_a_checkpoint_relies_on_them(tiny, run, tmp_pa
     noted(CheckpointFolder, "save")
     run(tiny("fedavg", "controller.rounds=2", "controller.validate_every=0"), tmp_path, SITES[:2])
     assert order == ["sync", "save"] * 2
+
+
+def cut_file(path):
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+@pytest.mark.parametrize("damage", [cut_file, os.unlink])
+def test_a_lost_newest_checkpoint_costs_one_round_and_is_told(tiny, run, whole, assert_same_run, tmp_path, damage):
+    cut = interrupted(tiny("fedperl", *OPTIONS["fedperl"]), "_round_started", 4)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(cut, tmp_path, SITES)
+    damage(tmp_path / "state" / "fedperl" / "server" / "round_00003.pt")
+    found = run(tiny("fedperl", *OPTIONS["fedperl"]), tmp_path)
+    (remark,) = found.summary["remarks"]
+    assert remark.startswith("the checkpoint after round 3 is ")
+    assert remark.endswith("; the run goes on after round 2")
+    events = read_events(found.record)
+    assert [event["text"] for event in events if event["event"] == "remark"] == [remark]
+    assert RunProgress().update(next(event for event in events if event["event"] == "remark")) == [remark]
+    assert read_run(tmp_path, "fedperl").log.remarks == (remark,)
+    assert_same_run(found, whole["fedperl"])
+
+
+def test_a_run_whose_checkpoints_are_all_gone_says_that_it_starts_again(tiny, run, tmp_path):
+    first = run(tiny("ssfl", "controller.rounds=2"), tmp_path)
+    for path in first.record.glob("round_*.pt"):
+        path.unlink()
+    found = run(tiny("ssfl", "controller.rounds=2"), tmp_path)
+    assert found.summary["remarks"] == ["the checkpoint after round 2 is missing; the run goes on after round 0"]
+    assert found.summary["rounds_done"] == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
@@ -170,12 +170,19 @@ def _show(outcome: Outcome, job: Job) -> None:
         say(console, f"lost: {', '.join(f'{site} (last update in round {last})' for site, last in lost.items())}")
     if outcome.download and (outcome.download / "workspace" / "results").is_dir():
         say(console, f"results: {outcome.download / 'workspace' / 'results'}")
-    if not outcome.finished:
-        reason = summary.get("reason") or "it has left no summary; see the log of the job in the download"
-        say(console, f"the run has not finished (FLARE's status: {outcome.status}): {reason}")
-        if kept := summary.get("checkpoints"):
-            say(console, f"checkpoints (--resume-from ROUND): {', '.join(map(_checkpoint, kept))}")
-        say(console, "run the same command to resume it after its last complete round; --resume auto does so by itself")
+    for line in () if outcome.finished else _unfinished(outcome):
+        say(console, line)
+
+
+def _unfinished(outcome: Outcome) -> Iterator[str]:
+    """Why a run has not finished, and how it goes on."""
+    summary = outcome.summary
+    reason = summary.get("reason") or "it has left no summary; see the log of the job in the download"
+    yield f"the run has not finished (FLARE's status: {outcome.status}): {reason}"
+    yield from summary.get("remarks", ())
+    if kept := summary.get("checkpoints"):
+        yield f"checkpoints (--resume-from ROUND): {', '.join(map(_checkpoint, kept))}"
+    yield "run the same command to resume it after its last complete round; --resume auto does so by itself"
 
 
 def _checkpoint(kept: dict[str, Any]) -> str:

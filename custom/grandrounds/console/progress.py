@@ -50,6 +50,7 @@ class RunProgress:
             "score": self._scored,
             "dropped": self._dropped,
             "round_end": self._round_ended,
+            "remark": lambda remark: [str(remark["text"])],
             "finished": self._finished,
         }.get(event["event"])
         return handler(event) if handler else []
@@ -144,7 +145,7 @@ class BarProgress:
     def show(self, event: Event) -> None:
         """Move the bar, and print important events."""
         lines = self._progress.update(event)
-        if event["event"] in ("resume", "start", "dropped", "finished"):
+        if event["event"] in ("resume", "start", "dropped", "remark", "finished"):
             for line in lines:
                 say(self._console, line)
         state = self._progress

@@ -111,6 +111,7 @@ def facts(summary: Mapping[str, Any]) -> list[str]:
         lines += [f"no sum of all sites' counts ({model}): {found['reason']}"] if "reason" in found else []
     lines += [str(summary["reason"])] if summary.get("reason") else []
     lines += references_told(summary)
+    lines += summary.get("remarks", [])
     moved = traffic(summary["bytes"]).moved
     lines.append(f"moved: {format_bytes(moved['down'])} to the sites, {format_bytes(moved['up'])} from them")
     rounds = sum(entry["round_seconds"] for entry in summary["rounds"])

@@ -75,6 +75,19 @@ def connected_sites(session: Session) -> list[str]:
     return sorted(client.name for client in session.get_system_info().client_info)
 
 
+def run_statistics(session: Session, job: str) -> dict[str, Any]:
+    """What the controller of a job tells of its run; empty while the job starts or ends, or has none of ours."""
+    try:
+        stats = session.show_stats(job, "server").get("server", {})
+    except Exception:
+        return {}
+    groups = stats.values() if isinstance(stats, dict) else ()
+    found: dict[str, Any] = {}
+    for group in groups:
+        found |= group if isinstance(group, dict) else {}
+    return found
+
+
 def _require_certificate(kit: Kit) -> None:
     """Make sure that the kit's certificates can be used; FLARE would end with a traceback.
 

@@ -12,7 +12,15 @@ from typing import Any
 
 from nvflare.fuel.flare_api.flare_api import Session
 
-from grandrounds.deployment.job_watch import JobWatch, SiteWatch, admin_session, connected_sites, refusals, summary_in
+from grandrounds.deployment.job_watch import (
+    JobWatch,
+    SiteWatch,
+    admin_session,
+    connected_sites,
+    refusals,
+    run_statistics,
+    summary_in,
+)
 from grandrounds.deployment.jobs import Job, Key, write_job
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.deployment.retrying import Patience, pause_after
@@ -223,11 +231,12 @@ class _Watcher:
         if state in ("ended", "lost"):
             return status if state == "ended" else state
         for site, reason in refusals(meta).items():
-            if site not in self._reported:
-                self._reported.add(site)
-                self.report(f"{site} has not accepted the job: {reason}")
+            self._report_once(f"{site} has not accepted the job: {reason}")
         running = self.job in alive
-        self._report_change(_progress(session, self.job) if running else status)
+        found = run_statistics(session, self.job) if running else {}
+        self._report_change(_progress(found) if running else status)
+        for remark in found.get("remarks", ()):
+            self._report_once(remark)
         if running and self.rejoin:
             self._stop_for_returned_sites(session)
         return ""
@@ -236,6 +245,11 @@ class _Watcher:
         if state and state != self._state:
             self.report(state)
             self._state = state
+
+    def _report_once(self, line: str) -> None:
+        if line not in self._reported:
+            self._reported.add(line)
+            self.report(line)
 
     def _stop_for_returned_sites(self, session: Session) -> None:
         if back := self._sites.observe(_client_status(session), time.monotonic()):
@@ -252,16 +266,8 @@ def _client_status(session: Session) -> list[dict[str, Any]]:
         return []
 
 
-def _progress(session: Session, job: str) -> str:
+def _progress(found: Mapping[str, Any]) -> str:
     """The controller's round, and the sites that work on a task."""
-    try:
-        stats = session.show_stats(job, "server").get("server", {})
-    except Exception:  # the job is starting or ending; the next observation follows
-        return ""
-    groups = stats.values() if isinstance(stats, dict) else ()
-    found: dict[str, Any] = {}
-    for group in groups:
-        found |= group if isinstance(group, dict) else {}
     if not found.get("round"):
         return ""
     # After the last round come scores and tests.

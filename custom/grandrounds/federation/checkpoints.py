@@ -6,14 +6,18 @@ mapped state takes no memory of the process, because the system reads from the f
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import shutil
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 from torch import Tensor
@@ -28,6 +32,10 @@ CHECKPOINT_FORMAT = 2
 BAD = "bad"
 PARTS_FOLDER = "parts"
 """The folder of a run's parts, beside its checkpoints."""
+SECOND_FOLDER = "second"
+"""In that folder: second copies of parts to which several checkpoints refer."""
+
+_logger = logging.getLogger(__name__)
 
 
 class TensorFileStore:
@@ -66,6 +74,20 @@ class TensorFileStore:
             CheckpointError: if the file is missing or no longer whole.
         """
         return read_saved(self.path(name, version), mapped=True)
+
+    def copy_from(self, other: TensorFileStore, name: str, version: int) -> None:
+        """Copy another store's version, atomically and to a file of its own, unless there is one."""
+        if not self.path(name, version).exists():
+            with replacing(self.path(name, version)) as stream, other.path(name, version).open("rb") as source:
+                shutil.copyfileobj(source, stream)
+
+    def require_whole(self, name: str, version: int) -> None:
+        """Check every byte of a version.
+
+        Raises:
+            CheckpointError: if the file is missing or damaged.
+        """
+        _require_whole(self.path(name, version))
 
     def discard(self, name: str, version: int) -> None:
         """Delete a version, if it is there."""
@@ -114,14 +136,27 @@ def read_saved(path: Path, mapped: bool = False) -> dict[str, Any]:
     Raises:
         CheckpointError: if the file is missing or damaged; of a mapped one only its outline is looked at.
     """
-    try:
+    if not mapped:
+        _require_whole(path)
+    with _named(path):
         return dict(torch.load(path, map_location="cpu", weights_only=True, mmap=mapped or None))
+
+
+def _require_whole(path: Path) -> None:
+    """Compare each entry with its sum of checks, at which torch does not look: a flipped bit would be another model."""
+    with _named(path), ZipFile(path) as entries:
+        if (wrong := entries.testzip()) is not None:
+            raise BadZipFile(wrong)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing; was it deleted?") from error
     except Exception as error:
-        raise CheckpointError(
-            f"{path}: the checkpoint is damaged ({type(error).__name__}); without it the run goes on from the one before"
-        ) from error
+        raise CheckpointError(f"{path} is damaged ({type(error).__name__})") from error
 
 
 def mapped_copy(state: State) -> dict[str, Tensor]:
@@ -149,11 +184,15 @@ def _version(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was saved after a round; a large state is read from its file when it is looked up among ``parts``."""
+    """What was saved after a round; a large state is read from its file when it is looked up among ``parts``.
+
+    ``remarks`` says what was damaged, and what was done about it.
+    """
 
     round_number: int
     content: dict[str, Any]
     parts: Mapping[str, tuple[int, dict[str, Tensor]]]
+    remarks: tuple[str, ...] = ()
 
 
 class CheckpointFolder:
@@ -161,7 +200,8 @@ class CheckpointFolder:
 
     Each file holds the round, the configuration it belongs to and the content (nested dictionaries and lists of tensors
     and plain values). It is written under a temporary name, flushed to disk and renamed. The last ``KEPT`` are kept, or
-    those that another party's checkpoints refer to.
+    those that another party's checkpoints refer to. A large state to which two checkpoints refer is in two files, so that no
+    file that is lost takes both.
 
     Args:
         folder: where the files are; made when first needed.
@@ -173,6 +213,7 @@ class CheckpointFolder:
         self.folder = folder
         self._configuration = dict(configuration)
         self._parts = TensorFileStore(folder / PARTS_FOLDER)
+        self._second = TensorFileStore(folder / PARTS_FOLDER / SECOND_FOLDER)
 
     def save(
         self,
@@ -197,6 +238,8 @@ class CheckpointFolder:
         versions = {name: version for name, (version, _) in (parts or {}).items()}
         for name, (version, state) in (parts or {}).items():
             if self._parts.path(name, version).exists():
+                if version < round_number:  # the checkpoint before refers to it, too
+                    self._second.copy_from(self._parts, name, version)
                 continue
             if state is None:
                 raise CheckpointError(f"{self._parts.path(name, version)} is missing; was it deleted?")
@@ -247,21 +290,22 @@ class CheckpointFolder:
     def load(self, with_parts: bool = True, round_number: int | None = None) -> Checkpoint | None:
         """Load a checkpoint, with or without its large states; None when there is none.
 
+        A damaged one is marked bad, and the one before is taken.
+
         Args:
             with_parts: with its large states.
-            round_number: of which round, marked bad or not; None for the newest that is not marked.
+            round_number: of which round, marked bad or not, and no other; None for the newest that is not marked.
 
         Raises:
-            CheckpointError: if there is none of this round, the file is damaged, of another format or belongs to another
-                configuration (the first difference is named).
+            CheckpointError: if there is none of this round, all are damaged, or it is of another format or belongs to
+                another configuration (the first difference is named).
         """
         if round_number is not None:
             self._require_kept(round_number)
         rounds = self.rounds() if round_number is None else [round_number]
         if not rounds:
             return None
-        path = self._path(rounds[-1])
-        saved = read_saved(path)
+        path, saved, remarks = self._newest_whole(rounds, with_parts)
         if saved.get("format") != CHECKPOINT_FORMAT:
             raise CheckpointError(
                 f"{path}: the checkpoint has format {saved.get('format', 1)}, and this version reads format "
@@ -269,7 +313,47 @@ class CheckpointFolder:
             )
         require_same_configuration(self._configuration, saved["configuration"], path)
         parts = SavedParts(self._parts, saved["parts"] if with_parts else {})
-        return Checkpoint(round_number=saved["round"], content=saved["content"], parts=parts)
+        return Checkpoint(saved["round"], saved["content"], parts, tuple(remarks))
+
+    def _newest_whole(self, rounds: list[int], with_parts: bool) -> tuple[Path, dict[str, Any], list[str]]:
+        """The newest of these checkpoints that is whole, and what is to say of those after it, which are marked bad."""
+        damaged: dict[int, str] = {}
+        for number in reversed(rounds):
+            try:
+                saved = read_saved(self._path(number))
+                mended = self._mended(saved["parts"]) if with_parts else []
+            except CheckpointError as error:
+                damaged[number] = str(error)
+                continue
+            for bad in damaged:
+                os.replace(self._path(bad), self._bad_path(bad))
+            told = [
+                f"the checkpoint after round {bad} is marked bad: {reason}; the run goes on after round {number}"
+                for bad, reason in damaged.items()
+            ]
+            # The record of a run is read at other places, where the folder means nothing.
+            remarks = [line.replace(f"{self.folder}{os.sep}", "") for line in (*told, *mended)]
+            for line in remarks:
+                _logger.warning(f"{self.folder}: {line}")
+            return self._path(number), saved, remarks
+        others = "no earlier one is kept" if rounds == self.rounds() else "choose another round"
+        raise CheckpointError(f"{'; '.join(damaged.values())}: {others}, or start again by resume=never")
+
+    def _mended(self, versions: Mapping[str, int]) -> list[str]:
+        """Check each part, and put its second copy in the place of one that is damaged; return what was replaced."""
+        told = []
+        for name, version in versions.items():
+            try:
+                self._parts.require_whole(name, version)
+            except CheckpointError as error:
+                try:
+                    self._second.require_whole(name, version)
+                except CheckpointError:
+                    raise error from None
+                self._parts.discard(name, version)
+                self._parts.copy_from(self._second, name, version)
+                told.append(f"{error}; its second copy has taken its place")
+        return told
 
     def discard_from(self, round_number: int) -> None:
         """Delete checkpoints of this round and later, and what a crash has left half written. Marks stay, empty."""
@@ -282,6 +366,7 @@ class CheckpointFolder:
             if number >= round_number:
                 self._bad_path(number).write_bytes(b"")
         self._parts.discard_from(round_number)
+        self._second.discard_from(round_number)
 
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round_{round_number:05d}.pt"
@@ -319,6 +404,7 @@ class CheckpointFolder:
             if rounds and old < rounds[-1]:  # a later round was completed: the mark has done its work
                 self._bad_path(old).unlink(missing_ok=True)
         self._parts.prune(names, {*kept, *bad})
+        self._second.prune(names, {*kept, *bad})
 
 
 def require_same_configuration(mine: Mapping[str, Any], saved: Mapping[str, Any], path: Path) -> None:

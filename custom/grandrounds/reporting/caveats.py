@@ -117,6 +117,7 @@ def _of_status(log: RunLog, is_tested: bool) -> Iterator[str]:
         end = "." if is_tested else ": its model has not been tested, and validation scores flatter it."
         said = words.get(log.status, f"has status {log.status}")
         yield f"The run {said} after {log.rounds_done} of {log.rounds} rounds{reason}{end}"
+    yield from (f"{remark[0].upper()}{remark[1:]}." for remark in log.remarks)
 
 
 NOTED = {

@@ -65,6 +65,7 @@ class RunLog:
         selected: round, metric and score of the selected model.
         versions: of the software that computed the result.
         started: date and time in UTC, ISO 8601; empty where it is not recorded.
+        remarks: what whoever reads the run must know, such as a checkpoint that was damaged.
     """
 
     method: str
@@ -81,6 +82,7 @@ class RunLog:
     selected: Mapping[str, Any]
     versions: Mapping[str, str]
     started: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def seed(self) -> int | None:

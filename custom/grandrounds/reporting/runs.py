@@ -81,6 +81,7 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
         selected=summary["selected"],
         versions=summary.get("versions", {}),
         started=str(summary.get("started", "")),
+        remarks=tuple(summary.get("remarks", ())),
     )
     weights = folder / SELECTED
     origin = Origin(

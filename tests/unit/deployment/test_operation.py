@@ -189,6 +189,7 @@ class Session:
             "seconds_per_round": 2.0,
             "scores": {"2": {"mean": 0.5}},
             "epsilon": {"a": 2.0},
+            "remarks": ["the checkpoint after round 2 is missing; the run goes on after round 1"],
         }
         return {"server": {"controller": told}}
 
@@ -209,7 +210,8 @@ def test_a_person_sees_sites_with_versions_and_the_running_job(make_kit, session
     (run,) = found.runs
     assert (run["round"], run["rounds"], run["seconds_left"], run["scores"]) == (3, 10, 16.0, {"2": {"mean": 0.5}})
     assert found.epsilon == {"a": 2.0}
-    assert found.warnings == ["b was last seen 300 s ago"]
+    told = "run fedperl: the checkpoint after round 2 is missing; the run goes on after round 1"
+    assert found.warnings == ["b was last seen 300 s ago", told]
 
 
 def test_a_server_that_does_not_answer_is_a_failure(make_kit, monkeypatch):

@@ -10,7 +10,7 @@ from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.disclosure import disclosure, releases_of
-from grandrounds.deployment.job_watch import JobWatch, summary_in
+from grandrounds.deployment.job_watch import JobWatch, run_statistics, summary_in
 from grandrounds.deployment.jobs import Job, load_job, write_job
 from grandrounds.deployment.submission import (
     Outcome,
@@ -159,14 +159,15 @@ def test_the_lines_name_the_sites_and_the_policy():
 )
 def test_how_far_a_running_job_is(stats, shown):
     session = SimpleNamespace(show_stats=lambda job, target: {"server": stats})
-    assert _progress(session, "j") == shown
+    assert _progress(run_statistics(session, "j")) == shown
 
 
 def test_a_job_that_cannot_be_asked_is_not_lost():
     def fail(job, target):
         raise RuntimeError("not running")
 
-    assert _progress(SimpleNamespace(show_stats=fail), "j") == ""
+    assert run_statistics(SimpleNamespace(show_stats=fail), "j") == {}
+    assert _progress({}) == ""
 
 
 def observed(*seen, patience=20):

@@ -88,8 +88,108 @@ def test_a_damaged_file_is_named(folder, damage):
     folder.save(1, content(1))
     path = folder.folder / "round_00001.pt"
     path.write_bytes(path.read_bytes()[:200] if damage is None else damage)
-    with pytest.raises(CheckpointError, match=r"round_00001.pt: the checkpoint is damaged \(\w+\); without it"):
+    with pytest.raises(CheckpointError, match=r"round_00001.pt is damaged \(\w+\): no earlier one is kept, or"):
         folder.load()
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def zeroed(path):
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def of_4_kib(path):
+    whole = path.read_bytes()
+    path.write_bytes(bytes(value ^ 0xFF for value in whole[:4096]) + whole[4096:])
+
+
+def flipped(path):
+    """One bit of the first value, which torch reads without a complaint."""
+    whole = bytearray(path.read_bytes())
+    whole[whole.index(VALUES.numpy().tobytes())] ^= 1
+    path.write_bytes(whole)
+
+
+VALUES = torch.arange(2000.0) + 0.5
+DAMAGES = [cut, zeroed, of_4_kib, flipped]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_marked_and_the_one_before_is_taken(folder, damage):
+    for number in (1, 2, 3):
+        folder.save(number, {"w": VALUES, "number": number})
+    damage(folder.folder / "round_00003.pt")
+    loaded = folder.load()
+    assert (loaded.content["number"], loaded.round_number) == (2, 2)
+    assert (folder.rounds(), folder.bad_rounds()) == ([1, 2], [3])
+    (told,) = loaded.remarks
+    assert told.startswith("the checkpoint after round 3 is marked bad: round_00003.pt is damaged (")
+    assert told.endswith("; the run goes on after round 2")
+    assert folder.load().remarks == ()
+
+
+def test_two_damaged_checkpoints_are_passed_over(folder):
+    for number in (1, 2, 3):
+        folder.save(number, content(number))
+    for number in (2, 3):
+        zeroed(folder.folder / f"round_{number:05d}.pt")
+    assert folder.load().content["model"]["w"].tolist() == [1.0]
+    assert folder.bad_rounds() == [2, 3]
+
+
+def test_no_flipped_bit_gives_other_values(folder):
+    folder.save(1, content(1))
+    folder.save(2, content(2))
+    path, before = folder.folder / "round_00002.pt", folder.folder / "round_00002.bad"
+    whole, marked = path.read_bytes(), 0
+    for position in range(0, len(whole), 7):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1 << position % 8]) + whole[position + 1 :])
+        loaded = folder.load()
+        assert loaded.content["model"]["w"].tolist() == [float(loaded.round_number)]
+        assert loaded.content["list"] == [loaded.round_number, {"deep": torch.tensor(loaded.round_number)}]
+        marked += before.exists()
+        before.unlink(missing_ok=True)
+    assert marked > len(whole) / 7 / 4, "the rest of the file is padding"
+
+
+def test_a_damaged_checkpoint_that_is_asked_for_is_refused(folder):
+    for number in (1, 2, 3):
+        folder.save(number, content(number))
+    cut(folder.folder / "round_00003.pt")
+    with pytest.raises(CheckpointError, match=r"round_00003.pt is damaged \(\w+\): choose another round, or"):
+        folder.load(round_number=3)
+    assert folder.rounds() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, Path.unlink])
+def test_a_part_of_several_checkpoints_is_in_two_files_of_which_one_is_enough(folder, damage):
+    for number in (1, 2):
+        folder.save(number, {}, {"pool": (1, {"w": VALUES})})
+    first, second = folder.folder / "parts/pool@00001.pt", folder.folder / "parts/second/pool@00001.pt"
+    assert first.stat().st_ino != second.stat().st_ino
+    for path in (first, second):
+        damage(path)
+        loaded = folder.load()
+        assert loaded.round_number == 2
+        assert torch.equal(loaded.parts["pool"][1]["w"], VALUES)
+        assert len(loaded.remarks) == (path == first)
+        folder.load()
+        second.unlink(missing_ok=True)
+        folder.save(3, {}, {"pool": (1, {"w": VALUES})})
+        folder.discard_from(3)
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, Path.unlink])
+def test_a_checkpoint_whose_own_part_is_damaged_is_marked(folder, damage):
+    for number in (1, 2):
+        folder.save(number, {}, {"pool": (number, {"w": VALUES + number - 2})})  # the last one's are VALUES
+    damage(folder.folder / "parts/pool@00002.pt")
+    loaded = folder.load()
+    assert loaded.round_number == 1
+    assert torch.equal(loaded.parts["pool"][1]["w"], VALUES - 1)
+    assert "parts/pool@00002.pt is" in loaded.remarks[0]
 
 
 def test_a_file_that_would_run_code_is_refused(folder):
@@ -155,6 +255,7 @@ def test_parts_that_no_checkpoint_needs_are_deleted(folder):
         "parts/often@00003.pt",
         "parts/often@00004.pt",
         "parts/often@00005.pt",
+        "parts/second/seldom@00001.pt",
         "parts/seldom@00001.pt",
         "round_00003.pt",
         "round_00004.pt",
@@ -173,6 +274,7 @@ def test_checkpoints_still_in_use_are_kept_with_their_parts(folder):
         "parts/often@00002.pt",
         "parts/often@00004.pt",
         "parts/often@00007.pt",
+        "parts/second/seldom@00001.pt",
         "parts/seldom@00001.pt",
         "round_00002.pt",
         "round_00004.pt",
@@ -261,7 +363,7 @@ def test_a_file_that_is_missing_or_cut_is_named(tensor_files):
     path = tensor_files.path("site-1", 3)
     path.write_bytes(path.read_bytes()[:-100])
     for read in (tensor_files.read, tensor_files.mapped):
-        with pytest.raises(CheckpointError, match=r"site-1@00003.pt: the checkpoint is damaged"):
+        with pytest.raises(CheckpointError, match=r"site-1@00003.pt is damaged"):
             read("site-1", 3)
 
 

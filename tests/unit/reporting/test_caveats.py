@@ -29,6 +29,14 @@ def test_a_run_that_was_killed_half_way(make_run):
     assert "has not been tested" in found[0]
 
 
+def test_what_the_server_has_remarked_is_said(make_run):
+    path = make_run()
+    summary = next(path.rglob("summary.json"))
+    told = "the checkpoint after round 2 is missing; the run goes on after round 1"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "remarks": [told]}))
+    assert "The checkpoint after round 2 is missing; the run goes on after round 1." in caveats_of_run(path)
+
+
 def test_a_dropped_site_is_named_with_its_rounds_but_without_its_message(make_run):
     found = caveats_of_run(make_run(recorded=events({"site-2": 2})))
     assert one(found, "usable answer") == "No usable answer in a round in which the site was asked: site-2 (round 2)."

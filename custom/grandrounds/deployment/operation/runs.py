@@ -33,7 +33,7 @@ class SeenRun(NamedTuple):
 
     Attributes:
         facts: name, status, reason, round, rounds, seconds left, validation scores by round, contributions, lost sites,
-            drops by site, bytes, checkpoints, and seconds since it ended; None while it runs.
+            remarks, drops by site, bytes, checkpoints, and seconds since it ended; None while it runs.
         events: the last ones.
         epsilon: spent by site, as far as it is told.
     """
@@ -53,6 +53,8 @@ class SeenRun(NamedTuple):
         if self.running:
             for site, last in self.facts["lost"].items():
                 yield Finding("warning", "runs", f"run {name}: {site} is lost since round {last}")
+            for remark in self.facts["remarks"]:
+                yield Finding("warning", "runs", f"run {name}: {remark}")
         ended = self.facts.get("ended")
         if status in ("failed", "aborted") and (ended is None or ended < RECENT_SECONDS):
             yield Finding("warning", "runs", f"run {name} {status}: {self.facts.get('reason', '')}")
@@ -81,6 +83,7 @@ def recorded_run(folder: Path) -> SeenRun:
         "scores": {str(e["round"]): {k: e[k] for k in OF_SCORE if k in e} for e in events if e["event"] == "score"},
         "contributions": summary["contributions"],
         "lost": summary["lost"],
+        "remarks": summary.get("remarks", []),
         "dropped": [(e["site"], e["reason"]) for e in events if e["event"] == "dropped"],
         "moved": traffic(summary["bytes"]).moved,
         "checkpoints": summary["checkpoints"],
@@ -103,6 +106,7 @@ def told_run(name: str, job: str, status: str, told: Mapping[str, Any]) -> SeenR
         "seconds_left": None if pace is None else max(0, rounds - number + 1) * pace,
         "ended": None,
         "dropped": [],
+        "remarks": told.get("remarks") or [],
         **{key: told.get(key) or {} for key in kept},
     }
     return SeenRun(facts, [], told.get("epsilon") or {})

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +16,7 @@ from nvflare.fuel.flare_api.flare_api import Session
 from grandrounds import __version__
 from grandrounds.data.doctor import Finding
 from grandrounds.data.leaks.comparison import Level as FindingLevel
-from grandrounds.deployment.job_watch import admin_session
+from grandrounds.deployment.job_watch import admin_session, run_statistics
 from grandrounds.deployment.kit.certificates import connection_fault
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import Kit
@@ -219,9 +217,4 @@ def _told(session: Session, job: str) -> SeenRun | None:
         meta = session.get_job_meta(job)
     except Exception:
         return None
-    stats: dict[str, Any] = {}
-    with suppress(Exception):  # it is starting or ending
-        groups = session.show_stats(job, "server").get("server", {})
-        for group in groups.values() if isinstance(groups, Mapping) else ():
-            stats |= group if isinstance(group, dict) else {}
-    return told_run(str(meta.get("name", job)), job, str(meta.get("status", "")), stats)
+    return told_run(str(meta.get("name", job)), job, str(meta.get("status", "")), run_statistics(session, job))

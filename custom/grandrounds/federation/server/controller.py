@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nvflare.apis.fl_context import FLContext
@@ -219,6 +219,8 @@ class RoundController(Configurable, RoundHooks, Controller):
             raise RunAborted
         self._under_way = True
         self.record.event("start", rounds=self.rounds, sites=self.dispatcher.connected_sites())
+        self._note_state()
+        self.record.write("running")
         while not self._is_done():
             self.round_number += 1
             self._run_round()
@@ -328,12 +330,16 @@ class RoundController(Configurable, RoundHooks, Controller):
         run = self.run
         if run.resume == "never":
             self._checkpoints.discard_from(0)
+        before = self.record.checkpoints_before() if run.resume != "never" else []
+        known = {*self._checkpoints.rounds(), *self._checkpoints.bad_rounds()}
+        gone = [number for number in before if number not in known]
         checkpoint = self._checkpoints.load(round_number=run.resume_from)
         if checkpoint is None:
             if run.resume == "require":
                 raise ConfigurationError(f"resume=require, but {self.folder} has no checkpoint of {run.run_name!r}")
             self._checkpoints.discard_from(0)
             self.record.restart()
+            self._remark_missing(gone, 0)
             return
         if checkpoint.round_number > self.rounds:
             raise ConfigurationError(
@@ -350,6 +356,15 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.load_state_dict(checkpoint.content["method"])
         self.load_snapshots(checkpoint.parts)
         self.record.event("resume", after_round=self.round_number)
+        for remark in checkpoint.remarks:
+            self.record.remark(remark)
+        self._remark_missing([number for number in gone if number > self.round_number], self.round_number)
+
+    def _remark_missing(self, gone: Sequence[int], after: int) -> None:
+        if gone:
+            text = f"the checkpoint after round {gone[-1]} is missing; the run goes on after round {after}"
+            self.log_warning(self.fl_ctx, text)
+            self.record.remark(text)
 
     def _saved(self) -> dict[str, Any]:
         return {

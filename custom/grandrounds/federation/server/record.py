@@ -48,7 +48,7 @@ REFERENCES = "references"
 RUNNING = "running"
 RUNNING_ROUNDS = 10
 """How many of the last rounds the summary of a running run has."""
-ROUND_END, SCORE = "round_end", "score"
+ROUND_END, SCORE, REMARK = "round_end", "score", "remark"
 OF_EVENT = {"event", "seconds", "moved"}
 """What the event of a round has beside its entry in the summary."""
 POOLED, MEAN, AT_SERVER = "pooled", "mean over sites", "server's images"
@@ -100,10 +100,21 @@ class RunRecord:
         self.scores: dict[int, dict[str, Any]] = {}
         self.checkpoints: list[int] = []
         self.bad_checkpoints: list[int] = []
+        self.remarks: list[str] = []
 
     def event(self, kind: str, **content: Any) -> None:
         """Append one event with the time since the start."""
         append_line(self.folder / EVENTS, {"event": kind, "seconds": round(time.time() - self._started, 3), **content})
+
+    def remark(self, text: str, **about: Any) -> None:
+        """Note, once, what whoever watches or reads the run must know: a sentence for terminals, pages and reports.
+
+        ``about`` are plain values for its event; one that is true of a round has ``round``, because a run that goes back
+        before it takes it back.
+        """
+        if text not in self.remarks:
+            self.remarks.append(text)
+            self.event(REMARK, text=text, **about)
 
     def note_score(self, number: int, metric: str, compared: Mapping[str, Any]) -> None:
         """Note the score of the model after a round.
@@ -142,6 +153,7 @@ class RunRecord:
             "seconds_per_round": median(seconds) if seconds else None,
             "contributions": dict(self._contributions),
             "lost": self.lost(),
+            "remarks": list(self.remarks),
             "scores": {str(number): score for number, score in self.scores.items()},
             "epsilon": {site: entry["epsilon"] for site, entry in self.privacy.items() if "epsilon" in entry},
             "moved": self._moved(),
@@ -182,6 +194,14 @@ class RunRecord:
         """Whether an earlier start of the run has left a summary."""
         return (self.folder / SUMMARY).exists()
 
+    def checkpoints_before(self) -> list[int]:
+        """The rounds of the checkpoints that an earlier start of the run had when it last wrote its summary, ascending."""
+        try:
+            found = json.loads((self.folder / SUMMARY).read_bytes())["checkpoints"]
+            return [entry["round"] for entry in found if not entry["bad"]]
+        except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is damaged
+            return []
+
     def write(self, status: str, reason: str = "") -> None:
         """Write ``summary.json``; while the run goes on in one line and with the last rounds only.
 
@@ -206,6 +226,7 @@ class RunRecord:
             "own_rounds": self.own_rounds,
             "untested": self.untested,
             "lost": self.lost(),
+            "remarks": self.remarks,
             "checkpoints": self._kept_checkpoints(),
             "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
             "privacy": self.privacy,
@@ -269,6 +290,8 @@ class RunRecord:
                 self._add_round({name: value for name, value in event.items() if name not in OF_EVENT})
             elif event["event"] == SCORE:
                 self.scores[event["round"]] = {name: event[name] for name in OF_SCORE if name in event}
+            elif event["event"] == REMARK:
+                self.remarks.append(event["text"])
         if len(self.rounds) != state["rounds_done"]:
             raise CheckpointError(
                 f"{self.folder / EVENTS} has {len(self.rounds)} of the {state['rounds_done']} rounds before the checkpoint; "
