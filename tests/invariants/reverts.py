@@ -121,7 +121,7 @@ REVERTS = (
     Revert(
         "hidden counts follow from scores",
         f"{GATE}/released.py",
-        "return not gives_away(before, new, seconds)",
+        "return not gives_away(before, new, deadline)",
         "return True",
         ("tests/unit/privacy/gate/test_released.py",),
     ),

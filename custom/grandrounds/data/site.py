@@ -201,7 +201,7 @@ def locate_dataset(site: str, dataset: str, folders: Sequence[Path]) -> DatasetL
         ConfigurationError: if no file defines it (the files and their data sets are listed), or the definition is wrong.
     """
     looked: list[str] = []
-    for path in (place for folder in folders for place in (folder / site / CONFIG_NAME, folder / CONFIG_NAME)):
+    for path in _config_places(site, folders):
         if not path.is_file():
             looked.append(f"{path} (not there)")
             continue
@@ -213,6 +213,23 @@ def locate_dataset(site: str, dataset: str, folders: Sequence[Path]) -> DatasetL
         looked.append(f"{path} (defines {', '.join(sorted(locations)) or 'none'})")
     places = "; ".join(looked) or "no folder was given"
     raise ConfigurationError(f"{site}: data set {dataset!r} is not defined; looked at: {places}")
+
+
+def private_datasets(site: str, folders: Sequence[Path]) -> list[str]:
+    """The names of all data sets that a site defines and does not call public, see :func:`locate_dataset`.
+
+    Raises:
+        ConfigurationError: if a definition is wrong.
+    """
+    found: dict[str, DatasetLocation] = {}
+    for path in _config_places(site, folders):
+        if path.is_file():
+            found = {**_read_locations(path), **found}
+    return [name for name, location in found.items() if not location.public]
+
+
+def _config_places(site: str, folders: Sequence[Path]) -> list[Path]:
+    return [place for folder in folders for place in (folder / site / CONFIG_NAME, folder / CONFIG_NAME)]
 
 
 def load_site_data(

@@ -29,10 +29,9 @@ from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason, Refused, write_audit
 from grandrounds.privacy.gate.clock import LeavingTime
 from grandrounds.privacy.gate.count_treatments import MinimumSupport
-from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.demands import Terms
 from grandrounds.privacy.gate.gate import SCORES, Gate, TaskFacts, audit_fields
-from grandrounds.privacy.gate.images import record_images
+from grandrounds.privacy.gate.images import record_dataset, record_private
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples
@@ -329,10 +328,10 @@ def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float], led
     except GrandRoundsError as error:
         raise Refused(Reason.LEDGER, str(error)) from error
     try:
-        location = locate(problem.dataset, *_place(fl_ctx))
-        data = dataset_facts(problem.dataset, location.manifest, location.keys)
-        record_images(ledger, _folder(fl_ctx), data.identity, Path(location.root), data.names, data.people)
+        place = _place(fl_ctx)
+        data = record_dataset(ledger, _folder(fl_ctx), problem.dataset, locate(problem.dataset, *place))
         if budgets:
+            record_private(ledger, _folder(fl_ctx), *place)
             ledger.content().require_own_images(problem.dataset)
         public_rows = _public_rows(values.get(PUBLIC), problem.dataset, fl_ctx)
     except GrandRoundsError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Collection, Sequence
@@ -11,13 +12,40 @@ from grandrounds.data.images.files.identity import STORED_BYTES, STORED_PIXELS, 
 from grandrounds.data.images.ordered import in_order
 from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.data.keys import comparison_key
-from grandrounds.errors import DataError
+from grandrounds.data.location import locate
+from grandrounds.data.site import DatasetLocation, private_datasets
+from grandrounds.errors import DataError, GrandRoundsError
+from grandrounds.privacy.gate.dataset import DatasetFacts, dataset_facts
 from grandrounds.privacy.ledger.digests import DIGEST_FOLDER
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.privacy.ledger.ledger import PATIENT, Ledger
 
 NEAR_NAMES = "near names of patients"
 """A scheme of digests: a data set that was read before it is read again."""
+
+
+def record_dataset(ledger: Ledger, folder: Path, name: str, location: DatasetLocation) -> DatasetFacts:
+    """Let the ledger know the images and patients of a data set (:func:`record_images`).
+
+    Returns:
+        What the gate knows of it.
+
+    Raises:
+        GrandRoundsError: if its manifest or root cannot be read, or the ledger cannot be used.
+    """
+    data = dataset_facts(name, location.manifest, location.keys)
+    record_images(ledger, folder, data.identity, Path(location.root), data.names, data.people)
+    return data
+
+
+def record_private(ledger: Ledger, folder: Path, site: str, folders: Sequence[Path], cache: Path) -> None:
+    """Let the ledger know all private data sets of a site, so that which of them share images does not depend on the tasks.
+
+    One that cannot be read is passed over: it gives no answer either.
+    """
+    for name in private_datasets(site, folders):
+        with contextlib.suppress(GrandRoundsError):
+            record_dataset(ledger, folder, name, locate(name, site, folders, cache))
 
 
 def record_images(

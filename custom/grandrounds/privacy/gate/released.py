@@ -10,6 +10,7 @@ it, is in :mod:`grandrounds.privacy.gate.cells`.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -56,14 +57,10 @@ class Item(NamedTuple):
     says: Released
     next: tuple[int, ...] = ()
 
-    def passes(self, before: Released, seconds: float) -> bool:
-        """Whether it may leave after what has left before, and would with the sums next to its own."""
-        if not _to_json(_new(before, self.says)):
-            return True
-        each = seconds / (1 + len(self.next))
-        return _passes(before, self.says, each) and all(
-            _passes(before, self.says.moved(by), each, impossible=True) for by in self.next
-        )
+    def has_equals(self, before: Released, deadline: float) -> bool:
+        """Whether the sums next to its own would leave as well, after what has left before."""
+        new = _to_json(_new(before, self.says))
+        return not new or all(_passes(before, self.says.moved(by), deadline, impossible=True) for by in self.next)
 
 
 def with_totals_in_tens(known: Inspected) -> Inspected:
@@ -101,24 +98,26 @@ def withheld_by_audit(
 
     def decide(lines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         before = sum(map(_from_json, lines), Released())
-        said = Released()
+        said, deadline = Released(), time.monotonic() + seconds
+        together = _passes(before, sum((item.says for item in items), Released()), deadline)
         for item in items:
-            if item.names & withheld or not item.passes(before + said, seconds / len(items)):
-                withheld.update(item.names)
-            else:
+            passes = not item.names & withheld and (together or _passes(before + said, item.says, deadline))
+            if passes and item.has_equals(before + said, deadline):
                 said = said + item.says
+            else:
+                withheld.update(item.names)
         return _to_json(_new(before, said))
 
     ledger.disclose(dataset, decide)
     return frozenset(withheld)
 
 
-def _passes(before: Released, new: Released, seconds: float, impossible: bool = False) -> bool:
+def _passes(before: Released, new: Released, deadline: float, impossible: bool = False) -> bool:
     """Whether nothing hidden is given away; ``impossible`` is the result where no data set could say this."""
     if of_two_kinds(before + new):
         return False
     try:
-        return not gives_away(before, new, seconds)
+        return not gives_away(before, new, deadline)
     except Contradiction:
         return impossible
     except Undecided:

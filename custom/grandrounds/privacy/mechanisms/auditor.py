@@ -90,10 +90,11 @@ class Released:
         return Released(self.cells, sums, self.tables)
 
 
-def gives_away(before: Released, new: Released, seconds: float = AUDIT_SECONDS) -> bool:
+def gives_away(before: Released, new: Released, deadline: float | None = None) -> bool:
     """Whether a hidden count has fewer than three consistent values once ``new`` is released beside ``before``.
 
-    Tables of earlier answers are looked at again where the new ones say more about the classes' images.
+    Tables of earlier answers are looked at again where the new ones say more about the classes' images. ``deadline`` is a
+    time of the monotonic clock, by default in ``AUDIT_SECONDS``.
 
     Raises:
         Undecided: if that cannot be told in time.
@@ -107,7 +108,7 @@ def gives_away(before: Released, new: Released, seconds: float = AUDIT_SECONDS) 
         >>> gives_away(shown, Released(sums=(Sum(cells, 235, 245),)))
         False
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + AUDIT_SECONDS if deadline is None else deadline
     known = before + new
     system = _System(known, deadline)
     more = dict(known.cells) != dict(before.cells) or set(known.sums) != set(before.sums)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.privacy.gate.images import record_images
+from grandrounds.privacy.gate.images import record_images, record_private
 from grandrounds.privacy.gate.questions import count_question
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 
@@ -73,6 +74,22 @@ def test_a_copy_of_an_archive_has_no_budget_of_its_own(tmp_path, know):
     know("skin", *npz(tmp_path / "skin.npz", PIXELS))
     with pytest.raises(ConfigurationError, match="3 images of data set 'new' are also in 'skin'"):
         know("new", *npz(tmp_path / "new.npz", PIXELS))
+
+
+def test_which_data_sets_share_an_image_does_not_depend_on_what_was_asked_first(tmp_path, ledger):
+    """A public set shares what it likes, and one that cannot be read hides nothing of the others."""
+    described = {}
+    for name, pixels, more in (("skin", 0, {}), ("two", 0, {}), ("other", 1, {}), ("open", 1, {"public": True})):
+        folder(tmp_path / name, {f"{name}.png": png(PIXELS[pixels])})
+        write_manifest([Record(f"{name}.png", "nevus")], tmp_path / f"{name}.csv")
+        described[name] = {"manifest": f"{name}.csv", "root": name, **more}
+    described["lost"] = {"manifest": "nowhere.csv", "root": "nowhere"}
+    (tmp_path / "grandrounds.json").write_text(json.dumps({"datasets": described}))
+    record_private(ledger, tmp_path / "privacy", "site-1", [tmp_path], tmp_path / "cache")
+    for name in ("skin", "two"):
+        with pytest.raises(ConfigurationError, match="1 images of data set"):
+            ledger.content().require_own_images(name)
+    ledger.content().require_own_images("other")
 
 
 def test_other_images_and_flat_ones_have_budgets_of_their_own(tmp_path, know, ledger):

@@ -252,7 +252,7 @@ def test_the_auditor_agrees_with_trying_all_values(seed):
 
 def test_no_time_and_contradictions_withhold(gate):
     with pytest.raises(Undecided):
-        gives_away(Released(), Released(sums=(Sum(("a", "b"), 9, 9),)), seconds=0.0)
+        gives_away(Released(), Released(sums=(Sum(("a", "b"), 9, 9),)), deadline=0.0)
     with pytest.raises(Undecided, match="contradicts itself"):
         gives_away(Released({"a": 10}), Released(sums=(Sum(("a", "b"), 9, 9),)))
 
