@@ -47,9 +47,20 @@ def test_the_image_checks_the_wheel_before_it_installs_it():
 
 def test_its_shell_lines_parse():
     lines = [text.partition("CMD ")[2] or text for word, text in instructions() if word in ("RUN", "HEALTHCHECK")]
-    assert len(lines) == 3
+    assert len(lines) == 4
     for line in lines:
         subprocess.run(["bash", "-n", "-c", line], check=True, timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("base", "status"),
+    [(f"python:3.11-slim@sha256:{'0' * 64}", 0), ("python:3.11-slim", 1), ("python@sha256:00", 1), ("", 1)],
+)
+def test_the_base_is_named_by_its_digest(base, status):
+    line = next(text for word, text in instructions() if word == "RUN" and "BASE" in text)
+    ended = subprocess.run(["sh", "-c", line], env={"BASE": base}, timeout=20, capture_output=True, check=False)
+    assert ended.returncode == status
+    assert (b"BASE must be an image by its digest" in ended.stderr) == bool(status)
 
 
 def test_both_run_the_same_service_which_begins_with_the_doctor():
