@@ -58,6 +58,8 @@ TREATED = "treated"
 REASON_HEADER = "grandrounds.reason"
 LEDGER_HEAD = "ledger_head"
 """In an answer the head of the site's ledger, and in a task the last one that the server has got from the site."""
+DATA_CHANGES = "data_changes"
+"""In an answer how often the images of the data set have changed under one manifest; left out where they have not."""
 DXO_KEY = "DXO"
 """Of the content in a message of FLARE's."""
 PROTOCOL = 1
@@ -137,6 +139,7 @@ class Result:
         samples: number of training samples behind the releases; at least 1 with an update.
         facts: short texts of a site that registers; no other answer has any.
         ledger_head: of the site's ledger; empty without a gate.
+        data_changes: how often the images of the data set have changed under one manifest, as the site's gate knows.
     """
 
     releases: Mapping[str, Release] = field(default_factory=dict)
@@ -144,6 +147,7 @@ class Result:
     samples: int = 0
     facts: Mapping[str, str] = field(default_factory=dict)
     ledger_head: str = ""
+    data_changes: int = 0
 
     @property
     def update(self) -> State | None:

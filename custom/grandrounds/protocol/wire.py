@@ -11,6 +11,7 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.protocol.messages import (
+    DATA_CHANGES,
     DXO_KEY,
     FACTS,
     LARGEST_METRIC,
@@ -146,8 +147,10 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
     samples = header.get("samples")
     if not isinstance(samples, int) or not (UPDATE in releases) <= samples <= MAX_SAMPLES:
         raise MessageError(f"an update must come with its number of samples, at most {MAX_SAMPLES}, got {samples!r}")
-    head = require_head(header.get(LEDGER_HEAD))
-    return Result(releases=releases, metrics=metrics, samples=samples, facts=dict(facts), ledger_head=head)
+    head, changes = require_head(header.get(LEDGER_HEAD)), header.get(DATA_CHANGES, 0)
+    if type(changes) is not int or not 0 <= changes <= MAX_ROUND:
+        raise MessageError(f"{DATA_CHANGES} must be a number from 0 to {MAX_ROUND}, got {str(changes)[:40]!r}")
+    return Result(releases, metrics, samples, dict(facts), head, changes)
 
 
 def _collection(message: Shareable, share: bool) -> tuple[dict[str, DXO], dict[str, Any]]:

@@ -90,6 +90,9 @@ class Unlimited:
     def spendings(self, name):
         return []
 
+    def changes(self, name):
+        return 0
+
     def spent(self, *arguments):
         return 0.5
 

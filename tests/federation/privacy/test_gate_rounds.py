@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,7 @@ from grandrounds.deployment.jobs import write_job
 from grandrounds.deployment.operation.trail import read_trail
 from grandrounds.errors import DataError
 from grandrounds.federation.engine import run_in_process
+from grandrounds.federation.server.record import read_events
 from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.gate.audit import Reason
 from grandrounds.privacy.ledger.ledger import Ledger
@@ -96,6 +98,34 @@ def test_a_ledger_that_was_set_back_is_refused_by_the_next_run(tiny, run, tmp_pa
     )  # by which status --kit tells it before the next job
     with pytest.raises(DataError, match="another or an older file"):
         Ledger(local / "privacy", "site-1").content().chain.require_head(head)
+
+
+def test_images_that_change_under_the_same_manifest_are_an_event_of_the_run_once(
+    tiny, run, tmp_path, monkeypatch, install, policy_of
+):
+    monkeypatch.setenv("GRANDROUNDS_CACHE", str(tmp_path / "cache"))
+    local = tmp_path / "flare" / "site-1" / "local"
+    install(local, policy_of())
+    job = tiny("ssfl", "controller.rounds=1", "controller.min_sites=1")
+
+    def changed(name):
+        job.server["workflows"][0]["args"]["run_name"] = name
+        events = read_events(run(job, tmp_path, sites=SITES).results)
+        as_between_kits(tmp_path)
+        return [event["text"] for event in events if event["event"] == "remark" and event["site"] == "site-1"]
+
+    assert changed("first") == []
+    archive = tmp_path / "cache" / "phantom" / "site-1" / "images.npz"
+    images = dict(np.load(archive))
+    np.savez(archive, **images, more=np.zeros(1))  # other files with the same images, as after a copy
+    assert changed("copied") == []
+    images["images"][3] = np.rot90(images["images"][3])
+    np.savez(archive, **images)
+    assert changed("turned") == ["images of site-1 in 'phantom' have changed under the same manifest, as round 1 told"]
+    assert changed("the-same") == []
+    lines = [json.loads(line) for line in (local / "privacy" / "audit.jsonl").read_text().splitlines()]
+    assert [line["dataset"] for line in lines if line["outcome"] == "changed"] == ["phantom"]
+    assert Ledger(local / "privacy", "site-1").content().changes("phantom") == 1
 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])

@@ -270,6 +270,12 @@ def test_a_metric_that_is_a_huge_integer_is_refused_on_both_sides(value):
         encode_result(Result(metrics={"accuracy": value}), {}, ASKED)
 
 
+@pytest.mark.parametrize("value", [NAN, "many", -3, 10**10, True, None])
+def test_changes_of_the_data_are_a_number_that_makes_sense(value):
+    with pytest.raises(MessageError, match="data_changes must be a number from 0"):
+        decode_result(message({"data_changes": value}), ASKED)
+
+
 @pytest.mark.parametrize("value", [NAN, INFINITY, "many", 0, -3, 10**10, 1e308])
 def test_an_update_needs_a_number_of_samples_that_makes_sense(value):
     with pytest.raises(MessageError, match="an update must come with its number of samples"):

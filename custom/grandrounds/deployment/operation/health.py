@@ -151,13 +151,12 @@ def _missing(root: Path, names: Sequence[str]) -> list[str]:
 
 
 def _changed_since(content: LedgerContent, facts: DatasetFacts, root: Path) -> str:
-    """When the ledger got to know other files of the same manifest; empty if it knows these, or none."""
-    known = [line for line in content.known if line.dataset == facts.identity]
-    if not known:
+    """When a job read other files of the same manifest; empty if the last one has read these, or none has any."""
+    latest = content.latest(facts.identity.name)
+    if latest is None or latest.dataset != facts.identity:
         return ""
     with open_images(root) as reader:
-        state = files_state(reader, facts.identity, facts.names)
-    return "" if content.knows(facts.identity.name, state) else known[-1].time
+        return "" if files_state(reader, facts.identity, facts.names) == latest.state else latest.time
 
 
 def _read_ledger(kit: Kit) -> LedgerContent:

@@ -166,8 +166,19 @@ class TaskDispatcher:
         self._record.event("dropped", round=number, site=site, reason=reason or "")
         self._controller.log_warning(self._fl_ctx, f"round {number}: {site} is dropped: {reason}")
 
+    def _changed(self, site: str) -> None:
+        """Other images under the same manifest: what the site has answered before was about the earlier ones.
+
+        The remark has no ``round``, because a run that goes back does not take it back.
+        """
+        number, dataset = self._round_number, self._problem.dataset
+        text = f"images of {site} in {dataset!r} have changed under the same manifest, as round {number} told"
+        self._record.remark(text, site=site, dataset=dataset)
+        self._controller.log_warning(self._fl_ctx, text)
+
     def _received(self, site: str, task: str, answer: Result) -> None:
-        self._pins.note(site, answer.ledger_head)
+        if self._pins.note(site, self._problem.dataset, answer):
+            self._changed(site)
         counts = received_counts(answer, self._problem)
         # A method sees its own releases alone.
         own = {name: one for name, one in answer.releases.items() if one.kind not in OF_TESTS}

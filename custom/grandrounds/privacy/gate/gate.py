@@ -40,6 +40,7 @@ from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger, LedgerCont
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.protocol.messages import (
     COUNTS,
+    DATA_CHANGES,
     FACTS,
     JOIN,
     LEDGER_HEAD,
@@ -257,7 +258,9 @@ class Gate:
         known = self._audited(facts, known, treated)
         self._audit(facts, known, costs, failure)
         task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
-        head = {LEDGER_HEAD: self.ledger().content().chain.head}
+        content = self.ledger().content()
+        changes = content.changes(facts.dataset.name)
+        head = {LEDGER_HEAD: content.chain.head, **({DATA_CHANGES: changes} if changes else {})}
         numbers = {name: value for name, value in known.scalars.items() if name != SPENT}
         reported = {METRICS: Part(METRIC_VALUES, {}, {**numbers, **self._spent(facts, known)})}
         if known.facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from grandrounds.data.images.files.identity import STORED_BYTES, STORED_PIXELS, image_identity
@@ -15,6 +15,7 @@ from grandrounds.data.keys import comparison_key
 from grandrounds.data.location import locate
 from grandrounds.data.site import DatasetLocation, private_datasets
 from grandrounds.errors import DataError, GrandRoundsError
+from grandrounds.privacy.gate.audit import write_audit
 from grandrounds.privacy.gate.dataset import DatasetFacts, dataset_facts
 from grandrounds.privacy.ledger.digests import DIGEST_FOLDER
 from grandrounds.privacy.ledger.entries import DatasetIdentity
@@ -51,9 +52,10 @@ def record_private(ledger: Ledger, folder: Path, site: str, folders: Sequence[Pa
 def record_images(
     ledger: Ledger, folder: Path, dataset: DatasetIdentity, root: Path, names: Sequence[str], people: Collection[str]
 ) -> None:
-    """Let the ledger know the images and patients of a data set; they are read once for each state of files and manifest.
+    """Let the ledger know the images and patients of a data set; they are read whenever files or manifest have changed.
 
-    Digests of another scheme, and those in files of earlier versions beside the ledger, join what is known.
+    Digests of another scheme, and those in files of earlier versions beside the ledger, join what is known. Images with
+    another content than before under the same manifest are a line of the audit trail.
 
     Args:
         ledger: of the site.
@@ -65,12 +67,14 @@ def record_images(
 
     Raises:
         DataError: if the root cannot be opened, or the ledger cannot be used.
+        Refused: if the audit trail cannot be written.
     """
     _join_earlier(ledger, folder)
     with open_images(root) as reader:
         state = files_state(reader, dataset, names)
         content = ledger.content()
-        if content.knows(dataset.name, state):
+        latest = content.latest(dataset.name)
+        if latest is not None and latest.state == state:
             return
 
         def known_by(name: str) -> set[str]:
@@ -79,12 +83,24 @@ def record_images(
             except DataError:  # training quarantines it
                 return set()
 
-        digests = {digest for found in in_order(known_by, names) for digest in found}
+        known = dict(zip(names, in_order(known_by, names), strict=True))
+    digests = {digest for found in known.values() for digest in found}
     # With the ledger's own random identity, so that nobody else can try names.
     salt = content.opening.identity
     named = {*people, *map(comparison_key, people)}  # one person may be spelled in two ways in two lists
     digests |= {f"{PATIENT}:{hashlib.sha256(f'{salt} {key}'.encode()).hexdigest()[:32]}" for key in named}
-    ledger.join(dataset, state, digests)
+    ledger.join(dataset, state, digests, _content(known))
+    if ledger.content().changes(dataset.name) > content.changes(dataset.name):
+        write_audit(folder, "changed", {"dataset": dataset.name})
+
+
+def _content(known: Mapping[str, set[str]]) -> str:
+    """A hash of what is in each image: its pixels where they are known, else its bytes."""
+    shown = {
+        name: sorted(digest for digest in found if digest.startswith(STORED_PIXELS)) or sorted(found)
+        for name, found in known.items()
+    }
+    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
 
 
 def files_state(reader: ImageReader, dataset: DatasetIdentity, names: Sequence[str]) -> str:

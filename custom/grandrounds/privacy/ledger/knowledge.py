@@ -22,6 +22,7 @@ class Known:
         state: changes when files or manifest do; of an earlier version the name of the file that was read.
         images: the number of digests.
         file: the SHA-256 of the file with the digests, which is its name, too.
+        content: a SHA-256 of what is in each image, by name; empty of an earlier version, which had none.
     """
 
     time: str
@@ -29,10 +30,12 @@ class Known:
     state: str
     images: int
     file: str
+    content: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The line as plain values."""
         known = {"time": self.time, "state": self.state, "images": self.images, "file": self.file}
+        known |= {"content": self.content} if self.content else {}
         return {"kind": KNOWN_IMAGES, **known, "dataset": self.dataset.name, "fingerprint": self.dataset.fingerprint}
 
 
@@ -77,7 +80,9 @@ def read_any_line(line: Mapping[str, Any], where: str) -> Line:
     kind = line.get("kind")
     try:
         if kind == KNOWN_IMAGES:
-            return Known(line["time"], _dataset(line), line["state"], int(line["images"]), line["file"])
+            return Known(
+                line["time"], _dataset(line), line["state"], int(line["images"]), line["file"], line.get("content", "")
+            )
         if kind == DISTINCTION:
             return Distinction(line["time"], line["first"], line["second"], line["reason"])
         if kind == DISCLOSURE:

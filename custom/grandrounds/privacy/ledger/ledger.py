@@ -14,6 +14,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -126,21 +127,23 @@ class Ledger:
             content.require_owner(dataset)
             extension.append(Amendment(_now(), dataset, reason).to_json())
 
-    def join(self, dataset: DatasetIdentity, state: str, digests: Collection[str]) -> None:
+    def join(self, dataset: DatasetIdentity, state: str, digests: Collection[str], content: str = "") -> None:
         """Record what the images and patients of a data set are known by, beside what is known already.
 
         Args:
             dataset: as its manifest describes it.
-            state: of its files; nothing is written if the ledger has it.
+            state: of its files; nothing is written if the ledger has it as the latest.
             digests: of :func:`~grandrounds.data.images.files.identity.image_identity`, and of patients.
+            content: a hash of what is in each image, by name.
 
         Raises:
             DataError: if the ledger was damaged, altered or truncated, or cannot be written.
         """
         with self._file.extending() as extension:
-            if not LedgerContent(extension.chain).knows(dataset.name, state):
+            latest = LedgerContent(extension.chain).latest(dataset.name)
+            if latest is None or latest.state != state:
                 file = write_digests(self._file.path.parent, digests)
-                extension.append(Known(_now(), dataset, state, len(digests), file).to_json())
+                extension.append(Known(_now(), dataset, state, len(digests), file, content).to_json())
 
     def disclose(
         self, dataset: DatasetIdentity, decide: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]]
@@ -224,9 +227,16 @@ class LedgerContent:
         steps = [step for step in (spending.towards(unit) for spending in spendings) if step is not None]
         return renyi_epsilon(steps, delta) if len(steps) == len(spendings) else math.inf
 
-    def knows(self, name: str, state: str) -> bool:
-        """Whether the images of a data set were recorded in a state of its files."""
-        return any(line.dataset.name == name and line.state == state for line in self.known)
+    def latest(self, name: str) -> Known | None:
+        """What the images of a data set were known by when a job read them for the last time; None before the first."""
+        return next((line for line in reversed(self.known) if line.dataset.name == name), None)
+
+    def changes(self, name: str) -> int:
+        """How often images of a data set had another content than before under the same manifest."""
+        lines = [line for line in self.known if line.dataset.name == name and line.content]
+        return sum(
+            (before.dataset == after.dataset) and before.content != after.content for before, after in pairwise(lines)
+        )
 
     def disclosed(self, dataset: DatasetIdentity) -> list[Mapping[str, Any]]:
         """What answers have said about the numbers of a data set's images, as long as its images and patients are these."""
