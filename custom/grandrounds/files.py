@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from grandrounds.errors import ConfigurationError
+
+_LOCK = "lock"
 
 
 @contextmanager
@@ -67,12 +70,30 @@ def exclusive(folder: Path) -> Iterator[None]:
         ConfigurationError: if another process holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigurationError(f"{folder}: another job is using this run; choose another run_name") from None
+    with (folder / _LOCK).open("w") as stream:
+        for patience in (0.05, 0.2, 0.0):  # whoever looks by is_held holds it for a moment
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not patience:
+                    raise ConfigurationError(
+                        f"{folder}: another job is using this run; choose another run_name"
+                    ) from None
+                time.sleep(patience)
         yield
+
+
+def is_held(folder: Path) -> bool | None:
+    """Whether a process holds a folder, see :func:`exclusive`; None if that cannot be known here, as of a copy."""
+    try:
+        with (folder / _LOCK).open() as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
 
 
 @contextmanager

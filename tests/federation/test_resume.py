@@ -202,6 +202,40 @@ def test_a_checkpoint_of_something_else_is_refused_in_one_line(tiny, run, tmp_pa
     assert "\n" not in message
 
 
+def in_process(job, workspace, monkeypatch):
+    """The error of a job that fails, its download's summary, and that of the server."""
+    monkeypatch.setenv("GRANDROUNDS_STATE", str(workspace / "state"))
+    with pytest.raises(GrandRoundsError) as error:
+        run_in_process(write_job(job, workspace / "again"), workspace / "flare-again", SITES)
+    (download,) = (workspace / "flare-again").rglob("results/summary.json")
+    record = workspace / "state" / "ssfl" / "server" / "summary.json"
+    return str(error.value), json.loads(download.read_text()), json.loads(record.read_text())
+
+
+def test_a_finished_run_stays_as_it_is_where_another_job_is_refused(tiny, run, tmp_path, monkeypatch):
+    first = run(tiny("ssfl", "controller.rounds=1"), tmp_path)
+    job = tiny("ssfl", "controller.rounds=2", "controller.seed=2")
+    error, download, record = in_process(job, tmp_path, monkeypatch)
+    assert record == first.summary
+    assert (download["status"], download["reason"], download["rounds_done"]) == ("refused", error, 1)
+
+
+def test_a_run_that_cannot_go_on_is_closed_in_both_records_and_keeps_its_rounds(tiny, tmp_path, monkeypatch):
+    """As after a crash of the server, the record says that it is running."""
+    options = ["controller.rounds=13", "controller.validate_every=0"]
+    with pytest.raises(KeyboardInterrupt):
+        simulate(interrupted(tiny("ssfl", *options), "_round_started", 13), tmp_path, SITES)
+    record = tmp_path / "state" / "ssfl" / "server"
+    assert json.loads((record / "summary.json").read_text())["status"] == "running"
+    for path in record.glob("round_*.pt"):
+        cut_file(path)
+    error, download, kept = in_process(tiny("ssfl", *options), tmp_path, monkeypatch)
+    assert download == kept
+    assert (kept["status"], kept["reason"], kept["rounds_done"]) == ("failed", error, 12)
+    assert [entry["round"] for entry in kept["rounds"]] == list(range(1, 13))
+    assert kept["contributions"] == dict.fromkeys(SITES, 12)
+
+
 def test_a_second_job_of_the_same_run_is_refused_and_leaves_the_record_alone(tiny, run, tmp_path, monkeypatch):
     first = run(tiny("ssfl", "controller.rounds=1"), tmp_path)
     before = [(first.record / name).read_text() for name in ("summary.json", "events.jsonl")]

@@ -161,5 +161,7 @@ def test_a_job_that_is_refused_for_the_lock_has_a_summary_of_its_own(tiny, run, 
         run_in_process(job, tmp_path / "other", SITES)
     (own,) = (tmp_path / "other").rglob("results/summary.json")
     summary = json.loads(own.read_text())
-    assert summary["status"] == "failed"
+    assert summary["status"] == "refused"
     assert "another job is using this run" in summary["reason"]
+    assert summary["rounds_done"] == 1
+    assert json.loads((first.record / "summary.json").read_text()) == first.summary

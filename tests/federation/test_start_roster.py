@@ -44,11 +44,11 @@ def test_a_damaged_rule_stops_every_job(tiny, tmp_path):
         simulate(tiny("fedavg"), tmp_path / "run", SITES)
 
 
-def test_a_mistake_in_submitting_again_publishes_the_mistake_alone(tiny, run, tmp_path):
-    """Otherwise the finished run's record would be shown as this job's."""
+def test_a_mistake_in_submitting_again_publishes_the_mistake_and_no_results(tiny, run, tmp_path):
+    """Otherwise the finished run's scores would be shown as this job's."""
     run(tiny("fedavg", "controller.rounds=2"), tmp_path / "run", SITES)
     (tmp_path / "run" / "flare" / "server" / "simulate_job" / "results" / "summary.json").unlink()
     with pytest.raises(GrandRoundsError, match="has done 2 rounds, rounds is 1"):
         simulate(tiny("fedavg", "controller.rounds=1"), tmp_path / "run", SITES)
     found = published(tmp_path / "run")
-    assert (found["status"], found["rounds_done"]) == ("failed", 0)
+    assert (found["status"], found["rounds_done"], found["records"]) == ("refused", 2, {})

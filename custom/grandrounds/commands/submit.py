@@ -177,6 +177,12 @@ def _show(outcome: Outcome, job: Job) -> None:
 def _unfinished(outcome: Outcome) -> Iterator[str]:
     """Why a run has not finished, and how it goes on."""
     summary = outcome.summary
+    if outcome.not_taken:
+        yield f"the job was refused, and the run of this name is as it was: {summary['reason']}"
+        return
+    if outcome.refused and not summary:
+        yield f"the run has not begun (FLARE's status: {outcome.status}): these sites refuse the job; change what they name"
+        return
     reason = summary.get("reason") or "it has left no summary; see the log of the job in the download"
     yield f"the run has not finished (FLARE's status: {outcome.status}): {reason}"
     yield from summary.get("remarks", ())

@@ -36,12 +36,17 @@ from grandrounds.json_files import read_json_object
 WATCH_CONNECT_SECONDS = 10.0
 
 
+class NoSuchJob(GrandRoundsError):
+    """The server does not know the job, and will not: it was deleted, or the server was restored from an archive."""
+
+
 @contextmanager
 def admin_session(kit: Kit, timeout: float = WATCH_CONNECT_SECONDS) -> Iterator[Session]:
     """Log in with a person's kit, and log out at the end.
 
     Raises:
         ConfigurationError: if the kit is not a person's.
+        NoSuchJob: if a command in the block is about a job that the server does not know.
         GrandRoundsError: if the server cannot be reached, does not accept the person, or refuses a command in the block.
     """
     if kit.kind != "person":
@@ -63,7 +68,9 @@ def admin_session(kit: Kit, timeout: float = WATCH_CONNECT_SECONDS) -> Iterator[
         ) from error
     except AuthorizationError as error:
         raise GrandRoundsError(f"{kit.name} may not do this: {error}") from error
-    except (InvalidJobDefinition, JobNotDone, JobNotFound, InternalError, RuntimeError, TimeoutError) as error:
+    except JobNotFound as error:
+        raise NoSuchJob(f"the server refuses: {error}") from error
+    except (InvalidJobDefinition, JobNotDone, InternalError, RuntimeError, TimeoutError) as error:
         raise GrandRoundsError(f"the server refuses: {error}") from error
     finally:
         if session is not None:

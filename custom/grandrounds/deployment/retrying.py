@@ -15,18 +15,19 @@ class Patience:
     """Retries an action while a server or a site is away.
 
     Args:
-        report: called with a line for every failure that is waited for.
+        report: called with a line for every failure that is waited for, once while it is the same.
         seconds: how long failures may last without a :meth:`renew` between them.
         poll_seconds: pause between two attempts.
     """
 
     def __init__(self, report: Callable[[str], None], seconds: float, poll_seconds: float) -> None:
         self._report, self._seconds, self._poll_seconds = report, seconds, poll_seconds
+        self._told = ""
         self.renew()
 
     def renew(self) -> None:
         """Wait as long as at the beginning again: what was away has answered."""
-        self._deadline = time.monotonic() + self._seconds
+        self._deadline, self._told = time.monotonic() + self._seconds, ""
 
     def result_of(self, act: Callable[[], Result]) -> Result:
         """The result of an action.
@@ -43,7 +44,9 @@ class Patience:
             except GrandRoundsError as error:
                 if time.monotonic() >= self._deadline:
                     raise
-                self._report(f"waiting: {error}")
+                if str(error) != self._told:
+                    self._told = str(error)
+                    self._report(f"waiting: {error}")
                 time.sleep(self._poll_seconds)
 
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nvflare.fuel.flare_api.flare_api import Session
 
 from grandrounds.deployment.job_watch import (
     JobWatch,
+    NoSuchJob,
     SiteWatch,
     admin_session,
     connected_sites,
@@ -25,7 +26,9 @@ from grandrounds.deployment.jobs import Job, Key, write_job
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.deployment.retrying import Patience, pause_after
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.server.record import JOB_REFUSED
 
+JOB_LOST: Final = "lost"
 JOB_POLL_SECONDS = 2.0
 RECONNECT_SECONDS = 180.0
 RETRY_PAUSES = (5.0, 15.0, 30.0, 60.0, 120.0)
@@ -42,7 +45,7 @@ class Outcome:
 
     Attributes:
         jobs: FLARE's ids, the last attempt's at the end.
-        status: FLARE's status of the last attempt; ``lost`` if its server died.
+        status: FLARE's status of the last attempt; ``lost`` if its server died, or does not know the job any more.
         summary: the run's own; empty if it left none.
         download: folder with the last attempt's results; None if there are none.
         refused: sites that have not accepted the last attempt's job, with their reasons.
@@ -58,6 +61,11 @@ class Outcome:
     def finished(self) -> bool:
         """Whether all rounds are complete and a model was selected; FLARE's status is not considered."""
         return self.summary.get("status") == "finished"
+
+    @property
+    def not_taken(self) -> bool:
+        """Whether the job could not take up the run of its name, which is as it was; the same job never will."""
+        return self.summary.get("status") == JOB_REFUSED
 
 
 def with_roster(
@@ -178,12 +186,12 @@ def submit_and_watch(
         waiting = Patience(report, patience, JOB_POLL_SECONDS)
         outcome = waiting.result_of(partial(_collect, kit, tuple(jobs), status, out))
         report(f"job {jobs[-1]} has ended: {status}; the run: {outcome.summary.get('status', 'left no summary')}")
-        if outcome.finished or len(jobs) >= attempts:
+        if outcome.finished or outcome.not_taken or len(jobs) >= attempts:
             return outcome
         # A further attempt goes on from the newest checkpoint.
         job = job.with_values({("controller", "resume_from"): None})
         reached = int(outcome.summary.get("rounds_done", done))
-        failures, done = (0, reached) if reached > done or status == "lost" else (failures + 1, done)
+        failures, done = (0, reached) if reached > done or status == JOB_LOST else (failures + 1, done)
         if reason := outcome.summary.get("reason"):
             report(f"the reason: {reason}")
         if failures:
@@ -204,11 +212,15 @@ def _watch(kit: Kit, job: str, report: Report, patience: float, rejoin: bool) ->
     watcher, waiting = _Watcher(job, report, rejoin), Patience(report, patience, JOB_POLL_SECONDS)
 
     def look_until_the_end() -> str:
-        with admin_session(kit) as session:
-            while not (status := watcher.look(session)):
-                waiting.renew()
-                time.sleep(JOB_POLL_SECONDS)
-            return status
+        try:
+            with admin_session(kit) as session:
+                while not (status := watcher.look(session)):
+                    waiting.renew()
+                    time.sleep(JOB_POLL_SECONDS)
+                return status
+        except NoSuchJob:
+            report(f"the server does not know {job} any more; was it restored from an archive?")
+            return JOB_LOST
 
     return waiting.result_of(look_until_the_end)
 
@@ -228,7 +240,7 @@ class _Watcher:
         status = str(meta.get("status", ""))
         alive = [entry.job_id for entry in session.get_system_info().job_info]
         state = self._life.observe(status, alive, time.monotonic())
-        if state in ("ended", "lost"):
+        if state in ("ended", JOB_LOST):
             return status if state == "ended" else state
         for site, reason in refusals(meta).items():
             self._report_once(f"{site} has not accepted the job: {reason}")
@@ -279,11 +291,14 @@ def _progress(found: Mapping[str, Any]) -> str:
 
 
 def _collect(kit: Kit, jobs: tuple[str, ...], status: str, out: Path) -> Outcome:
-    if status == "lost":
+    if status == JOB_LOST:
         return Outcome(jobs, status)  # FLARE returns no results of a job whose status is running
     out.mkdir(parents=True, exist_ok=True)
-    with admin_session(kit) as session:
-        refused = refusals(session.get_job_meta(jobs[-1]))
-        location = session.download_job_result(jobs[-1], str(out.absolute()))
+    try:
+        with admin_session(kit) as session:
+            refused = refusals(session.get_job_meta(jobs[-1]))
+            location = session.download_job_result(jobs[-1], str(out.absolute()))
+    except NoSuchJob:
+        return Outcome(jobs, JOB_LOST)
     download = Path(location) if location else None
     return Outcome(jobs, status, summary_in(download) if download else {}, download, refused)

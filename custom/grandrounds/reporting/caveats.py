@@ -112,7 +112,12 @@ def _of_differences(comparison: Comparison) -> Iterator[str]:
 
 def _of_status(log: RunLog, is_tested: bool) -> Iterator[str]:
     if not log.complete:
-        words = {"running": "was stopped or is still running", "aborted": "was aborted", "failed": "failed"}
+        words = {
+            "running": "was stopped or is still running",
+            "aborted": "was aborted",
+            "failed": "failed",
+            "refused": "refused the job whose download this is,",
+        }
         reason = f" ({log.reason})" if log.reason else ""
         end = "." if is_tested else ": its model has not been tested, and validation scores flatter it."
         said = words.get(log.status, f"has status {log.status}")

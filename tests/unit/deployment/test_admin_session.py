@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 from nvflare.apis.fl_exception import FLCommunicationError
-from nvflare.fuel.flare_api.api_spec import AuthenticationError, JobNotDone, NoConnection
+from nvflare.fuel.flare_api.api_spec import AuthenticationError, JobNotDone, JobNotFound, NoConnection
 
 from grandrounds.deployment import job_watch as module
-from grandrounds.deployment.job_watch import admin_session
+from grandrounds.deployment.job_watch import NoSuchJob, admin_session
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 
@@ -43,6 +43,13 @@ def test_what_the_server_refuses_while_a_job_runs_is_reported(monkeypatch, perso
     monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **options: session)
     with pytest.raises(GrandRoundsError, match="the server refuses: job 7 is still running"), admin_session(person):
         raise JobNotDone("job 7 is still running")
+
+
+def test_a_job_that_the_server_does_not_know_is_an_error_of_its_own(monkeypatch, person):
+    session = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **options: session)
+    with pytest.raises(NoSuchJob, match="the server refuses: no such job: 7"), admin_session(person):
+        raise JobNotFound("no such job: 7")
 
 
 def test_a_mistake_within_the_session_is_not_the_servers(monkeypatch, person):

@@ -93,6 +93,17 @@ class TestSubmit:
         assert result.exit_code == 1
         assert "the run has not finished (FLARE's status: FINISHED:ABNORMAL): round 3: 1 of 2 sites" in result.stdout
 
+    def test_the_last_line_is_about_the_cause(self, run, server, person):
+        refused = {"status": "refused", "reason": "another job is using this run; choose another run_name"}
+        server.outcome = Outcome(("j",), "FINISHED:EXECUTION_EXCEPTION", refused)
+        shown = run("submit", "fedperl", "--kit", person).stdout
+        assert "the job was refused, and the run of this name is as it was: another job is using this run" in shown
+        assert "run the same command" not in shown
+        server.outcome = Outcome(("j",), "FINISHED:COMPLETED", {}, None, {"hospital-a": "privacy scope 'x'"})
+        shown = run("submit", "fedperl", "--kit", person).stdout
+        assert "the run has not begun (FLARE's status: FINISHED:COMPLETED): these sites refuse the job" in shown
+        assert "run the same command" not in shown
+
     def test_figures_before_a_study_are_shown_and_no_model_is_spoken_of(self, run, server, person):
         reported = {
             "a": {"images.train.nevus": 120.0, "size.256": 150.0, "intensity.0.3": 0.5},

@@ -18,7 +18,7 @@ from grandrounds.deployment.operation import health
 from grandrounds.deployment.operation.status import kit_status
 from grandrounds.deployment.operation.trail import read_trail
 from grandrounds.federation.server.record import RunRecord
-from grandrounds.files import write_json
+from grandrounds.files import exclusive, write_json
 from grandrounds.privacy.gate.audit import Reason, write_audit
 from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.images import record_images
@@ -173,9 +173,7 @@ def make_run(kit, name, status, ended=None):
     if ended is not None:
         path = record.folder / "summary.json"
         content = json.loads(path.read_text())
-        write_json(
-            path, {**content, "started": (datetime.now(UTC) - timedelta(hours=ended)).isoformat(), "seconds": 1.0}
-        )
+        write_json(path, {**content, "written": (datetime.now(UTC) - timedelta(hours=ended)).isoformat()})
     return record.folder
 
 
@@ -188,6 +186,19 @@ def test_running_runs_come_first_and_old_ones_do_not_warn_for_ever(make_kit):
     assert kit_status(kit).warnings == ["run d-running: b is lost since round 1"]
     make_run(kit, "a-failed", "failed", ended=2)
     assert kit_status(kit).warnings == ["run d-running: b is lost since round 1", "run a-failed failed: a reason"]
+
+
+def test_a_run_on_which_no_process_works_any_more_is_called_interrupted(make_kit):
+    kit = make_kit("server")
+    folder = make_run(kit, "skin-1", "running")
+    with exclusive(folder):
+        (run,) = kit_status(kit).runs
+        assert run["status"] == "running"
+    (run,) = kit_status(kit).runs
+    assert run["status"] == "interrupted"
+    assert kit_status(kit).warnings == [
+        "run skin-1 interrupted: no process works on it since round 2; submit the job again under the same run_name"
+    ]
 
 
 def test_the_table_has_a_row_for_each_run(make_kit):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from grandrounds.deployment import retrying, submission
+from grandrounds.deployment.job_watch import NoSuchJob
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.errors import GrandRoundsError
@@ -125,6 +126,29 @@ def test_a_lost_server_is_waited_for(go):
     assert "waiting: no connection" in reported
 
 
+def test_a_server_that_stays_away_is_spoken_of_once(go):
+    gone = (GrandRoundsError("no connection"), False, NOBODY)
+    _, reported = go(Server([RUNS, gone, gone, gone, RUNS, ENDS], summaries=["finished"]))
+    assert reported.count("waiting: no connection") == 1
+
+
+def test_a_job_that_a_restored_server_does_not_know_is_lost_at_once(go):
+    slept = []
+    forgotten = (NoSuchJob("the server refuses: no such job"), False, NOBODY)
+    server = Server([RUNS, forgotten], [RUNS, ENDS], summaries=["finished"])
+    outcome, reported = go(server, attempts=2, slept=slept)
+    assert (outcome.finished, outcome.jobs) == (True, ("job-1", "job-2"))
+    assert "the server does not know job-1 any more; was it restored from an archive?" in reported
+    assert not any(line.startswith("waiting") for line in reported)
+    assert len(slept) == 2, "one pause after each look at a running job"
+
+
+def test_a_job_that_the_server_refuses_is_not_tried_again(go):
+    refused = {"status": "refused", "reason": "the checkpoint is of another configuration", "rounds_done": 3}
+    outcome, _ = go(Server([RUNS, DIES], summaries=[refused]), attempts=5)
+    assert (outcome.not_taken, len(outcome.jobs)) == (True, 1)
+
+
 def test_patience_begins_when_the_server_goes_and_not_when_the_run_began(go):
     gone = (GrandRoundsError("no connection"), False, NOBODY)
     outcome, _ = go(Server([*[RUNS] * 40, gone, RUNS, ENDS], summaries=["finished"]), patience=50.0)
@@ -143,7 +167,7 @@ def test_a_result_is_fetched_when_the_server_is_back(go, monkeypatch):
     monkeypatch.setattr(server, "download_job_result", sometimes)
     outcome, reported = go(server)
     assert outcome.finished
-    assert reported.count("waiting: no connection") == 2
+    assert reported.count("waiting: no connection") == 1
 
 
 def test_a_server_that_stays_away_ends_the_watch(go):
@@ -158,7 +182,7 @@ def test_a_mandatory_site_is_waited_for_before_the_job_continues(go):
     server = Server([RUNS, DIES], [ENDS], summaries=["failed", "finished"], connected=connected)
     outcome, reported = go(server, attempts=2, mandatory=["a"])
     assert (outcome.finished, len(outcome.jobs)) == (True, 2)
-    assert sum(line.startswith("waiting: a is mandatory") for line in reported) == 2
+    assert sum(line.startswith("waiting: a is mandatory") for line in reported) == 1
 
 
 def test_the_first_submission_does_not_wait_for_sites(go):

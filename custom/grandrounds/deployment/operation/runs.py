@@ -15,10 +15,12 @@ from grandrounds.federation.server.record import (
     MEAN,
     OF_SCORE,
     RUNNING,
+    STOPPED,
     SUMMARY,
     read_events,
     traffic,
 )
+from grandrounds.files import is_held
 from grandrounds.json_files import read_json_object
 
 RECENT_SECONDS = 24 * 3600.0
@@ -56,7 +58,7 @@ class SeenRun(NamedTuple):
             for remark in self.facts["remarks"]:
                 yield Finding("warning", "runs", f"run {name}: {remark}")
         ended = self.facts.get("ended")
-        if status in ("failed", "aborted") and (ended is None or ended < RECENT_SECONDS):
+        if status in ("failed", "aborted", STOPPED) and (ended is None or ended < RECENT_SECONDS):
             yield Finding("warning", "runs", f"run {name} {status}: {self.facts.get('reason', '')}")
 
 
@@ -72,11 +74,15 @@ def recorded_run(folder: Path) -> SeenRun:
     rounds = summary["configuration"].get("rounds", 0)
     seconds = [entry["round_seconds"] for entry in summary["rounds"][-PACE_OF:]]
     pace = sum(seconds) / len(seconds) if seconds else None
-    done, running = summary["rounds_done"], summary["status"] == RUNNING
+    status, reason, done = summary["status"], summary["reason"], summary["rounds_done"]
+    if status == RUNNING and is_held(folder) is False:
+        status = STOPPED
+        reason = f"no process works on it since round {done}; submit the job again under the same run_name"
+    running = status == RUNNING
     facts = {
         "name": str(summary["configuration"].get("run_name", folder.parent.name)),
-        "status": summary["status"],
-        "reason": summary["reason"],
+        "status": status,
+        "reason": reason,
         "round": done,
         "rounds": rounds,
         "seconds_left": (rounds - done) * pace if running and pace else None,
@@ -154,5 +160,7 @@ def _words(name: str) -> str:
 
 def _since(summary: Mapping[str, Any]) -> float:
     """Seconds since a run wrote its record for the last time."""
+    if "written" in summary:
+        return max(0.0, time.time() - datetime.fromisoformat(summary["written"]).timestamp())
     begun = datetime.fromisoformat(summary["started"]).timestamp()
     return max(0.0, time.time() - begun - float(summary["seconds"]))

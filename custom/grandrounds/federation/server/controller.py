@@ -167,8 +167,8 @@ class RoundController(Configurable, RoundHooks, Controller):
             with exclusive(self.folder):
                 self._run_recorded()
         except GrandRoundsError as error:
-            if not (result_folder(fl_ctx) / SUMMARY).exists():  # the run's own record is left as it is
-                RunRecord(result_folder(fl_ctx), {}).write("failed", str(error))
+            if not (result_folder(fl_ctx) / SUMMARY).exists():  # another job has the run, or it was finished before
+                self.record.refuse(str(error), result_folder(fl_ctx))
             self.system_panic(str(error), fl_ctx)
 
     def _run_recorded(self) -> None:
@@ -182,19 +182,19 @@ class RoundController(Configurable, RoundHooks, Controller):
             self._close_record("aborted", "FLARE's abort signal was triggered")
         except GrandRoundsError as error:
             self.record.event("failed", reason=str(error))
-            # A mistake in submitting a run again must not overwrite what the run has achieved.
-            if self._under_way or not self.record.exists():
-                self._close_record("failed", str(error))
+            self._close_record("failed", str(error))
             raise
         except Exception as error:
             self._close_record("failed", described(error, self.folder))
             raise
 
     def _close_record(self, status: str, reason: str) -> None:
-        """Write why the run ended early, for the next start and for the job's download."""
-        self._note_state()
-        self.record.write(status, reason)
-        self.record.publish(result_folder(self.fl_ctx), [])
+        """Write why the run ended early, for the next start and for the job's download: both have the same record."""
+        if self._under_way:
+            self._note_state()
+        # A mistake in submitting a run again must not overwrite what the run has achieved.
+        if self.record.close(status, reason, begun=self._under_way):
+            self.record.publish(result_folder(self.fl_ctx), [])
 
     def _note_state(self) -> None:
         """Let the record know the sites and checkpoints of this moment."""

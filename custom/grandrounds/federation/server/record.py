@@ -46,6 +46,10 @@ SUMMARY = "summary.json"
 REFERENCES = "references"
 """In the summary of a simulation: models that the run is compared with, by name."""
 RUNNING = "running"
+STOPPED = "interrupted"
+"""What a run is called whose record says that it is running, and on which no process works any more."""
+JOB_REFUSED = "refused"
+"""What the download of a job says that could not take up a run, which is as it was."""
 RUNNING_ROUNDS = 10
 """How many of the last rounds the summary of a running run has."""
 ROUND_END, SCORE, REMARK = "round_end", "score", "remark"
@@ -194,19 +198,61 @@ class RunRecord:
         """Whether an earlier start of the run has left a summary."""
         return (self.folder / SUMMARY).exists()
 
+    def close(self, status: str, reason: str, begun: bool) -> bool:
+        """Write how a start of the run has ended; what the run has achieved stays in the record.
+
+        Args:
+            status: as in :meth:`write`.
+            reason: why.
+            begun: whether this start had taken up the run, so that this object has all of the record.
+
+        Returns:
+            Whether the record says so now; it does not where an earlier start had finished the run.
+        """
+        kept = {} if begun else self._kept()
+        if kept.get("status") == "finished":
+            return False
+        if kept:
+            self._write({**kept, "rounds": self._noted_rounds(kept), "status": status, "reason": reason})
+        else:
+            self.write(status, reason)
+        return True
+
+    def refuse(self, reason: str, folder: Path) -> None:
+        """Write the summary of a job that could not take up the run into another folder; the run is as it was.
+
+        It has the run's rounds, and not its results, which are not this job's.
+        """
+        other = RunRecord(folder, {})
+        if kept := self._kept():
+            results: dict[str, Any] = {name: {} for name in ("records", "pooled", "models")}
+            other._write({**kept, **results, "status": JOB_REFUSED, "reason": reason})
+        else:
+            other.write(JOB_REFUSED, reason)
+
+    def _kept(self) -> dict[str, Any]:
+        """The summary of an earlier start; empty if there is none, or a damaged one."""
+        try:
+            found = json.loads((self.folder / SUMMARY).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) and "rounds_done" in found else {}
+
+    def _noted_rounds(self, kept: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """All rounds of an earlier start, of which the summary of a running run has the last."""
+        events = read_events(self.folder) if (self.folder / EVENTS).exists() else []
+        rounds = [_of_round(event) for event in events if event["event"] == ROUND_END]
+        return rounds if len(rounds) == kept["rounds_done"] else list(kept["rounds"])
+
     def checkpoints_before(self) -> list[int]:
         """The rounds of the checkpoints that an earlier start of the run had when it last wrote its summary, ascending."""
-        try:
-            found = json.loads((self.folder / SUMMARY).read_bytes())["checkpoints"]
-            return [entry["round"] for entry in found if not entry["bad"]]
-        except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is damaged
-            return []
+        return [entry["round"] for entry in self._kept().get("checkpoints", ()) if not entry["bad"]]
 
     def write(self, status: str, reason: str = "") -> None:
         """Write ``summary.json``; while the run goes on in one line and with the last rounds only.
 
         Args:
-            status: ``running``, ``finished``, ``failed`` or ``aborted``.
+            status: ``running``, ``finished``, ``failed``, ``aborted`` or ``refused``.
             reason: why, when it did not finish or ended before its last round.
         """
         content = {
@@ -236,10 +282,11 @@ class RunRecord:
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 3),
         }
-        if status == RUNNING:
-            text = json.dumps({**content, "rounds": self.rounds[-RUNNING_ROUNDS:]})
-        else:
-            text = json.dumps({**content, "rounds": self.rounds}, indent=2)
+        self._write({**content, "rounds": self.rounds[-RUNNING_ROUNDS:] if status == RUNNING else self.rounds})
+
+    def _write(self, content: dict[str, Any]) -> None:
+        dated = {**content, "written": datetime.now(UTC).isoformat(timespec="seconds")}
+        text = json.dumps(dated, indent=None if content["status"] == RUNNING else 2)
         with replacing(self.folder / SUMMARY) as stream:
             stream.write((text + "\n").encode())
 
@@ -287,7 +334,7 @@ class RunRecord:
             if event.get("round", 0) > state["rounds_done"]:
                 continue
             if event["event"] == ROUND_END:
-                self._add_round({name: value for name, value in event.items() if name not in OF_EVENT})
+                self._add_round(_of_round(event))
             elif event["event"] == SCORE:
                 self.scores[event["round"]] = {name: event[name] for name in OF_SCORE if name in event}
             elif event["event"] == REMARK:
@@ -307,6 +354,11 @@ class RunRecord:
         self._silent = (self._silent - set(entry["asked"])) | set(entry["dropped"])
         for site in entry["answered"]:
             self._contributions[site] += 1
+
+
+def _of_round(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of a round in the summary, from its event."""
+    return {name: value for name, value in event.items() if name not in OF_EVENT}
 
 
 @cache
