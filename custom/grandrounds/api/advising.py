@@ -92,7 +92,7 @@ class _Rule:
     advice: Advice
 
 
-_RECOMMENDED = ("--preset", "recommended")
+_RECOMMENDED, _SCRATCH = ("--preset", "recommended"), ("--preset", "scratch")
 _PRIVATE = (
     "--rounds", "40", "--image-size", "112", "--backbone", "efficientnet_lite0",
     "--set", "problem.weights=imagenet", "--set", "problem.trainable=head", "--set", "problem.dropout=0",
@@ -150,7 +150,7 @@ RULES: Sequence[_Rule] = (
         lambda found: found.leaves == "updates" and sum(found.unlabelled.values()) > sum(found.labelled.values()),
         Advice(
             "ssfl",
-            _RECOMMENDED,
+            _SCRATCH,
             "there are more unlabelled images than labelled ones, and pseudo-labels use them; compare with fedavg, and "
             "label more images where you can",
             "benchmarks/ssl_pbc: macro F1 .021 above FedAvg [.007, .036] (not significant after correction, eight seeds); "
@@ -161,7 +161,7 @@ RULES: Sequence[_Rule] = (
         lambda found: found.leaves == "updates",
         Advice(
             "fedavg",
-            _RECOMMENDED,
+            _SCRATCH,
             "sites have labels and can train one network; sums of features may not leave them",
             "benchmarks/first_steps: balanced accuracy .370 and AUC .794 on HAM10000 with a quarter of the labels, .482 and "
             ".851 with all (one seed)",

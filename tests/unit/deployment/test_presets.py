@@ -48,17 +48,24 @@ def test_the_jobs_of_the_paper_offer_its_text_its_code_and_a_recommendation(name
     assert {"paper", "code", "recommended"} <= set(presets_of(load_job(name)))
 
 
-@pytest.mark.parametrize("preset", ["paper", "code", "recommended"])
-def test_a_site_alone_is_stricter_with_pseudo_labels_than_a_federation(preset):
-    ssfl, fedperl, alone = (options_of(name, preset)[1]["threshold"] for name in ("ssfl", "fedperl", "local_fixmatch"))
+FEDERATED, ALONE = ("fedavg", "fedperl", "ssfl"), ("local", "local_fixmatch")
+FAMILIES = [("paper", "paper"), ("code", "code"), ("scratch", "recommended")]
+"""A preset of the federated methods, and that of their baselines at one site, which have no head to start from."""
+
+
+@pytest.mark.parametrize(("preset", "own"), FAMILIES)
+def test_a_site_alone_is_stricter_with_pseudo_labels_than_a_federation(preset, own):
+    ssfl, fedperl = (options_of(name, preset)[1]["threshold"] for name in ("ssfl", "fedperl"))
+    alone = options_of("local_fixmatch", own)[1]["threshold"]
     assert ssfl == fedperl < alone
 
 
-@pytest.mark.parametrize("preset", ["paper", "code", "recommended"])
-def test_fedperl_and_its_baselines_train_the_same_network_in_the_same_way(preset):
-    found, network = {}, ("backbone", "image_size", "weights", "intensities", "trainable", "norm")
-    for name in ("fedavg", "fedperl", "local", "local_fixmatch", "ssfl"):
-        controller, executor, problem = options_of(name, preset)
+@pytest.mark.parametrize(("preset", "own"), [*FAMILIES, ("recommended", None)])
+def test_fedperl_and_its_baselines_train_the_same_network_in_the_same_way(preset, own):
+    found, network = {}, ("backbone", "image_size", "weights", "intensities", "trainable", "norm", "head")
+    chosen = {**dict.fromkeys(FEDERATED, preset), **(dict.fromkeys(ALONE, own) if own else {})}
+    for name, one in chosen.items():
+        controller, executor, problem = options_of(name, one)
         shared = [executor[option] for option in ("batch_size", "learning_rate", "class_weights", "feature_cache")]
         shared += [controller["rounds"], controller["selection_metric"]]
         found[name] = [*shared, *(problem[option] for option in network)]

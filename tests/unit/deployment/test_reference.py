@@ -93,8 +93,8 @@ AT_64 = f"{LITE} at 64 pixels, as"
 @pytest.mark.parametrize(
     ("job", "preset", "options", "network"),
     [
-        ("fedavg", "recommended", [], f"the run's network, {LITE}"),
-        ("fedavg", "recommended", ["problem.norm=site"], f"the run's network, {LITE}"),
+        ("fedavg", "scratch", [], f"the run's network, {LITE}"),
+        ("fedavg", "scratch", ["problem.norm=site"], f"the run's network, {LITE}"),
         (
             "mdhfl",
             None,
@@ -118,8 +118,9 @@ def test_the_row_says_what_its_features_are_of(job, preset, options, network):
     assert row.job.value("problem", "classes") == made.value("problem", "classes")
 
 
-def test_with_the_recommended_network_the_row_is_the_recommended_ridge():
-    row = ridge_row(with_preset(load_job("fedavg"), "recommended").checked(), 4)
+@pytest.mark.parametrize("preset", ["recommended", "scratch"])
+def test_with_the_recommended_network_the_row_is_the_recommended_ridge(preset):
+    row = ridge_row(with_preset(load_job("fedavg"), preset).checked(), 4)
     assert row.job.options("problem") == with_preset(load_job("ridge"), "recommended").options("problem")
 
 
