@@ -33,6 +33,7 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
 
+from grandrounds.federation.identity.copies import guard_copies
 from grandrounds.federation.memory import share_cleanup_thread
 from grandrounds.federation.proxy import replace_connect
 from grandrounds.json_files import read_json_object
@@ -87,8 +88,9 @@ class ChannelGuard(FLComponent):
 
     At a site, FLARE's shell command is removed, its command that deletes a job's folder deletes no other folder, and only
     the server and the site's own processes are answered. At a server, nobody can send under another's name, and no request
-    is passed from one site to another. Of plug-ins only those are imported that the kit's lock lists. FLARE builds the
-    component before any cell, in the processes of a kit and in those of its jobs; what else all of them need is done here.
+    is passed from one site to another; a second copy of a connected kit is refused. Of plug-ins only those are imported
+    that the kit's lock lists. FLARE builds the component before any cell, in the processes of a kit and in those of its
+    jobs; what else all of them need is done here.
     """
 
     def __init__(self) -> None:
@@ -99,7 +101,9 @@ class ChannelGuard(FLComponent):
             for found in processors
             if not isinstance(found, ShellCommandProcessor)
         ]
-        _list_plugins(sys.argv[1:])
+        if kit := _kit_of(sys.argv[1:]):
+            _list_plugins(kit)
+            guard_copies(kit)
         _guard_new_cells()
         share_cleanup_thread()
         replace_connect()
@@ -107,14 +111,17 @@ class ChannelGuard(FLComponent):
             end_with_parent()
 
 
-def _list_plugins(arguments: Sequence[str]) -> None:
-    """Let this process, and those that it starts, import the plug-ins that the kit's lock lists and no others."""
+def _kit_of(arguments: Sequence[str]) -> Path | None:
+    """The kit of this process, by its arguments; None if it is of no kit."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--workspace", "-m")  # as all of FLARE's processes of a kit have it
     folder = parser.parse_known_args(arguments)[0].workspace
-    if folder is None or not (Path(folder) / "startup").is_dir():
-        return
-    lock = Path(folder) / "local" / LOCK
+    return Path(folder) if folder is not None and (Path(folder) / "startup").is_dir() else None
+
+
+def _list_plugins(kit: Path) -> None:
+    """Let this process, and those that it starts, import the plug-ins that the kit's lock lists and no others."""
+    lock = kit / "local" / LOCK
     listed = read_json_object(lock).get("plugins", []) if lock.is_file() else []
     os.environ[LISTED_VARIABLE] = json.dumps([list(Distribution(**entry)) for entry in listed])
     load_plugins.cache_clear()

@@ -43,6 +43,7 @@ from grandrounds.deployment.kit.safeguards import (
     signers,
 )
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.identity.copies import refused_here
 from grandrounds.federation.server.sites import ROSTER, read_roster
 from grandrounds.json_files import read_json_object
 from grandrounds.plugins import Distribution
@@ -126,6 +127,8 @@ def _clock(kit: Kit) -> Iterator[Finding]:
 def _server(kit: Kit) -> Iterator[Finding]:
     answers = f"{kit.host}:{kit.port} answers, with a certificate of project {kit.project}"
     yield verdict("server", connection_fault(kit), answers)
+    if reason := refused_here(kit.folder):
+        yield Finding("failure", "identity", f"the server refuses this kit: {reason}")
 
 
 def _port(kit: Kit) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import PROCESSES, Kit, running_processes, supervisor
 from grandrounds.deployment.kit.safeguards import privacy
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.identity.copies import refused_copies, refused_here
 from grandrounds.json_files import read_json_object
 from grandrounds.privacy.gate.dataset import DatasetFacts, dataset_facts
 from grandrounds.privacy.gate.images import files_state
@@ -24,6 +25,8 @@ from grandrounds.privacy.ledger.ledger import Ledger, LedgerContent
 from grandrounds.privacy.ledger.noted import noted_head
 from grandrounds.protocol.paths import STATES
 
+RECENT_SECONDS = 24 * 3600.0
+"""How long what has happened is a warning: a refusal, the failure of a run, a copy of a kit."""
 LOOKED_FOR = 64
 """Image files of a data set that are looked for; the doctor reads all."""
 MOST_COMPARED = 20_000
@@ -34,8 +37,7 @@ Check = Callable[[Kit], Iterator[Finding]]
 def examine_health(kit: Kit) -> list[Finding]:
     """What is not as it must be, and what is fine, at the machine of a server or a site; the network is not used."""
     checks: list[Check] = [certificates, _disk, _processes]
-    if kit.kind == "site":
-        checks += [_policy, _ledger, _data_sets]
+    checks += [_identity, _policy, _ledger, _data_sets] if kit.kind == "site" else [_copies]
     return list(chain.from_iterable(guarded(check, kit) for check in checks))
 
 
@@ -95,6 +97,19 @@ def _processes(kit: Kit) -> Iterator[Finding]:
         yield Finding("warning", "processes", message)
     else:
         yield Finding("ok", "processes", f"FLARE runs (process {running[0]})")
+
+
+def _identity(kit: Kit) -> Iterator[Finding]:
+    """No copy of this kit is connected in its place."""
+    if reason := refused_here(kit.folder):
+        yield Finding("failure", "identity", f"the server refuses this kit: {reason}")
+
+
+def _copies(kit: Kit) -> Iterator[Finding]:
+    """No kit was used at two places in the last day."""
+    for seen in refused_copies(kit.folder, RECENT_SECONDS):
+        text = f"{seen.what}: a second copy of its kit was refused {seen.ago / 60:.0f} min ago"
+        yield Finding("warning", "identity", f"{text}; if nobody there knows of it, renew the kit: its key was taken")
 
 
 def _policy(kit: Kit) -> Iterator[Finding]:

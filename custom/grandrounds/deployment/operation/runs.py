@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grandrounds.data.doctor import Finding
+from grandrounds.deployment.operation.health import RECENT_SECONDS
 from grandrounds.federation.server.record import (
     AT_SERVER,
     EVENTS,
@@ -23,8 +24,6 @@ from grandrounds.federation.server.record import (
 from grandrounds.files import is_held
 from grandrounds.json_files import read_json_object
 
-RECENT_SECONDS = 24 * 3600.0
-"""How long the failure of a run, or a refusal at a site, is a warning."""
 LAST_EVENTS = 40
 PACE_OF = 5
 """The last rounds, of whose durations the time left is computed."""

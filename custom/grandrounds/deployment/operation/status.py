@@ -20,9 +20,14 @@ from grandrounds.deployment.job_watch import admin_session, run_statistics
 from grandrounds.deployment.kit.certificates import connection_fault
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import Kit
-from grandrounds.deployment.operation.health import certificate_days, certificates, examine_health, guarded
-from grandrounds.deployment.operation.runs import (
+from grandrounds.deployment.operation.health import (
     RECENT_SECONDS,
+    certificate_days,
+    certificates,
+    examine_health,
+    guarded,
+)
+from grandrounds.deployment.operation.runs import (
     SeenRun,
     recorded_run,
     running_first,

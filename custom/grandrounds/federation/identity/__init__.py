@@ -1,0 +1,1 @@
+"""Who is connected: one kit at one place."""
