@@ -133,8 +133,9 @@ def _show(found: Status) -> None:
 def _run_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """A row for each run; running ones come first."""
     from grandrounds.deployment.operation.runs import comparable_scores, describe_score
+    from grandrounds.federation.server.record import absences
 
-    table = Table("run", "status", "round", "best validation score", "answers by site", "lost")
+    table = Table("run", "status", "round", "best validation score", "answers by site", "not at work")
     for run in runs:
         ago, left = run["ended"], run["seconds_left"]
         when = f", {duration(ago)} ago" if ago is not None else "" if left is None else f", {duration(left)} left"
@@ -143,5 +144,8 @@ def _run_table(runs: Sequence[Mapping[str, Any]]) -> Table:
         score = f"after round {best}: {describe_score(scores[best])}" if scores else "-"
         answers = ", ".join(f"{site} {number}" for site, number in run["contributions"].items())
         cells = (run["name"], f"{run['status']}{when}", f"{run['round']} of {run['rounds']}", score, answers or "-")
-        table.add_row(*map(Text, cells), Text(", ".join(run["lost"]) or "-"))
+        table.add_row(
+            *map(Text, cells),
+            Text(", ".join(f"{site} {words.partition(':')[0]}" for site, words in absences(run).items()) or "-"),
+        )
     return table

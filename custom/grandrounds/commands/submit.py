@@ -150,6 +150,7 @@ def _show_as_json(outcome: Outcome) -> None:
 
 def _show(outcome: Outcome, job: Job) -> None:
     from grandrounds.console.scores import facts, score_table
+    from grandrounds.federation.server.record import absences
     from grandrounds.reporting.runs import read_models
 
     console = results()
@@ -166,8 +167,8 @@ def _show(outcome: Outcome, job: Job) -> None:
         say(console, line)
     for site, reason in outcome.refused.items():
         say(console, f"{site} has not accepted the job: {reason}")
-    if lost := summary.get("lost"):
-        say(console, f"lost: {', '.join(f'{site} (last update in round {last})' for site, last in lost.items())}")
+    for site, words in absences(summary).items():
+        say(console, f"{site} is {words}")
     if outcome.download and (outcome.download / "workspace" / "results").is_dir():
         say(console, f"results: {outcome.download / 'workspace' / 'results'}")
     for line in () if outcome.finished else _unfinished(outcome):

@@ -26,7 +26,7 @@ from grandrounds.deployment.jobs import Job, Key, write_job
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.deployment.retrying import Patience, pause_after
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.server.record import JOB_REFUSED
+from grandrounds.federation.server.record import JOB_REFUSED, absences
 
 JOB_LOST: Final = "lost"
 JOB_POLL_SECONDS = 2.0
@@ -286,8 +286,8 @@ def _progress(found: Mapping[str, Any]) -> str:
     number, rounds = found["round"], found["rounds"]
     done = f"round {number} of {rounds}" if number <= rounds else "testing"
     # A task that no site has fetched yet has no sites.
-    tasks = [f"{name}: {', '.join(sites)}" for name, sites in (found.get("tasks") or {}).items() if sites]
-    return "; ".join([done, *tasks])
+    tasks = [f"waiting for {', '.join(sites)} ({name})" for name, sites in (found.get("tasks") or {}).items() if sites]
+    return "; ".join([done, *tasks, *(f"{site} is {words}" for site, words in absences(found).items())])
 
 
 def _collect(kit: Kit, jobs: tuple[str, ...], status: str, out: Path) -> Outcome:

@@ -167,7 +167,7 @@ def make_run(kit, name, status, ended=None):
     record = RunRecord(kit.folder / "grandrounds" / name / "server", {"rounds": 2, "run_name": name})
     entry = {"asked": ["a", "b"], "answered": ["a", "b"], "dropped": {}, "round_seconds": 1.0}
     record.close_round({"round": 1, **entry})
-    record.close_round({"round": 2, **entry, "answered": ["a"], "dropped": {"b": "gone"}})
+    record.close_round({"round": 2, **entry, "answered": ["a"], "dropped": {"b": "gone"}, "silent": ["b"]})
     record.connected = ["a"]
     record.write(status, "a reason")
     if ended is not None:
@@ -183,9 +183,12 @@ def test_running_runs_come_first_and_old_ones_do_not_warn_for_ever(make_kit):
     make_run(kit, "c-finished", "finished", ended=1)
     make_run(kit, "d-running", "running")
     assert [run["name"] for run in kit_status(kit).runs] == ["d-running", "c-finished", "b-old"]
-    assert kit_status(kit).warnings == ["run d-running: b is lost since round 1"]
+    assert kit_status(kit).warnings == ["run d-running: b is lost: not connected, last update in round 1"]
     make_run(kit, "a-failed", "failed", ended=2)
-    assert kit_status(kit).warnings == ["run d-running: b is lost since round 1", "run a-failed failed: a reason"]
+    assert kit_status(kit).warnings == [
+        "run d-running: b is lost: not connected, last update in round 1",
+        "run a-failed failed: a reason",
+    ]
 
 
 def test_a_run_on_which_no_process_works_any_more_is_called_interrupted(make_kit):

@@ -72,7 +72,7 @@ def test_a_run_has_rounds_scores_time_left_lost_sites_and_budget(record):
     assert describe_score(run["scores"]["1"]) == described
     assert run["lost"] == {"hospital-b": 1}
     assert found.epsilon == {"hospital-a": 1.25}
-    assert found.warnings == ["run skin: hospital-b is lost since round 1"]
+    assert found.warnings == ["run skin: hospital-b is lost: not connected, last update in round 1"]
     assert found.level == "warning"
 
 
@@ -254,7 +254,7 @@ def test_the_page_needs_no_script_and_no_other_file_and_escapes_text(monitor):
     status, text, headers = asked(monitor, "/secret/")
     assert status == 200
     assert "round 2 of 4" in text
-    assert "hospital-b is lost since round 1" in text
+    assert "hospital-b is lost: not connected, last update in round 1" in text
     assert "Best model, after round 1: pooled balanced accuracy 0.600 [0.550, 0.700]" in text
     assert "&lt;late&gt; &amp; gone" in text
     assert '<meta http-equiv="refresh" content="5">' in text

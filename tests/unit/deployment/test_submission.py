@@ -149,9 +149,17 @@ def test_the_lines_name_the_sites_and_the_policy():
 @pytest.mark.parametrize(
     ("stats", "shown"),
     [
-        ({"controller": {"tasks": {"train": ["a", "b"]}}, "x": {"round": 3, "rounds": 9}}, "round 3 of 9; train: a, b"),
-        ({"controller": {"tasks": {"test": ["a"]}, "round": 10, "rounds": 9}}, "testing; test: a"),
+        (
+            {"controller": {"tasks": {"train": ["a", "b"]}}, "x": {"round": 3, "rounds": 9}},
+            "round 3 of 9; waiting for a, b (train)",
+        ),
+        ({"controller": {"tasks": {"test": ["a"]}, "round": 10, "rounds": 9}}, "testing; waiting for a (test)"),
         ({"controller": {"tasks": {"train": []}, "round": 1, "rounds": 9}}, "round 1 of 9"),
+        (
+            {"controller": {"round": 5, "rounds": 9, "silent": {"c": 3}, "paused": {"c": 6}, "lost": {"d": 2}}},
+            "round 5 of 9; d is lost: not connected, last update in round 2; c is silent: no answer since round 3, asked "
+            "again in round 6",
+        ),
         ({"controller": {"tasks": {}, "round": 0, "rounds": 9}}, ""),
         ({}, ""),
         ("not running", ""),

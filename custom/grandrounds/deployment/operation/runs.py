@@ -18,6 +18,7 @@ from grandrounds.federation.server.record import (
     RUNNING,
     STOPPED,
     SUMMARY,
+    absences,
     read_events,
     traffic,
 )
@@ -25,6 +26,8 @@ from grandrounds.files import is_held
 from grandrounds.json_files import read_json_object
 
 LAST_EVENTS = 40
+ABSENCES = ("lost", "silent", "paused", "refused")
+"""Why a site is not at work in a run."""
 PACE_OF = 5
 """The last rounds, of whose durations the time left is computed."""
 
@@ -33,8 +36,8 @@ class SeenRun(NamedTuple):
     """A run.
 
     Attributes:
-        facts: name, status, reason, round, rounds, seconds left, validation scores by round, contributions, lost sites,
-            remarks, drops by site, bytes, checkpoints, and seconds since it ended; None while it runs.
+        facts: name, status, reason, round, rounds, seconds left, validation scores by round, contributions, sites
+            that are not at work, remarks, drops by site, bytes, checkpoints, and seconds since it ended; None while it runs.
         events: the last ones.
         epsilon: spent by site, as far as it is told.
     """
@@ -52,8 +55,8 @@ class SeenRun(NamedTuple):
         """What is wrong with it. A run that has ended warns for a day, and its lost sites no more."""
         name, status = self.facts["name"], self.facts["status"]
         if self.running:
-            for site, last in self.facts["lost"].items():
-                yield Finding("warning", "runs", f"run {name}: {site} is lost since round {last}")
+            for site, words in absences(self.facts).items():
+                yield Finding("warning", "runs", f"run {name}: {site} is {words}")
             for remark in self.facts["remarks"]:
                 yield Finding("warning", "runs", f"run {name}: {remark}")
         ended = self.facts.get("ended")
@@ -87,7 +90,7 @@ def recorded_run(folder: Path) -> SeenRun:
         "seconds_left": (rounds - done) * pace if running and pace else None,
         "scores": {str(e["round"]): {k: e[k] for k in OF_SCORE if k in e} for e in events if e["event"] == "score"},
         "contributions": summary["contributions"],
-        "lost": summary["lost"],
+        **{word: summary.get(word, {}) for word in ABSENCES},
         "remarks": summary.get("remarks", []),
         "dropped": [(e["site"], e["reason"]) for e in events if e["event"] == "dropped"],
         "moved": traffic(summary["bytes"]).moved,
@@ -101,7 +104,7 @@ def recorded_run(folder: Path) -> SeenRun:
 def told_run(name: str, job: str, status: str, told: Mapping[str, Any]) -> SeenRun:
     """A run of a job, from what its controller tells of itself; nothing while it starts or ends."""
     number, rounds, pace = told.get("round") or 0, told.get("rounds") or 0, told.get("seconds_per_round")
-    kept = ("scores", "contributions", "lost", "moved")
+    kept = ("scores", "contributions", *ABSENCES, "moved")
     facts: dict[str, Any] = {
         "name": name,
         "job": job,

@@ -19,7 +19,7 @@ from grandrounds.federation.count_sums import CountSums
 from grandrounds.federation.executor_options import EXECUTORS, executor_arguments
 from grandrounds.federation.memory import prepare_job_process
 from grandrounds.federation.server.dispatcher import TaskDispatcher
-from grandrounds.federation.server.exchange import Assignment, RunAborted, training_assignments
+from grandrounds.federation.server.exchange import Assignment, RunAborted, SignsOfLife, training_assignments
 from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import SUMMARY, RunRecord
@@ -39,10 +39,11 @@ from grandrounds.files import exclusive
 from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import with_intensities
 from grandrounds.options import Configurable
+from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES
 from grandrounds.protocol.messages import COUNT_SUM, FROZEN, GLOBAL, POOL, TEST, VALIDATE, Payload, State
 from grandrounds.protocol.names import SERVER, VALIDATION, VALIDATION_PREFIX
-from grandrounds.protocol.paths import claimed_folder, require_confined, result_folder
+from grandrounds.protocol.paths import claimed_folder, in_kit, require_confined, result_folder
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UPDATE_PRECISION
@@ -161,7 +162,8 @@ class RoundController(Configurable, RoundHooks, Controller):
             ]
         )
         self.dispatcher = TaskDispatcher(
-            self, self, self.run, self.problem, self.sites, self.record, self._subscribers, fl_ctx, abort_signal
+            *(self, self, self.run, self.problem, self.sites, self.record, self._subscribers, fl_ctx, abort_signal),
+            signs=SignsOfLife(self.communicator) if in_kit(fl_ctx) else None,
         )
         try:
             with exclusive(self.folder):
@@ -199,6 +201,7 @@ class RoundController(Configurable, RoundHooks, Controller):
     def _note_state(self) -> None:
         """Let the record know the sites and checkpoints of this moment."""
         self.record.connected = self.dispatcher.connected_sites()
+        self.record.paused = self.sites.health.pauses(self.round_number + 1)
         self.record.checkpoints = self._checkpoints.rounds()
         self.record.bad_checkpoints = [n for n in self._checkpoints.bad_rounds() if n not in self.record.checkpoints]
         self.record.selected = self._selection.choice
@@ -252,6 +255,7 @@ class RoundController(Configurable, RoundHooks, Controller):
             self.missed(site)
         self.close_round()
         known = {"round": number, "asked": chosen, "answered": trained, "dropped": outcome.dropped}
+        known["silent"] = natural_sorted(outcome.silent)
         seconds = round(time.monotonic() - started, 4)
         self.record.close_round({**known, "round_seconds": seconds, **self.round_notes()})
         self._subscribers.tell(RoundSubscriber.round_done, number)

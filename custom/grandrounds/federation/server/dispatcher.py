@@ -16,7 +16,7 @@ from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, wri
 from grandrounds.evaluation.metrics import score_range
 from grandrounds.evaluation.record import NUMBER, UNIT, UNITS
 from grandrounds.federation.ledger_pins import LedgerPins
-from grandrounds.federation.server.exchange import Assignment, Exchange, ReplyOutcome
+from grandrounds.federation.server.exchange import Assignment, Exchange, ReplyOutcome, SignsOfLife
 from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord
@@ -49,6 +49,7 @@ class TaskDispatcher:
         subscribers: are told of answers.
         fl_ctx: FLARE's context of the server.
         abort_signal: FLARE's.
+        signs: of life of the sites; None where they are all on one machine, and a site that waits its turn is not late.
 
     Attributes:
         metrics: of the answers to the last tasks, by site.
@@ -67,7 +68,9 @@ class TaskDispatcher:
         subscribers: Subscribers,
         fl_ctx: FLContext,
         abort_signal: Signal,
+        signs: SignsOfLife | None = None,
     ) -> None:
+        self._signs = signs
         self._controller, self._hooks = controller, hooks
         self._run, self._problem, self._classes = run, problem, problem.classes
         self._sites, self._record, self._subscribers = sites, record, subscribers
@@ -134,7 +137,8 @@ class TaskDispatcher:
 
         Args:
             assignments: by site.
-            grace: seconds for stragglers once enough have answered; None waits until the timeout.
+            grace: seconds without a sign of life after which a site is dropped once enough have answered; None waits until
+                the timeout.
             enough: number of answers after which only ``grace`` is waited; None for ``min_sites``.
 
         Raises:
@@ -148,7 +152,8 @@ class TaskDispatcher:
         pinned = {
             site: Assignment(task, self._pins.pinned(site, payload)) for site, (task, payload) in assignments.items()
         }
-        exchange = Exchange(self._controller, self._fl_ctx, self._run.round_timeout, grace, self._received)
+        waits = (self._run.round_timeout, grace if self._signs else None)
+        exchange = Exchange(self._controller, self._fl_ctx, *waits, self._received, self._signs)
         # Scores come quickly; only training answers may end the wait for others that train.
         training = [site for site, assignment in assignments.items() if assignment.task == TRAIN]
         needed = self._run.min_sites if enough is None else enough
@@ -157,12 +162,12 @@ class TaskDispatcher:
             if site in outcome.answered:
                 self._sites.health.answered(site)
             else:
-                self._drop(site, outcome.dropped.get(site))
+                self._drop(site, outcome.dropped.get(site), site in outcome.silent)
         return outcome
 
-    def _drop(self, site: str, reason: str | None) -> None:
+    def _drop(self, site: str, reason: str | None, silent: bool) -> None:
         number = self._round_number
-        self._sites.health.missed(site, number)
+        self._sites.health.missed(site, number, silent)
         self._record.event("dropped", round=number, site=site, reason=reason or "")
         self._controller.log_warning(self._fl_ctx, f"round {number}: {site} is dropped: {reason}")
 
@@ -203,6 +208,7 @@ class TaskDispatcher:
         # Last, when nothing can go wrong any more: what is absorbed counts.
         if task == TRAIN:
             self._hooks.absorb(site, result)
+            record.note_training(site, number, result.metrics)
         self.metrics[site], self.counts[site] = dict(result.metrics), counts
         pooled = {model: answer.releases[name] for model, name in POOLED_RELEASES.items() if name in answer.releases}
         self.pooled[site] = {m: one.tensors for m, one in pooled.items() if one.kind is ReleaseKind.POOLED_COUNTS}

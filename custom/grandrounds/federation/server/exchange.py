@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nvflare.apis.controller_spec import ClientTask, SendOrder, Task
 from nvflare.apis.fl_constant import ReturnCode
@@ -58,11 +58,19 @@ def training_assignments(payloads: Mapping[str, Payload], validate: bool, model:
 
 @dataclass
 class ReplyOutcome:
-    """Who answered, and why the others did not; the task failed at the sites in ``failed``, which did reply."""
+    """Who answered, and why the others did not.
+
+    Attributes:
+        answered: sites with a valid answer.
+        dropped: the others, each with the reason.
+        failed: those of them that have replied that their task failed.
+        silent: those of them that were dropped by time.
+    """
 
     answered: list[str] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
 
     def require(self, needed: int, chosen: Sequence[str], round_number: int) -> list[str]:
         """The chosen sites that answered.
@@ -81,6 +89,27 @@ class ReplyOutcome:
         return trained
 
 
+class SignsOfLife:
+    """When each site was heard of last: its job's process sends heartbeats, every ten seconds, while it works.
+
+    Args:
+        communicator: FLARE's, which is told of heartbeats and requests.
+    """
+
+    def __init__(self, communicator: Any) -> None:
+        self._heard: dict[str, float] = {}
+        self._told = communicator.client_is_active
+        communicator.client_is_active = self._note
+
+    def last(self, site: str) -> float:
+        """The time of the last sign by the monotonic clock; minus infinity without any."""
+        return self._heard.get(site, -math.inf)
+
+    def _note(self, client_name: str, reason: str, fl_ctx: FLContext) -> None:
+        self._heard[client_name] = time.monotonic()
+        self._told(client_name, reason, fl_ctx)
+
+
 class Exchange:
     """Sends each site its assignment and hands over every valid answer as it arrives.
 
@@ -88,9 +117,11 @@ class Exchange:
         controller: sends the tasks.
         fl_ctx: FLARE's context of the controller.
         timeout: seconds until sites that have not answered are dropped; at least 1.
-        grace: seconds to go on waiting once ``enough`` sites have answered; None waits for all until the timeout.
+        grace: once ``enough`` sites have answered, seconds without a sign of life after which a site is dropped; None waits
+            for all until the timeout.
         on_result: called with (site, task, result) for each valid answer, one at a time. It runs under FLARE's lock, so
             it must only accumulate. An exception from it drops the site.
+        signs: of the sites; without them the grace time counts from the moment when enough have answered.
     """
 
     def __init__(
@@ -100,13 +131,14 @@ class Exchange:
         timeout: float,
         grace: float | None,
         on_result: Callable[[str, str, Result], None],
+        signs: SignsOfLife | None = None,
     ) -> None:
         self._controller = controller
         self._fl_ctx = fl_ctx
         self._timeout = timeout
         self._patience = math.inf if fl_ctx.get_prop(NO_DEADLINES) else timeout
         self._grace = None if fl_ctx.get_prop(NO_DEADLINES) else grace
-        self._on_result = on_result
+        self._on_result, self._signs = on_result, signs
         self._changed = threading.Condition()
         self._open: dict[str, Task] = {}
         self._asked: dict[str, Payload] = {}
@@ -152,29 +184,40 @@ class Exchange:
             while self._open:
                 now = time.monotonic()
                 if abort_signal.triggered:
-                    self._cancel("the run was aborted")
+                    self._cancel(list(self._open), "the run was aborted")
                     raise RunAborted
                 if satisfied is None and sum(site in counted for site in self._outcome.answered) >= enough:
                     satisfied = now
-                if satisfied is not None and self._grace is not None and now - satisfied >= self._grace:
-                    self._cancel(f"no answer within {self._grace:g} s after {enough} sites had answered")
-                elif now - started >= self._patience:
-                    self._cancel(f"no answer within {self._timeout:g} s")
-                else:
-                    self._drop_closed()
-                    self._changed.wait(EXCHANGE_POLL_SECONDS if self._open else 0)
+                if satisfied is not None and self._grace is not None:
+                    self._cancel_quiet(now, started, satisfied, self._grace, enough)
+                if now - started >= self._patience:
+                    self._cancel(list(self._open), f"no answer within {self._timeout:g} s")
+                self._drop_closed()
+                self._changed.wait(EXCHANGE_POLL_SECONDS if self._open else 0)
 
-    def _cancel(self, reason: str) -> None:
-        for site, task in list(self._open.items()):
-            self._outcome.dropped[site] = reason
-            self._controller.cancel_task(task)
-            del self._open[site]
+    def _cancel_quiet(self, now: float, started: float, satisfied: float, grace: float, enough: int) -> None:
+        """Drop the sites whose grace time is over; one that shows signs of life is waited for until the timeout."""
+        if self._signs is None:
+            if now - satisfied >= grace:
+                self._cancel(list(self._open), f"no answer within {grace:g} s after {enough} sites had answered")
+            return
+        quiet = [site for site in self._open if now - max(started, self._signs.last(site)) >= grace]
+        self._cancel(quiet, f"no sign of life for {grace:g} s, and {enough} sites had answered")
+
+    def _cancel(self, sites: Sequence[str], reason: str) -> None:
+        for site in sites:
+            self._controller.cancel_task(self._open[site])
+            self._close_silent(site, reason)
 
     def _drop_closed(self) -> None:
         for site, task in list(self._open.items()):
             if task.completion_status is not None:
-                self._outcome.dropped[site] = f"FLARE closed its task: {task.completion_status}"
-                del self._open[site]
+                self._close_silent(site, f"FLARE closed its task: {task.completion_status}")
+
+    def _close_silent(self, site: str, reason: str) -> None:
+        del self._open[site]
+        self._outcome.dropped[site] = reason
+        self._outcome.silent.append(site)
 
     def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         site, task, message = client_task.client.name, client_task.task.name, client_task.result

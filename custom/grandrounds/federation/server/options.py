@@ -33,9 +33,11 @@ class RunOptions(Options):
     ] = 1
     seed: Annotated[int, "seed of the whole run, sites included", BASIC] = 0
     round_timeout: Annotated[float, "seconds that a round may take, waiting for a free machine included"] = 3600.0
-    grace: Annotated[float | None, "seconds for stragglers once min_sites have answered; null: until the timeout"] = (
-        None
-    )
+    grace: Annotated[
+        float | None,
+        "seconds without a sign of life after which a site is not waited for, once min_sites have answered; null: until "
+        "round_timeout. In kits alone",
+    ] = 90.0
     start_timeout: Annotated[float, "seconds to wait at the start for min_sites and the mandatory sites"] = 300.0
     mandatory_sites: Annotated[tuple[str, ...] | None, "sites that must be there at the start"] = None
     validate_every: Annotated[int, "rounds between validation scores; 0: never score, keep the last model", Min(0)] = 1

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grandrounds import __version__
@@ -50,6 +50,9 @@ STOPPED = "interrupted"
 """What a run is called whose record says that it is running, and on which no process works any more."""
 JOB_REFUSED = "refused"
 """What the download of a job says that could not take up a run, which is as it was."""
+EXPLODED = 10.0
+"""Times the training loss of the first round, or 1, beyond which a training has diverged."""
+_DIVERGED = "the training has diverged"
 RUNNING_ROUNDS = 10
 """How many of the last rounds the summary of a running run has."""
 ROUND_END, SCORE, REMARK = "round_end", "score", "remark"
@@ -89,7 +92,10 @@ class RunRecord:
         self.rounds: list[dict[str, Any]] = []
         self._contributions: dict[str, int] = defaultdict(int)
         self._last_answered: dict[str, int] = {}
-        self._silent: set[str] = set()
+        self._silent: dict[str, int] = {}
+        self._late: dict[str, list[int]] = defaultdict(list)
+        self._samples: dict[str, float] = {}
+        self._losses: dict[int, dict[str, float]] = defaultdict(dict)
         self.bytes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.selected: dict[str, Any] = {}
         self.tests: dict[str, dict[str, EvalRecord]] = {}
@@ -104,7 +110,8 @@ class RunRecord:
         self.scores: dict[int, dict[str, Any]] = {}
         self.checkpoints: list[int] = []
         self.bad_checkpoints: list[int] = []
-        self.remarks: list[str] = []
+        self.paused: dict[str, int] = {}
+        self._remarks: list[str] = []
 
     def event(self, kind: str, **content: Any) -> None:
         """Append one event with the time since the start."""
@@ -116,9 +123,30 @@ class RunRecord:
         ``about`` are plain values for its event; one that is true of a round has ``round``, because a run that goes back
         before it takes it back.
         """
-        if text not in self.remarks:
-            self.remarks.append(text)
+        if text not in self._remarks:
+            self._remarks.append(text)
             self.event(REMARK, text=text, **about)
+
+    @property
+    def remarks(self) -> list[str]:
+        """All of them, and the sites that were dropped by time more than once."""
+        return [*self._remarks, *(self._lateness(site) for site, rounds in self._late.items() if len(rounds) > 1)]
+
+    def _lateness(self, site: str) -> str:
+        known = sum(self._samples.values())
+        share = f"{self._samples[site] / known:.0%}" if site in self._samples and known else "an unknown share"
+        rounds = ", ".join(map(str, self._late[site]))
+        return (
+            f"{site}, with {share} of the training images that sites have reported, was dropped by time in rounds {rounds}: "
+            "the result depends on deadlines"
+        )
+
+    def note_training(self, site: str, number: int, metrics: Mapping[str, float]) -> None:
+        """Note what a site has told of its training in a round: its images and its loss, where its policy lets them out."""
+        if "samples" in metrics:
+            self._samples[site] = metrics["samples"]
+        if "loss" in metrics:
+            self._losses[number][site] = metrics["loss"]
 
     def note_score(self, number: int, metric: str, compared: Mapping[str, Any]) -> None:
         """Note the score of the model after a round.
@@ -156,8 +184,9 @@ class RunRecord:
         return {
             "seconds_per_round": median(seconds) if seconds else None,
             "contributions": dict(self._contributions),
-            "lost": self.lost(),
-            "remarks": list(self.remarks),
+            **self.absent(),
+            "refused": dict(self.refused),
+            "remarks": self.remarks,
             "scores": {str(number): score for number, score in self.scores.items()},
             "epsilon": {site: entry["epsilon"] for site, entry in self.privacy.items() if "epsilon" in entry},
             "moved": self._moved(),
@@ -188,7 +217,26 @@ class RunRecord:
     def close_round(self, entry: dict[str, Any]) -> None:
         """Add a finished round to the record; its event has the bytes that have travelled so far."""
         self._add_round(entry)
+        number = entry["round"]
+        for site in entry.get("silent", ()):
+            if len(self._late[site]) > 1:
+                self.event(REMARK, text=self._lateness(site), round=number, site=site)
+        if told := self._divergence(number):
+            self.remark(told, round=number)
         self.event(ROUND_END, **entry, moved=self._moved())
+
+    def _divergence(self, number: int) -> str:
+        """Whether the training loss of a round has left that of the first one far behind; empty if not, or if it is told."""
+        if number not in self._losses or any(told.startswith(_DIVERGED) for told in self._remarks):
+            return ""
+        first = min(self._losses)
+        now, then = (fmean(self._losses[one].values()) for one in (number, first))
+        if now <= EXPLODED * max(then, 1.0):
+            return ""
+        return (
+            f"{_DIVERGED}: the mean training loss was {then:.3g} in round {first} and is {now:.3g} in round "
+            f"{number}; lower executor.learning_rate"
+        )
 
     def restart(self) -> None:
         """Forget what an earlier start of the run has written."""
@@ -271,7 +319,7 @@ class RunRecord:
             "pooled": {name: one.to_json() for name, one in self.pooled.items()},
             "own_rounds": self.own_rounds,
             "untested": self.untested,
-            "lost": self.lost(),
+            **self.absent(),
             "remarks": self.remarks,
             "checkpoints": self._kept_checkpoints(),
             "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
@@ -290,11 +338,21 @@ class RunRecord:
         with replacing(self.folder / SUMMARY) as stream:
             stream.write((text + "\n").encode())
 
-    def lost(self) -> dict[str, int]:
-        """Sites that gave updates and are gone, with the round of the last one: not connected, or silent when last asked."""
-        there = set(self.connected) - self._silent
-        gone = [site for site in self._last_answered if site not in there and site not in self.tests]
-        return {site: self._last_answered[site] for site in natural_sorted(gone)}
+    def absent(self) -> dict[str, dict[str, int]]:
+        """Sites that are not at work, by what is known of them; see :func:`absences`.
+
+        ``lost`` gave updates and are not connected, with the round of the last one. ``silent`` are connected and were last
+        dropped by time, with the first of these rounds. ``paused`` are connected and not asked, with the round in which they
+        are asked again.
+        """
+        connected = set(self.connected)
+        last = {site: number for site, number in self._last_answered.items() if site not in connected}
+        silent = {site: number for site, number in self._silent.items() if site in connected}
+        paused = {site: number for site, number in self.paused.items() if site in connected}
+        return {
+            word: {site: found[site] for site in natural_sorted(found) if site not in self.tests}
+            for word, found in (("lost", last), ("silent", silent), ("paused", paused))
+        }
 
     def _kept_checkpoints(self) -> list[dict[str, Any]]:
         """The checkpoints from which the run can go on, each with the validation score of its model if it has one."""
@@ -337,8 +395,10 @@ class RunRecord:
                 self._add_round(_of_round(event))
             elif event["event"] == SCORE:
                 self.scores[event["round"]] = {name: event[name] for name in OF_SCORE if name in event}
-            elif event["event"] == REMARK:
-                self.remarks.append(event["text"])
+            elif event["event"] == REMARK and "site" not in event:
+                self._remarks.append(event["text"])
+            elif event["event"] == "answer" and event.get("task") == "train":
+                self.note_training(event["site"], event["round"], event["metrics"])
         if len(self.rounds) != state["rounds_done"]:
             raise CheckpointError(
                 f"{self.folder / EVENTS} has {len(self.rounds)} of the {state['rounds_done']} rounds before the checkpoint; "
@@ -351,7 +411,13 @@ class RunRecord:
     def _add_round(self, entry: dict[str, Any]) -> None:
         self.rounds.append(entry)
         self._last_answered |= dict.fromkeys(entry["answered"], entry["round"])
-        self._silent = (self._silent - set(entry["asked"])) | set(entry["dropped"])
+        silent = entry.get("silent", ())
+        self._silent = {
+            **{site: number for site, number in self._silent.items() if site not in entry["asked"] or site in silent},
+            **{site: entry["round"] for site in silent if site not in self._silent},
+        }
+        for site in silent:
+            self._late[site].append(entry["round"])
         for site in entry["answered"]:
             self._contributions[site] += 1
 
@@ -386,6 +452,26 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
                 events = [earlier for earlier in events if earlier.get("round", 0) <= event["after_round"]]
             events.append(event)
     return events
+
+
+def absences(told: Mapping[str, Any]) -> dict[str, str]:
+    """The sites that a summary, or what a run tells of itself, calls lost, silent, paused or refused, each in words.
+
+    Example:
+        >>> absences({"silent": {"b": 3}, "paused": {"b": 5, "c": 6}})
+        {'b': 'silent: no answer since round 3, asked again in round 5', 'c': 'paused: asked again in round 6'}
+    """
+    lost, silent, paused = (told.get(word) or {} for word in ("lost", "silent", "paused"))
+    again = {site: f"asked again in round {number}" for site, number in paused.items()}
+    return {
+        **{site: f"refused: {reason}" for site, reason in (told.get("refused") or {}).items()},
+        **{site: f"lost: not connected, last update in round {number}" for site, number in lost.items()},
+        **{
+            site: ", ".join([f"silent: no answer since round {number}", *([again[site]] if site in again else [])])
+            for site, number in silent.items()
+        },
+        **{site: f"paused: {text}" for site, text in again.items() if site not in silent},
+    }
 
 
 def traffic(sizes: Mapping[str, Mapping[str, int]]) -> Traffic:

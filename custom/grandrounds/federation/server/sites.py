@@ -25,9 +25,10 @@ MAX_PAUSE = 8
 
 
 class SiteHealth:
-    """Counts the rounds in a row that a site has missed, and pauses it for 1, 2, 4, at most ``MAX_PAUSE`` rounds.
+    """Counts the rounds in a row in which a site was silent, and pauses it for 1, 2, 4, at most ``MAX_PAUSE`` rounds.
 
-    FLARE keeps listing a site that has gone away, so a sampler that trusts the list waits for it in every round.
+    FLARE keeps listing a site that has gone away, so a sampler that trusts the list waits for it in every round. A site that
+    has replied, if only that its task failed, is not waited for: it is paused for one round, and may be mended in the next.
     """
 
     def __init__(self) -> None:
@@ -39,15 +40,19 @@ class SiteHealth:
         self._missed.pop(site, None)
         self._back_at.pop(site, None)
 
-    def missed(self, site: str, round_number: int) -> None:
-        """The site gave none in this round."""
-        count = self._missed.get(site, 0) + 1
+    def missed(self, site: str, round_number: int, silent: bool = True) -> None:
+        """The site gave none in this round; ``silent``: it has not even replied."""
+        count = self._missed.get(site, 0) + 1 if silent else 1
         self._missed[site] = count
         self._back_at[site] = round_number + 1 + min(2 ** (count - 1), MAX_PAUSE)
 
     def paused(self, site: str, round_number: int) -> bool:
         """Whether the site sits this round out."""
         return round_number < self._back_at.get(site, 0)
+
+    def pauses(self, round_number: int) -> dict[str, int]:
+        """The sites that sit this round out, each with the round in which it is asked again."""
+        return {site: self._back_at[site] for site in natural_sorted(self._back_at) if self.paused(site, round_number)}
 
     def available_sites(self, sites: Iterable[str], round_number: int, needed: int) -> list[str]:
         """The sites that are not paused; if they are fewer than ``needed``, those whose pause ends soonest join them."""

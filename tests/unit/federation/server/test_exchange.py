@@ -15,7 +15,7 @@ from nvflare.apis.shareable import make_reply
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.server.exchange import Assignment, Exchange, RunAborted
+from grandrounds.federation.server.exchange import Assignment, Exchange, RunAborted, SignsOfLife
 from grandrounds.protocol.messages import REASON_HEADER, Payload, ReleaseKind, Result, model_update
 from grandrounds.protocol.wire import decode_payload, encode_result
 
@@ -69,9 +69,11 @@ class FakeController:
             thread.join()
 
 
-def ask(controller, *, timeout=5.0, grace=None, enough=1, abort=None, on_result=None, counted=None):
+def ask(controller, *, timeout=5.0, grace=None, enough=1, abort=None, on_result=None, counted=None, signs=None):
     came = []
-    exchange = Exchange(controller, FLContext(), timeout, grace, on_result or (lambda *answer: came.append(answer)))
+    exchange = Exchange(
+        controller, FLContext(), timeout, grace, on_result or (lambda *answer: came.append(answer)), signs
+    )
     assignments = {site: Assignment("train", Payload(3, {**RUN, "for": site})) for site in controller.delays}
     started = time.monotonic()
     outcome = exchange.run(assignments, enough, abort or Signal(), counted)
@@ -123,6 +125,42 @@ def test_only_the_answers_that_count_begin_the_grace_time():
     """``scores`` is quick, and must not end the wait for ``trains``."""
     done = ask(FakeController({"scores": 0.0, "trains": 0.6}), timeout=30, grace=0.1, enough=1, counted=["trains"])
     assert sorted(done.outcome.answered) == ["scores", "trains"]
+
+
+class Communicator:
+    """Plays FLARE's, which is told of heartbeats."""
+
+    def __init__(self):
+        self.told = []
+
+    def client_is_active(self, client_name, reason, fl_ctx):
+        self.told.append((client_name, reason))
+
+
+def test_a_site_with_signs_of_life_is_waited_for_and_a_quiet_one_is_dropped():
+    communicator = Communicator()
+    signs = SignsOfLife(communicator)
+    controller = FakeController({"a": 0.0, "alive": 1.5, "dead": NEVER})
+    beats = [
+        threading.Timer(at / 10, communicator.client_is_active, ["alive", "jobHeartbeat", None]) for at in range(15)
+    ]
+    for beat in beats:
+        beat.start()
+    done = ask(controller, timeout=30, grace=0.5, enough=1, signs=signs)
+    assert sorted(done.outcome.answered) == ["a", "alive"]
+    assert done.outcome.dropped == {"dead": "no sign of life for 0.5 s, and 1 sites had answered"}
+    assert done.outcome.silent == ["dead"]
+    assert communicator.told == [("alive", "jobHeartbeat")] * len(beats)
+
+
+def test_a_site_that_is_alive_is_waited_for_until_the_timeout():
+    communicator = Communicator()
+    signs = SignsOfLife(communicator)
+    beats = [threading.Timer(at / 10, communicator.client_is_active, ["b", "jobHeartbeat", None]) for at in range(15)]
+    for beat in beats:
+        beat.start()
+    done = ask(FakeController({"a": 0.0, "b": NEVER}), timeout=1, grace=0.3, signs=signs)
+    assert done.outcome.dropped == {"b": "no answer within 1 s"}
 
 
 def test_without_a_grace_time_all_are_awaited():

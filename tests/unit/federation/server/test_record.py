@@ -7,7 +7,7 @@ import pytest
 
 from grandrounds import __version__
 from grandrounds.errors import CheckpointError
-from grandrounds.federation.server.record import FORMAT, RunRecord, read_events, versions
+from grandrounds.federation.server.record import FORMAT, RunRecord, absences, read_events, versions
 from grandrounds.protocol.problem import Problem
 
 
@@ -50,21 +50,40 @@ def test_a_test_whose_number_of_images_a_policy_withholds_keeps_its_scores(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("connected", "test", "lost"),
+    ("connected", "test", "lost", "silent"),
     [
-        (["a", "b"], {}, {"a": 1}),  # silent when it was last asked
-        (["a", "b"], {"a": {}}, {}),  # back for the test
-        (["a"], {}, {"a": 1, "b": 2}),
-        ([], {"a": {}, "b": {}}, {}),
+        (["a", "b"], {}, {}, {"a": 2}),
+        (["a", "b"], {"a": {}}, {}, {}),  # back for the test
+        (["a"], {}, {"b": 2}, {"a": 2}),
+        ([], {}, {"a": 1, "b": 2}, {}),
+        ([], {"a": {}, "b": {}}, {}, {}),
     ],
 )
-def test_sites_that_gave_updates_and_are_gone_are_lost_with_their_last_round(tmp_path, connected, test, lost):
+def test_lost_sites_are_not_connected_and_silent_ones_are(tmp_path, connected, test, lost, silent):
     record = RunRecord(tmp_path, {})
     record.close_round(entry(1, ["a", "b"]))
-    record.close_round(entry(2, ["b"], {"a": "no answer", "c": "no answer"}))
+    record.close_round({**entry(2, ["b"], {"a": "no answer", "c": "its task failed"}), "silent": ["a"]})
     record.connected, record.tests = connected, test
     record.write("finished")
-    assert summary(tmp_path)["lost"] == lost
+    assert (summary(tmp_path)["lost"], summary(tmp_path)["silent"]) == (lost, silent)
+
+
+def test_a_site_is_silent_from_the_first_of_the_rounds_that_it_missed_until_it_replies(tmp_path):
+    record = RunRecord(tmp_path, {})
+    record.connected = ["a", "b"]
+    for number, silent in ((1, []), (2, ["a"]), (3, ["a"]), (4, [])):
+        record.close_round({**entry(number, ["b"], dict.fromkeys("a", "x")), "silent": silent})
+        assert record.absent()["silent"] == ({"a": 2} if silent else {})
+
+
+def test_a_paused_site_is_told_with_the_round_in_which_it_is_asked_again(tmp_path):
+    record = RunRecord(tmp_path, {})
+    record.connected, record.paused = ["a", "b"], {"b": 7, "c": 9}
+    assert record.absent() == {"lost": {}, "silent": {}, "paused": {"b": 7}}
+    assert absences({**record.absent(), "refused": {"d": "no images"}}) == {
+        "d": "refused: no images",
+        "b": "paused: asked again in round 7",
+    }
 
 
 def test_a_site_that_is_gone_after_a_resumption_is_lost(tmp_path):
@@ -74,6 +93,41 @@ def test_a_site_that_is_gone_after_a_resumption_is_lost(tmp_path):
     record.connected, record.tests = ["a"], {"a": {}}
     record.write("finished")
     assert summary(tmp_path)["lost"] == {"b": 1}
+
+
+def rounds_with_a_late_site(record):
+    for number, silent in ((1, []), (2, ["c"]), (3, []), (4, ["c"])):
+        for site, samples in (("a", 60.0), ("b", 10.0), ("c", 30.0)):
+            if site not in silent:
+                record.event("answer", round=number, site=site, task="train", metrics={"samples": samples})
+                record.note_training(site, number, {"samples": samples})
+        answered = [site for site in "abc" if site not in silent]
+        record.close_round({**entry(number, answered, dict.fromkeys(silent, "no answer")), "silent": silent})
+
+
+def test_a_site_that_was_dropped_by_time_twice_is_named_with_its_share_of_the_images(tmp_path):
+    record = RunRecord(tmp_path, {})
+    rounds_with_a_late_site(record)
+    told = (
+        "c, with 30% of the training images that sites have reported, was dropped by time in rounds 2, 4: the result "
+        "depends on deadlines"
+    )
+    assert record.remarks == [told]
+    assert [event["text"] for event in read_events(tmp_path) if event["event"] == "remark"] == [told]
+    resumed = RunRecord(tmp_path, {})
+    resumed.load_state_dict(record.state_dict())
+    assert resumed.remarks == [told]
+
+
+@pytest.mark.parametrize(("losses", "diverged"), [((0.7, 0.6, 9.9), False), ((0.7, 0.6, 10.1), True), ((3, 29), False)])
+def test_a_loss_that_explodes_is_called_diverged_once(tmp_path, losses, diverged):
+    record = RunRecord(tmp_path, {})
+    for number, loss in enumerate((*losses, losses[-1]), 1):
+        for site, value in (("a", loss - 0.1), ("b", loss + 0.1)):
+            record.note_training(site, number, {"loss": value})
+        record.close_round(entry(number, ["a", "b"]))
+    assert len(record.remarks) <= 1
+    assert [remark.startswith("the training has diverged") for remark in record.remarks] == [True] * diverged
 
 
 def test_the_summary_names_configuration_and_models_by_their_digests(tmp_path):

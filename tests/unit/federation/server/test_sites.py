@@ -57,6 +57,14 @@ def test_an_answer_ends_the_pause_and_forgets_the_misses():
     assert paused_rounds(health, "a", 9) == [10]
 
 
+def test_a_site_that_replies_is_asked_again_soon_however_often_its_task_fails():
+    health = SiteHealth()
+    for number in (1, 3, 5, 7, 9):
+        health.missed("a", number, silent=False)
+        assert paused_rounds(health, "a", number) == [number + 1]
+    assert health.pauses(10) == {"a": 11}
+
+
 def test_sites_do_not_share_their_fate():
     health = SiteHealth()
     health.missed("a", 1)
