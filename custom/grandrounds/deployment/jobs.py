@@ -234,10 +234,13 @@ def _require_types(job: Job) -> None:
 
 def _require_buildable(job: Job, part: str) -> None:
     component, arguments = job.component(part), copy.deepcopy(job.options(part))
+    kind = Problem.from_dict(job.options("problem")).kind
     if getattr(component, "needs_exclusive", True):
-        Problem.from_dict(job.options("problem")).kind.require_exclusive(job.name)
+        kind.require_exclusive(job.name)
     try:
-        component(**arguments)
+        made = component(**arguments)
+        if part == "executor":
+            made.require_kind(kind)
     except GrandRoundsError:
         raise
     # Whatever a constructor raises, the cause is this job's options.

@@ -9,7 +9,7 @@ the options that the preset sets there. ``paper`` is a publication's text, ``cod
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
@@ -25,6 +25,8 @@ from grandrounds.json_files import read_json_object
 PRESETS_FILE = "presets.json"
 RUN_NAME_OPTION = ("controller", "run_name")
 RECOMMENDED = "recommended"
+_BY_CLASS = (("controller", "class_balance"), ("executor", "logit_adjustment"))
+"""Options that weigh images by their class; presets set them."""
 FIRST_JOB = "ridge"
 """What runs on real images where no method is named: a head in closed form, from three messages of a site."""
 
@@ -146,16 +148,22 @@ def configured_job(
     if (own_images or name is None) and preset is None and _fits_recommended(job, values):
         preset = RECOMMENDED
     made = with_preset(job.with_values(values_in({"problem": problem})), preset, values)
-    return made if name else weighing_alike(made)
+    return weighing_alike(made, values) if preset else made
 
 
-def weighing_alike(ridge: Job) -> Job:
-    """Ridge as it is, or where images have no class by which they could be weighed, with one weight for all."""
-    for job in (ridge, ridge.with_values({("controller", "class_balance"): 0.0})):
+def weighing_alike(job: Job, kept: Collection[tuple[str, str]] = ()) -> Job:
+    """A job as it is, or where images have no class by which they could be weighed, with one weight for all.
+
+    Args:
+        job: with options of a preset.
+        kept: options that stay as they are, because a user has set them.
+    """
+    off = {(part, option): 0.0 for part, option in _BY_CLASS if option in job.options(part)}
+    for made in (job, job.with_values({key: value for key, value in off.items() if key not in kept})):
         with suppress(ConfigurationError):
-            job.checked()
-            return job
-    return ridge
+            made.checked()
+            return made
+    return job
 
 
 def _fits_recommended(job: Job, values: Values) -> bool:

@@ -179,8 +179,16 @@ def test_a_value_of_a_preset_keeps_its_type(mine, value):
     assert (found, type(found)) == (value, type(value))
 
 
-@pytest.mark.parametrize(("task", "classes", "balance"), [("single", ["a", "b"], 0.5), ("multi", ["a", "b"], 0.0)])
-def test_without_a_method_findings_weigh_alike_and_classes_are_balanced(task, classes, balance):
-    job = configured_job(None, None, {}, {"dataset": "mine", "classes": classes, "task": task}).checked()
-    assert job.value("controller", "class_balance") == balance
-    assert job.value("controller", "preset").startswith("recommended")
+BY_CLASS = [(None, "controller", "class_balance", 0.5), ("fedavg", "executor", "logit_adjustment", 1.0)]
+
+
+@pytest.mark.parametrize(("name", "part", "option", "usual"), BY_CLASS)
+def test_findings_weigh_alike_and_classes_do_not_unless_a_user_says_so(name, part, option, usual):
+    preset = name and "recommended"
+    for task, weight in (("single", usual), ("multi", 0.0)):
+        problem = {"dataset": "mine", "classes": ["a", "b"], "task": task}
+        job = configured_job(name, preset, {}, problem).checked()
+        assert job.value(part, option) == weight
+        assert job.value("controller", "preset").startswith("recommended")
+    with pytest.raises(ConfigurationError, match=f"task=multi is not supported by {part}.{option}; set it to 0"):
+        configured_job(name, preset, {(part, option): usual}, problem).checked()

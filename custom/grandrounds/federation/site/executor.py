@@ -69,6 +69,7 @@ from grandrounds.protocol.names import OWN_ROUND, VALIDATION
 from grandrounds.protocol.paths import DETAILS_VARIABLE, claimed_folder, in_kit, key_folders
 from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.problem import SITE_NORM, TRAIN_ALL
+from grandrounds.protocol.task import Task
 from grandrounds.protocol.tensors import difference
 from grandrounds.protocol.wire import decode_payload, encode_result
 
@@ -285,13 +286,21 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             store.stage_state(context.round_number, self.kept)
         return reply, store
 
+    def require_kind(self, kind: Task) -> None:
+        """Refuse options that need classes which exclude each other, where labels are not of such.
+
+        Raises:
+            ConfigurationError: naming the option and what to set.
+        """
+        if self.needs_exclusive:
+            kind.require_exclusive(type(self).__name__)
+
     def _prepared(
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
     ) -> tuple[SiteContext, _RunHere]:
         """All that is checked before the site's images are read: such a fault is no answer about them."""
         context = self._access.without_images(payload, fl_ctx, abort_signal)
-        if self.needs_exclusive:
-            context.problem.kind.require_exclusive(type(self).__name__)
+        self.require_kind(context.problem.kind)
         run = self._run_of(payload, context, fl_ctx)
         if task_name == TRAIN and not self.own_model:
             self.confidentiality.require_task(payload.values, context.site)

@@ -19,6 +19,7 @@ from grandrounds.methods.fedirm.unlabelled import SiteTeacher, self_train, train
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.task import Task
 
 RELATION, PSEUDO_RELATION = "relation", "pseudo_relation"
 
@@ -42,6 +43,12 @@ class FedIRMExecutor(SiteExecutor):
     labelled: LabelledOptions
     relations: RelationOptions
     unlabelled: UnlabelledOptions
+
+    def require_kind(self, kind: Task) -> None:
+        """See :meth:`SiteExecutor.require_kind`."""
+        super().require_kind(kind)
+        if self.unlabelled.unlabelled_objective == "self_training":
+            kind.require_exclusive("executor.unlabelled_objective=self_training", "set it to fedirm")
 
     @classmethod
     def nothing_to_do(cls, labelled: Mapping[str, int], unlabelled: Mapping[str, int]) -> str:
@@ -79,7 +86,6 @@ class FedIRMExecutor(SiteExecutor):
         options = self.unlabelled
         optimizer = self._optimizer(network, options.unlabelled_learning_rate)
         if options.unlabelled_objective == "self_training":
-            context.problem.kind.require_exclusive("executor.unlabelled_objective=self_training", "set it to fedirm")
             metrics = self_train(network, optimizer, context, self.local, options)
             return self.finish(payload, network, optimizer, metrics)
         teacher = SiteTeacher(context.problem.kind, network, options, self.kept.get("teacher", {}))

@@ -17,6 +17,7 @@ from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 from grandrounds.models.norm import folded_copy
 from grandrounds.protocol.entries import require_like
 from grandrounds.protocol.messages import Payload, Result, State
+from grandrounds.protocol.task import Task
 
 LABELERS = {"mean": PeerPseudoLabeler, "unanimous": UnanimousPseudoLabeler, "vote": VotingPseudoLabeler}
 
@@ -36,10 +37,14 @@ class FedPerlExecutor(FixMatchExecutor):
                 f"teacher={self.semi_supervised.teacher} another model predicts; set consistency_weight to 0"
             )
 
+    def require_kind(self, kind: Task) -> None:
+        """See :meth:`SiteExecutor.require_kind`."""
+        super().require_kind(kind)
+        if self.peer_learning.peer_agreement != "mean":
+            kind.require_exclusive("executor.peer_agreement", "set it to mean")
+
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round; ``peers_lost`` counts the peers that the site should hold and does not."""
-        if self.peer_learning.peer_agreement != "mean":
-            context.problem.kind.require_exclusive("executor.peer_agreement", "set it to mean")
         received, lost = received_peers(payload, context.cache)
         result = self.train_with(self._labeler(received, context), payload, context)
         return replace(result, metrics={**result.metrics, LOST: float(lost)}) if lost else result

@@ -19,6 +19,7 @@ from grandrounds.models.adaptation import STATISTICS_BATCH
 from grandrounds.models.norm import adapt_statistics, folded_copy
 from grandrounds.protocol.messages import Payload, Result
 from grandrounds.protocol.problem import FROZEN_NORMS
+from grandrounds.protocol.task import Task
 
 AVERAGE = "average of received models"
 
@@ -38,6 +39,12 @@ class FixMatchExecutor(SupervisedExecutor):
                 f"teacher={self.semi_supervised.teacher} labels with received models, and with model=own there are none; "
                 "set teacher to local"
             )
+
+    def require_kind(self, kind: Task) -> None:
+        """See :meth:`SiteExecutor.require_kind`."""
+        super().require_kind(kind)
+        if self.semi_supervised.adaptive_thresholds:
+            kind.require_exclusive("executor.adaptive_thresholds", "set it to false")
 
     @classmethod
     def nothing_to_do(cls, labelled: Mapping[str, int], unlabelled: Mapping[str, int]) -> str:

@@ -140,8 +140,6 @@ class UnlabelledBatches:
         self._context = context
         self._options = options
         self._task = context.problem.kind
-        if options.adaptive_thresholds:
-            self._task.require_exclusive("executor.adaptive_thresholds", "set it to false")
         self._weak = training.view
         self._teacher = teacher
         started = context.round_number >= options.unsupervised_start

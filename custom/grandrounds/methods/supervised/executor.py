@@ -18,6 +18,7 @@ from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
 from grandrounds.protocol.messages import Payload, Result
 from grandrounds.protocol.problem import SITE_NORM
 from grandrounds.protocol.spending import Spending
+from grandrounds.protocol.task import Task
 
 
 class SupervisedExecutor(SiteExecutor):
@@ -32,6 +33,11 @@ class SupervisedExecutor(SiteExecutor):
         super().__init__(**options)
         if self.protection.record_noise_multiplier is not None:
             require_single_images(self.training)
+
+    def require_kind(self, kind: Task) -> None:
+        """See :meth:`SiteExecutor.require_kind`."""
+        super().require_kind(kind)
+        self.training.require_kind(kind)
 
     def spending(self, context: SiteContext) -> Spending | None:
         """The privacy cost of a round whose update leaves the site."""

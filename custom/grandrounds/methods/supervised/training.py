@@ -121,8 +121,17 @@ class TrainingOptions(Options):
         """
         if not self.logit_adjustment:
             return None
-        task.require_exclusive("executor.logit_adjustment", "set it to 0")
+        self.require_kind(task)
         return self._counts(labels, classes, task, self.class_counts)
+
+    def require_kind(self, task: Task) -> None:
+        """Refuse logits that are adjusted, where classes do not exclude each other.
+
+        Raises:
+            ConfigurationError: naming the option and what to set.
+        """
+        if self.logit_adjustment:
+            task.require_exclusive("executor.logit_adjustment", "set it to 0")
 
     @staticmethod
     def _counts(labels: np.ndarray, classes: int, task: Task, given: tuple[int, ...] | None) -> Tensor:
