@@ -13,18 +13,21 @@ from grandrounds.json_files import read_json_object
 from grandrounds.protocol.messages import LEDGER_HEAD, Payload, Result
 from grandrounds.protocol.paths import STATES
 
+HEADS = "ledger_heads"
+"""Folder with a file for each site, in a server's folder of states."""
+
 
 class LedgerPins:
     """The head of each site, and how often its data sets have changed, in a file in a folder that all runs share.
 
     Only the site can say whether its ledger has the line of a head. The server returns to each site its own, so that a
-    ledger that was set back, by whatever copy, is found out by the next task. An operator who knows why a ledger was set
-    back removes the site's file.
+    ledger that was set back, by whatever copy, is found out by the next task. A site that has declared its
+    loss has a line that names the head (:mod:`~grandrounds.privacy.ledger.loss`).
     """
 
     def __init__(self, fl_ctx: FLContext) -> None:
         # Of the workspace, as the sites' ledgers are: $GRANDROUNDS_STATE does not move them.
-        self._folder = Path(str(fl_ctx.get_engine().get_workspace().get_root_dir())) / STATES / "ledger_heads"
+        self._folder = Path(str(fl_ctx.get_engine().get_workspace().get_root_dir())) / STATES / HEADS
 
     def pinned(self, site: str, payload: Payload) -> Payload:
         """A task with the head of the site's ledger, if one is known.

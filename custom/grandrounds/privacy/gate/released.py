@@ -88,12 +88,16 @@ def withheld_by_audit(
 ) -> frozenset[str]:
     """The names in an answer that must stay; what the others say of the images is in the ledger when this returns.
 
+    All of them stay where lines of the ledger were lost: what has left before is not known.
+
     Raises:
         DataError: if the ledger was damaged, altered or truncated, or cannot be written.
     """
     items = _items(expected, known, treated)
     if not items:
         return frozenset()
+    if ledger.content().lost(dataset):
+        return frozenset().union(*(item.names for item in items))
     withheld: set[str] = set()
 
     def decide(lines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

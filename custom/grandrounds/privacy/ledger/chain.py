@@ -34,7 +34,11 @@ START = "0" * 64
 LOCK_SECONDS = 60.0
 SYSTEM_LOG = "grandrounds ledger"
 """How the lines of the system log begin that name a head."""
-RESTORE = "nothing may be released before the file is restored from a backup"
+RESTORE = (
+    "nothing may be released before the file is restored from a backup, or its loss is declared (ledger declare-loss)"
+)
+LOST_LINES = "loss"
+"""The kind of a line that names heads of lines which are gone, in ``heads``."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,21 @@ class Chain:
         """The hash of the last line."""
         return str(self.lines[-1]["hash"]) if self.lines else START
 
+    @property
+    def known_heads(self) -> set[str]:
+        """All hashes that a head can have been of this file, those of lines that were declared lost included."""
+        declared = (head for line in self.lines if line.get("kind") == LOST_LINES for head in line["heads"])
+        return {START, *(str(line["hash"]) for line in self.lines), *declared}
+
     def require_head(self, noted: str) -> None:
-        """Check that the file still contains a line whose hash was noted earlier as its head; nothing was, if it is empty.
+        """Check that the file still contains a line whose hash was noted earlier as its head, or says that it was lost.
+
+        Nothing was noted, if it is empty.
 
         Raises:
             DataError: if it does not: the file was replaced by another or an older one.
         """
-        if noted not in {"", START, *(line["hash"] for line in self.lines)}:
+        if noted and noted not in self.known_heads:
             raise DataError(
                 f"{self.path}: no line has the noted hash {noted}: another or an older file is in its place"
             )
@@ -107,6 +119,34 @@ class ChainedFile:
         with self._opened(os.O_RDWR, fcntl.LOCK_EX) as file:
             chain, size = self._read(file)
             yield Extension(self, file, self._complete(chain), size)
+
+    @contextmanager
+    def recovering(self) -> Iterator[Extension]:
+        """Lock a file that was set back or is damaged; the next line comes after the last undamaged one.
+
+        Raises:
+            ConfigurationError: if there is no file, or another process locks it for more than a minute.
+            DataError: if not even the first line is undamaged.
+        """
+        with self._opened(os.O_RDWR, fcntl.LOCK_EX) as file:
+            content = os.pread(file, os.fstat(file).st_size, 0)
+            lines: list[Mapping[str, Any]] = []
+            size = 0
+            for text in content.split(b"\n")[:-1]:
+                try:
+                    lines.append(_verified(text, lines[-1]["hash"] if lines else START, str(self.path)))
+                except DataError:
+                    break
+                size += len(text) + 1
+            chain = Chain(self.path, tuple(lines), interrupted=size < len(content))
+            yield Extension(self, file, self._complete(chain), size)
+
+    def last_head(self) -> set[str]:
+        """The hash in the head's file, if it can be read."""
+        try:
+            return {str(json.loads(self.head_path.read_text(encoding="utf-8"))["hash"])}
+        except (OSError, ValueError, KeyError, TypeError):
+            return set()
 
     @contextmanager
     def _opened(self, flags: int, lock: int) -> Iterator[int]:

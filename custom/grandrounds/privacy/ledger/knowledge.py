@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from grandrounds.errors import DataError
+from grandrounds.privacy.ledger.chain import LOST_LINES
 from grandrounds.privacy.ledger.entries import Amendment, Booking, DatasetIdentity, Opening, read_line
+from grandrounds.privacy.ledger.loss import Loss, read_loss
 
 KNOWN_IMAGES, DISTINCTION, DISCLOSURE = "images", "distinction", "counts"
 
@@ -68,7 +70,7 @@ class Disclosure:
         return {"kind": DISCLOSURE, "time": self.time, **said}
 
 
-Line = Opening | Amendment | Booking | Known | Distinction | Disclosure
+Line = Opening | Amendment | Booking | Known | Distinction | Disclosure | Loss
 
 
 def read_any_line(line: Mapping[str, Any], where: str) -> Line:
@@ -87,6 +89,8 @@ def read_any_line(line: Mapping[str, Any], where: str) -> Line:
             return Distinction(line["time"], line["first"], line["second"], line["reason"])
         if kind == DISCLOSURE:
             return Disclosure(line["time"], _dataset(line), line["content"])
+        if kind == LOST_LINES:
+            return read_loss(line, where)
     except KeyError as error:
         raise DataError(f"{where}: {error.args[0]!r} is missing; was it written by another version?") from error
     return read_line(line, where)

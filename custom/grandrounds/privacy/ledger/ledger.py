@@ -30,6 +30,7 @@ from grandrounds.privacy.ledger.entries import (
     Purpose,
 )
 from grandrounds.privacy.ledger.knowledge import Disclosure, Distinction, Known, read_any_line
+from grandrounds.privacy.ledger.loss import Loss
 from grandrounds.protocol.spending import Spending, counted
 from grandrounds.protocol.unit import Unit
 
@@ -198,11 +199,13 @@ class LedgerContent:
                 f"{chain.path}: line 1 must be the opening of the ledger, but is a {chain.lines[0].get('kind')}"
             )
         self.opening = opening
-        self.bookings = tuple(line for line in others if isinstance(line, Booking))
+        self.losses = tuple(line for line in others if isinstance(line, Loss))
+        booked = [one for line in others for one in (line.bookings if isinstance(line, Loss) else (line,))]
+        self.bookings = tuple(one for one in booked if isinstance(one, Booking))
         self.known = tuple(line for line in others if isinstance(line, Known))
         self.distinctions = {frozenset((line.first, line.second)) for line in others if isinstance(line, Distinction)}
         self._disclosures = [line for line in others if isinstance(line, Disclosure)]
-        self._identities = [line.dataset for line in others if isinstance(line, Booking | Amendment)]
+        self._identities = [one.dataset for one in booked if isinstance(one, Booking | Amendment)]
 
     @property
     def datasets(self) -> dict[str, str]:
@@ -241,6 +244,10 @@ class LedgerContent:
     def disclosed(self, dataset: DatasetIdentity) -> list[Mapping[str, Any]]:
         """What answers have said about the numbers of a data set's images, as long as its images and patients are these."""
         return [line.content for line in self._disclosures if line.dataset == dataset]
+
+    def lost(self, dataset: DatasetIdentity) -> bool:
+        """Whether lines were lost that may have said what answers have told about the images of a data set."""
+        return any(booking.dataset == dataset for loss in self.losses for booking in loss.bookings)
 
     def digests(self, name: str) -> set[str]:
         """What the images and patients of a data set are known by, in all its lines together.

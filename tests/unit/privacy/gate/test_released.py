@@ -16,7 +16,7 @@ from grandrounds.privacy.gate.dataset import PartFacts
 from grandrounds.privacy.gate.inspection import Part
 from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule
 from grandrounds.privacy.gate.treatment import Unmodified
-from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.ledger.ledger import Ledger, LedgerContent
 from grandrounds.privacy.mechanisms.auditor import HiddenTable, Released, Sum, Undecided, gives_away
 from grandrounds.protocol.messages import METRICS, ReleaseKind
 from grandrounds.protocol.tasks import FINDINGS, SINGLE
@@ -60,6 +60,15 @@ def test_the_reviews_jobs_do_not_give_a_class_of_one_patient_away(gate):
     assert counts.items() <= first.parts[METRICS].data.items()
     second = site.release(asked(240, 240), answer({"samples": 240}, {}))
     assert second.header["samples"] == 240, "from 235 to 244, so that the class may have 0 to 5 images"
+
+
+def test_after_lost_lines_counts_and_totals_stay_whatever_they_are(gate, monkeypatch):
+    """What earlier answers have said of these images is not known any more."""
+    site = gate(*RULES, scalars=NUMBERS)
+    monkeypatch.setattr(LedgerContent, "lost", lambda content, dataset: dataset == SKIN)
+    counts = {"images.labelled.0": 162, "images.labelled.1": 53}
+    left = site.release(asked(240, 240), answer({"samples": 240}, counts))
+    assert (left.header["samples"], left.parts[METRICS].data) == (1, {})
 
 
 def test_a_total_that_leaves_too_few_values_even_in_tens_stays(gate):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from grandrounds.commands.ledger.loss import DECLARE_LOSS_HELP, KNOWN_HELP, declare_loss, known
 from grandrounds.commands.options import Json
 from grandrounds.console.output import results, say, say_json
 from grandrounds.errors import DataError
@@ -114,6 +115,8 @@ def build_group() -> typer.Typer:
     group.command(name="create", help=CREATE_HELP)(create)
     group.command(name="amend", help=AMEND_HELP)(amend)
     group.command(name="distinguish", help=DISTINGUISH_HELP)(distinguish)
+    group.command(name="known", help=KNOWN_HELP)(known)
+    group.command(name="declare-loss", help=DECLARE_LOSS_HELP)(declare_loss)
     return group
 
 

@@ -1,0 +1,1 @@
+"""Commands for a site's privacy ledger."""

@@ -1,0 +1,1 @@
+"""A way back from what a participant has lost."""

@@ -1,0 +1,148 @@
+"""Declares what a site's ledger has lost: the worst case by the site's own policy and by the server's records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import Certificate
+from cryptography.x509.oid import NameOID
+
+from grandrounds.data.site import locate_dataset, private_datasets
+from grandrounds.deployment.kit.certificates import certificate_fault, days_left, read_certificate
+from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
+from grandrounds.deployment.kit.read import Kit, require_owner
+from grandrounds.deployment.recovery.known import KnownSpending, ServerKnowledge
+from grandrounds.errors import ConfigurationError
+from grandrounds.json_files import read_json_object
+from grandrounds.privacy.accounting import spent_epsilon
+from grandrounds.privacy.gate.dataset import dataset_facts
+from grandrounds.privacy.gate.policy import POLICY_FILE, SitePolicy, read_policies
+from grandrounds.privacy.ledger.entries import Booking, DatasetIdentity
+from grandrounds.privacy.ledger.ledger import LedgerContent
+from grandrounds.privacy.ledger.loss import OF_LOSS, Key, Loss
+from grandrounds.privacy.ledger.noted import noted_head
+from grandrounds.privacy.ledger.recovery import declare_loss
+from grandrounds.protocol.messages import UPDATE
+from grandrounds.protocol.paths import STATES
+from grandrounds.protocol.spending import Mechanism, Spending, no_guarantee
+
+LEAST = 1e-3
+"""The epsilon that is booked where the policy's target is 0, under which nothing can have left."""
+
+
+def declare_kit_loss(kit: Kit, knowledge: ServerKnowledge, heads: Collection[str], reason: str, person: Kit) -> Loss:
+    """Book the worst case of what a site's ledger has lost, for all private data sets that it or the site knows.
+
+    Args:
+        kit: of the site.
+        knowledge: of the server, about this site.
+        heads: further heads that were noted elsewhere, for example in the system's log.
+        reason: what has happened, a sentence.
+        person: the kit of the site's administrator, who signs; the site's own where its administrator has none.
+
+    Raises:
+        ConfigurationError: if kit, person or knowledge are not of one site, nothing is lost, or the policy cannot be used.
+        DataError: if not even the first line of the ledger is undamaged.
+    """
+    if kit.kind != "site":
+        raise ConfigurationError(f"{kit.folder} is the kit of a {kit.kind}; only sites have a ledger")
+    if knowledge.site != kit.name:
+        raise ConfigurationError(f"what the server knows is of {knowledge.site!r}, not of {kit.name!r}")
+    require_owner(kit.local)
+    signer = _signer(kit, person)
+    content = read_json_object(kit.local / POLICY_FILE)
+    policies = read_policies(content, POLICY_FILE)
+    default = policies[content["default_scope"]]
+
+    def worst(left: LedgerContent) -> Sequence[Booking]:
+        datasets = _datasets(kit, left)
+        known = {name: knowledge.spent.get(name, KnownSpending()) for name in datasets}
+        return [
+            Booking(
+                "", OF_LOSS, identity, worst_case(policies.values(), default, name, known[name]), default.delta, 0.0
+            )
+            for name, identity in datasets.items()
+        ]
+
+    noted = {*heads, knowledge.head, noted_head(kit.folder / STATES)} - {""}
+    return declare_loss(kit.local / LEDGER_FOLDER, kit.name, noted, worst, reason, signer)
+
+
+def worst_case(policies: Collection[SitePolicy], default: SitePolicy, name: str, known: KnownSpending) -> Spending:
+    """What a data set can have spent: the larger of the policy's target and of all that the server's records know.
+
+    Args:
+        policies: of all scopes; the highest target counts.
+        default: of the default scope, whose unit and delta are used.
+        name: of the data set.
+        known: updates at the cost that the policy has for them now, or the largest epsilon that was reported.
+
+    Returns:
+        One release with noise that costs as much; one without a guarantee where no finite epsilon describes it.
+    """
+    rules = [rule for policy in policies if (rule := policy.named_rule(UPDATE)) and not rule.outside_budget]
+    costs = []
+    for rule in rules:
+        try:
+            costs.append(rule.treatment.spending(None))
+        except ValueError:  # of a training that hides single records, whose cost only the site's lost lines had
+            continue
+    of_updates = [spent_epsilon([cost] * known.updates, default.delta, default.unit) for cost in costs if known.updates]
+    epsilon = max([known.epsilon, *of_updates, *(policy.target(name) for policy in policies)])
+    if math.isinf(epsilon):
+        return no_guarantee()
+    return Spending(Mechanism.GAUSSIAN, default.unit, 1.0, _multiplier(max(epsilon, LEAST), default.delta))
+
+
+def _datasets(kit: Kit, left: LedgerContent) -> dict[str, DatasetIdentity]:
+    """All private data sets that the site has, as they are now, and those of which its ledger still knows."""
+    found = {name: DatasetIdentity(name, fingerprint) for name, fingerprint in left.datasets.items()}
+    for name in private_datasets(kit.name, [kit.local]):
+        location = locate_dataset(kit.name, name, [kit.local])
+        found[name] = dataset_facts(name, location.manifest, location.keys).identity
+    if not found:
+        raise ConfigurationError(f"{kit.folder}: neither grandrounds.json nor the ledger has a private data set")
+    return found
+
+
+def _signer(kit: Kit, person: Kit) -> tuple[str, str, Key]:
+    """Name, certificate and key of the site, or of a person of its project and organisation.
+
+    Raises:
+        ConfigurationError: if the kit is of nobody who can answer for the site.
+    """
+    if person.kind != "person" and person != kit:
+        raise ConfigurationError(
+            f"{person.folder} is the kit of a {person.kind}; a person of the site, or the site, signs"
+        )
+    if fault := certificate_fault(person):
+        raise ConfigurationError(f"{person.folder}: {fault}")
+    own, site = read_certificate(person.certificate), read_certificate(kit.certificate)
+    if days_left(own) < 0:
+        raise ConfigurationError(f"{person.folder}: the certificate of {person.name} has expired")
+    if person.authority.read_bytes() != kit.authority.read_bytes():
+        raise ConfigurationError(f"{person.folder} is of another authority than {kit.folder}")
+    theirs, ours = _organisation(own), _organisation(site)
+    if theirs != ours:
+        raise ConfigurationError(
+            f"{person.name} is of {theirs or 'no organisation'}, {kit.name} of {ours or 'none'}: the site's own "
+            "administrator signs"
+        )
+    key = load_pem_private_key(person.key.read_bytes(), password=None)
+    if not isinstance(key, Key):
+        raise ConfigurationError(f"{person.key} is no RSA or elliptic-curve key")
+    return person.name, person.certificate.read_text(encoding="ascii"), key
+
+
+def _organisation(certificate: Certificate) -> str:
+    found = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return str(found[0].value) if found else ""
+
+
+def _multiplier(epsilon: float, delta: float) -> float:
+    """The noise multiplier of one release of this epsilon, or of a hair more."""
+    import dp_accounting  # type: ignore[import-untyped]
+
+    return float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * (1 - 1e-9)
