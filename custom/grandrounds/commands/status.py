@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from rich.text import Text
 from grandrounds.commands.options import Json
 from grandrounds.console.output import duration, notes, results, say, say_json
 from grandrounds.errors import GrandRoundsError
+from grandrounds.files import replacing
 
 if TYPE_CHECKING:
     from grandrounds.deployment.operation.status import Status
@@ -31,16 +33,22 @@ last failed task of each run, which the server is not told. The exit status is f
 \b
   grandrounds status --kit kits/researcher@consortium.example
   grandrounds status --kit /opt/kits/hospital-a --json
+  grandrounds status --kit /opt/kits/hospital-a --prometheus /var/lib/node_exporter/grandrounds.prom
 """
 MONITOR_HELP = """Show the same as a page on this machine that refreshes itself, until Ctrl-C.
 
-The page is read-only, is served at the loopback address only, and needs the token in the address that is printed.
+The page is read-only, is served at the loopback address only, and needs the token in the address that is printed. Under
+the same address, /metrics has the numbers for Prometheus, and /status.json all of it.
+
+With --alert, a program of this machine gets a line of JSON on its standard input when something goes wrong (state raised)
+and when it has ended (state cleared).
 
 [bold]Examples[/bold]
 
 \b
   grandrounds monitor --kit kits/researcher@consortium.example
   grandrounds monitor --run runs/fedperl
+  grandrounds monitor --kit /opt/kits/hospital-a --port 8765 --token-file /opt/kits/hospital-a/monitor.token --every 60
 """
 Kit = Annotated[Path | None, typer.Option(help="The startup kit of a person, a server or a site.")]
 
@@ -48,17 +56,23 @@ Kit = Annotated[Path | None, typer.Option(help="The startup kit of a person, a s
 def status(
     kit: Annotated[Path, typer.Option(help="The startup kit of a person, a server or a site.")],
     no_network: Annotated[bool, typer.Option("--no-network", help="Do not contact the server.")] = False,
+    prometheus: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write numbers for Prometheus' textfile collector.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show the state and end with its level."""
     from grandrounds.deployment.kit.read import read_kit
+    from grandrounds.deployment.operation.metrics import UNREAD, exposition
     from grandrounds.deployment.operation.status import kit_status
 
     try:
         found = kit_status(read_kit(kit), not no_network)
     except (GrandRoundsError, OSError) as error:
+        _write(prometheus, UNREAD)
         say(notes(), f"error: {error}")
         raise typer.Exit(UNREADABLE) from None
+    _write(prometheus, exposition(found))
     if json:
         say_json(found.to_json())
     else:
@@ -71,13 +85,31 @@ def monitor(
     run: Annotated[Path | None, typer.Option(help="Folder of a run, running or finished.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port at the loopback address; 0: a free one.")] = 0,
     every: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Seconds between two looks.")] = 5,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The token, so that the address stays; made if it is missing.")
+    ] = None,
+    alert: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="Program that is told what goes wrong, and when it has ended.")
+    ] = None,
+    webhook: Annotated[
+        str | None, typer.Option(metavar="URL", help="Address that is told the same without messages.")
+    ] = None,
 ) -> None:
     """Serve the page."""
-    from grandrounds.deployment.operation.monitor import serve_monitor
+    from grandrounds.deployment.operation.alerts import Alerts, command_hook, web_hook
+    from grandrounds.deployment.operation.monitor import Monitor, read_token, serve_monitor
 
-    serve_monitor(
-        _source(kit, run), port, every, lambda address: say(notes(), f"the page is at {address}; Ctrl-C ends it")
-    )
+    hooks = [command_hook(shlex.split(alert))] if alert else []
+    hooks += [web_hook(webhook)] if webhook else []
+    alerts = Alerts(hooks, lambda line: say(notes(), line)) if hooks else None
+    page = Monitor(_source(kit, run), every, read_token(token_file))
+    serve_monitor(page, port, alerts, lambda address: say(notes(), f"the page is at {address}; Ctrl-C ends it"))
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is not None:
+        with replacing(path) as stream:
+            stream.write(text.encode())
 
 
 def _source(kit: Path | None, run: Path | None) -> Callable[[], Status]:

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from typer.testing import CliRunner
 
+from grandrounds.cli import build_app
 from grandrounds.deployment.kit import service as background
 from grandrounds.deployment.kit.overlay import PROVISIONING
 from grandrounds.deployment.kit.provision import PROJECT, read_project
@@ -110,6 +112,20 @@ def test_the_service_cannot_change_its_own_rules():
     assert written == [f"ReadWritePaths={kit}", f"ReadWritePaths=-{kit}/local/privacy"]
 
 
+def test_the_page_of_a_kit_is_a_service_at_an_address_that_stays(tmp_path, monkeypatch):
+    """Its command is one of this version."""
+    (start,) = re.findall("^ExecStart=(.+)$", UNIT.with_name("grandrounds-monitor@.service").read_text(), re.MULTILINE)
+    served = []
+    monkeypatch.setattr(
+        "grandrounds.deployment.operation.monitor.serve_monitor", lambda *given: served.append(given[1:3])
+    )
+    monkeypatch.setattr("grandrounds.deployment.kit.read.read_kit", lambda folder: folder)
+    words = start.replace("/opt/grandrounds/kits/%i", str(tmp_path)).split()[1:]
+    result = CliRunner().invoke(build_app(), words, catch_exceptions=False)
+    assert (result.exit_code, served) == (0, [(8765, None)])
+    assert (tmp_path / "monitor.token").is_file()
+
+
 def test_the_service_may_do_little_with_the_system():
     lines = UNIT.read_text().splitlines()
     for line in ("CapabilityBoundingSet=", "NoNewPrivileges=yes", "UMask=0077", "SystemCallFilter=@system-service"):
@@ -117,9 +133,10 @@ def test_the_service_may_do_little_with_the_system():
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_takes_the_unit(tmp_path):
-    unit = tmp_path / "grandrounds@hospital-a.service"
-    unit.write_text(UNIT.read_text())
+@pytest.mark.parametrize("name", ["grandrounds", "grandrounds-monitor"])
+def test_systemd_takes_the_unit(tmp_path, name):
+    unit = tmp_path / f"{name}@hospital-a.service"
+    unit.write_text(UNIT.with_name(f"{name}@.service").read_text())
     ended = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60, check=False)
     assert "Unknown" not in ended.stderr
     rated = ["systemd-analyze", "security", "--offline=true", "--no-pager", unit]

@@ -3,16 +3,19 @@
 import json
 import os
 import shutil
+import socket
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
 from grandrounds.data.manifest import Record, write_manifest
+from grandrounds.deployment.kit import machine
 from grandrounds.deployment.kit.overlay import Settings, apply_overlay
 from grandrounds.deployment.operation import health
 from grandrounds.deployment.operation.status import kit_status
@@ -241,3 +244,19 @@ def test_a_kit_whose_owner_took_away_a_file_does_not_hide_the_rest(site):
     assert [one.check for one in status.findings if one.level == "failure"] == ["certificates"]
     assert status.certificate_days is None
     assert len(status.findings) == 5
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_server_whose_processes_cannot_be_looked_into_listens_if_its_port_is_taken(monkeypatch, taken):
+    def denied(number):
+        raise psutil.AccessDenied(number)
+
+    monkeypatch.setattr(psutil, "Process", denied)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        if taken:
+            other.listen()
+        else:
+            other.close()
+        assert machine.listens([7], port) is taken

@@ -261,6 +261,8 @@ def _show_ledger(
         say(console, "nothing was released")
     if content.chain.interrupted:
         say(console, "the last booking is incomplete, because the process died; its release did not leave")
+    for loss in content.losses:
+        say(console, f"loss of lines declared at {loss.time}, signed by {loss.signer}: {loss.reason}")
     say(console, f"head: {content.chain.head} ({len(content.chain.lines)} lines, chain intact)")
     if verify:
         say(console, "verified: every epsilon follows from the releases and is within its Rényi bound")

@@ -132,15 +132,22 @@ def port_fault(port: int) -> str:
 
 
 def listens(processes: Iterable[int], port: int) -> bool:
-    """Whether one of these processes, which belong to this user, listens on a port of this machine."""
+    """Whether one of these processes, which belong to this user, listens on a port of this machine.
+
+    Where one cannot be looked into, as from outside of a service with users of its own, it is enough that the port is taken.
+    """
+    hidden = False
     for number in processes:
         try:
             connections = psutil.Process(number).net_connections(kind="tcp")
-        except psutil.Error:  # it has ended, or belongs to another user
+        except psutil.AccessDenied:
+            hidden = True
+            continue
+        except psutil.Error:  # it has ended
             continue
         if any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in connections):
             return True
-    return False
+    return hidden and bool(port_fault(port))
 
 
 def _gpus_here() -> int:

@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from grandrounds.data.doctor import Finding
+from grandrounds.deployment.kit.doctor import OTHERS
+from grandrounds.deployment.operation.alerts import Alerts
+from grandrounds.deployment.operation.metrics import exposition
 from grandrounds.deployment.operation.runs import comparable_scores, describe_score
 from grandrounds.deployment.operation.status import Status
-from grandrounds.errors import GrandRoundsError
+from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import AT_SERVER, MEAN
+from grandrounds.files import replacing
 from grandrounds.reporting.format import format_bytes
 
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")
+TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
     "Cache-Control": "no-store",
@@ -45,7 +52,7 @@ class Monitor:
     """
 
     def __init__(self, source: Source, every: int, token: str) -> None:
-        self._source, self._every, self._token = source, every, token
+        self._source, self._every, self.token = source, every, token
         self._last: Status | None = None
         self._looked = 0.0
         self._lock = asyncio.Lock()
@@ -60,11 +67,18 @@ class Monitor:
         self._template = environment.get_template("monitor.html")
 
     def application(self) -> web.Application:
-        """The pages ``/TOKEN/`` and ``/TOKEN/status.json``; everything else is not found."""
+        """The pages ``/TOKEN/``, ``/TOKEN/status.json`` and ``/TOKEN/metrics``; everything else is not found."""
         application = web.Application(client_max_size=1024)
         application.router.add_get("/{token}/", self._page)
         application.router.add_get("/{token}/status.json", self._json)
+        application.router.add_get("/{token}/metrics", self._metrics)
         return application
+
+    async def watch(self, alerts: Alerts) -> None:
+        """Look as often as the page refreshes, also when nobody opens it, and tell what has begun and ended."""
+        while True:
+            await asyncio.to_thread(alerts.look, await self._state())
+            await asyncio.sleep(self._every)
 
     async def _page(self, request: web.Request) -> web.Response:
         self._admit(request)
@@ -76,9 +90,14 @@ class Monitor:
         state = await self._state()
         return web.json_response(state.to_json(), headers=HEADERS)
 
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        text = exposition(await self._state())
+        return web.Response(text=text, content_type="text/plain", charset="utf-8", headers=HEADERS)
+
     def _admit(self, request: web.Request) -> None:
         given = request.match_info["token"].encode()
-        if not hmac.compare_digest(given, self._token.encode()) or request.host.partition(":")[0] not in HOSTS:
+        if not hmac.compare_digest(given, self.token.encode()) or request.host.partition(":")[0] not in HOSTS:
             raise web.HTTPNotFound(headers=HEADERS)
 
     async def _state(self) -> Status:
@@ -95,27 +114,47 @@ class Monitor:
             return Status("monitor", "run", [Finding("failure", "monitor", str(error))])
 
 
-def serve_monitor(source: Source, port: int, every: int, report: Callable[[str], None]) -> None:
+def serve_monitor(monitor: Monitor, port: int, alerts: Alerts | None, report: Callable[[str], None]) -> None:
     """Serve the page until the process is interrupted.
 
     Args:
-        source: gives the state.
+        monitor: the pages.
         port: at the loopback address; 0 for a free one.
-        every: seconds between two looks.
+        alerts: told of what begins and ends; None for none.
         report: called with the address.
     """
-    asyncio.run(_serve(source, port, every, report))
+    asyncio.run(_serve(monitor, port, alerts, report))
 
 
-async def _serve(source: Source, port: int, every: int, report: Callable[[str], None]) -> None:
-    token = secrets.token_urlsafe(16)
-    runner = web.AppRunner(Monitor(source, every, token).application(), access_log=None)
+def read_token(path: Path | None) -> str:
+    """The token in a file, which is made with a new one where it is missing; without a file a new one.
+
+    Raises:
+        ConfigurationError: if the file is empty, has other signs than an address, or others can read it.
+    """
+    if path is None:
+        return secrets.token_urlsafe(16)
+    if not path.exists():
+        with replacing(path, private=True) as stream:
+            stream.write(f"{secrets.token_urlsafe(16)}\n".encode())
+    token = path.read_text(encoding="utf-8").strip()
+    if not TOKEN.fullmatch(token):
+        raise ConfigurationError(
+            f"{path}: a token has 16 or more letters, digits, - and _; remove the file for a new one"
+        )
+    if path.stat().st_mode & OTHERS:
+        raise ConfigurationError(f"{path}: others can read the token; chmod 600 {path}")
+    return token
+
+
+async def _serve(monitor: Monitor, port: int, alerts: Alerts | None, report: Callable[[str], None]) -> None:
+    runner = web.AppRunner(monitor.application(), access_log=None)
     await runner.setup()
     try:
         site = web.TCPSite(runner, LOOPBACK, port)
         await site.start()
-        report(f"http://{LOOPBACK}:{runner.addresses[0][1]}/{token}/")
-        await asyncio.Event().wait()
+        report(f"http://{LOOPBACK}:{runner.addresses[0][1]}/{monitor.token}/")
+        await (monitor.watch(alerts) if alerts else asyncio.Event().wait())
     finally:
         await runner.cleanup()
 

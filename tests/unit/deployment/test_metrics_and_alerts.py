@@ -1,0 +1,206 @@
+"""Numbers for Prometheus without a word of a message, a monitor with a fixed address, and alerts that clear."""
+
+import asyncio
+import json
+import re
+import sys
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from typer.testing import CliRunner
+
+from grandrounds.cli import build_app
+from grandrounds.data.doctor import Finding
+from grandrounds.deployment.operation.alerts import Alerts, command_hook, web_hook
+from grandrounds.deployment.operation.metrics import METRIC_HELP, exposition, reason_code
+from grandrounds.deployment.operation.monitor import Monitor, read_token
+from grandrounds.deployment.operation.status import Status
+from grandrounds.errors import ConfigurationError, Fault
+from grandrounds.privacy.gate.audit import Reason
+
+NOW = datetime(2026, 5, 3, 12, tzinfo=UTC)
+SCORE = {"metric": "accuracy", "by": "accuracy", "basis": "pooled", "score": 0.75}
+RUN = {
+    "name": 'a "new" \\ run',
+    "status": "running",
+    "round": 3,
+    "rounds": 9,
+    "scores": {"1": {**SCORE, "score": 0.5}, "3": SCORE},
+    "contributions": {"hospital-a": 3, "hospital-b": 1},
+    "lost": {"hospital-b": 1},
+    "dropped": [
+        ("hospital-b", "no answer within 25 s"),
+        ("hospital-b", "no answer within 30 s"),
+        ("hospital-b", "/data/7.png"),
+    ],
+    "moved": {"down": 100, "up": 50},
+}
+FAILED = Finding("failure", "data sets", "'skin': /data/skin/patient-7.png is not there")
+
+
+@pytest.fixture
+def status():
+    return Status(
+        "hospital-a",
+        "site",
+        [FAILED, Finding("ok", "disk", "much"), Finding("warning", "runs", "x"), Finding("warning", "runs", "y")],
+        sites={"hospital-b": {"last_seen": 4.0}, "hospital-c": {"last_seen": None}},
+        runs=[RUN],
+        free=2048,
+        certificate_days=20.5,
+        epsilon={"skin": 1.25},
+        released={"time": "2026-05-03T11:59:00+00:00"},
+    )
+
+
+def samples(text):
+    """The samples of a text in Prometheus' format, each line of which has the form that it must have."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("# "):
+            assert re.fullmatch(r"# (HELP|TYPE) grandrounds_[a-z_]+ .+", line), line
+            continue
+        label = r'[a-z_]+="(?:[^"\\]|\\.)*"'
+        name, labels, value = re.fullmatch(rf"(grandrounds_[a-z_]+)\{{({label}(?:,{label})*)\}} (\S+)", line).groups()
+        assert (name, labels) not in found, "a sample is there twice"
+        found[name.removeprefix("grandrounds_"), labels.split(",", 2)[-1] if labels.count(",") > 1 else ""] = float(
+            value
+        )
+    return found
+
+
+def test_all_that_an_operator_watches_is_a_number(status):
+    found = samples(exposition(status, NOW))
+    run = r'run="a \"new\" \\ run"'
+    assert found["level", ""] == 2
+    assert found["findings", 'check="runs",level="warning"'] == 2
+    assert (found["disk_free_bytes", ""], found["certificate_days", ""]) == (2048, 20.5)
+    assert found["epsilon", 'of="skin"'] == 1.25
+    assert found["last_seen_seconds", 'site="hospital-b"'] == 4
+    assert found["answer_age_seconds", 'outcome="released"'] == 60
+    assert (found["run_running", run], found["run_round", run], found["run_rounds", run]) == (1, 3, 9)
+    assert (found["run_score", f'{run},metric="accuracy",basis="pooled"'], found["run_scored_rounds", run]) == (0.75, 2)
+    assert found["run_dropped", f'{run},site="hospital-b",reason="silent"'] == 2
+    assert found["run_bytes", f'{run},direction="up"'] == 50
+    assert {name for name, _ in found} == set(METRIC_HELP)
+
+
+def test_no_file_and_no_patient_is_in_it(status):
+    text = exposition(status, NOW)
+    assert "png" not in text
+    assert "patient" not in text
+    assert 'reason="other"' in text
+
+
+def test_every_reason_that_a_server_writes_has_a_code():
+    assert {reason_code(one.value) for one in (*Reason, *Fault)}.isdisjoint({"other"})
+    assert all(re.fullmatch("[a-z_]+", reason_code(one.value)) for one in (*Reason, *Fault))
+
+
+def test_the_command_writes_the_file_also_where_the_state_cannot_be_read(make_kit, tmp_path):
+    path = tmp_path / "grandrounds.prom"
+    kit = make_kit("person")
+    arguments = ["status", "--no-network", "--prometheus", str(path), "--kit"]
+    assert CliRunner().invoke(build_app(), [*arguments, str(kit.folder)]).exit_code == 0
+    assert samples(path.read_text())["up", ""] == 1
+    assert CliRunner().invoke(build_app(), [*arguments, str(tmp_path)]).exit_code == 3
+    assert path.read_text().endswith("grandrounds_up 0\n")
+
+
+@pytest.mark.parametrize(("path", "code"), [("/secret/metrics", 200), ("/metrics", 404), ("/wrong/metrics", 404)])
+def test_the_monitor_gives_the_numbers_under_its_token_only(status, path, code):
+    async def ask():
+        async with TestClient(TestServer(Monitor(lambda: status, 5, "secret").application())) as client:
+            answer = await client.get(path, headers={"Host": "127.0.0.1"})
+            return answer.status, await answer.text()
+
+    found, text = asyncio.run(ask())
+    assert found == code
+    assert ("grandrounds_level" in text) == (code == 200)
+
+
+def test_the_token_stays_and_is_for_its_owner_alone(tmp_path):
+    path = tmp_path / "token"
+    token = read_token(path)
+    assert (read_token(path), path.stat().st_mode & 0o777) == (token, 0o600)
+    assert read_token(None) != read_token(None)
+    path.chmod(0o644)
+    with pytest.raises(ConfigurationError, match="chmod 600"):
+        read_token(path)
+    path.chmod(0o600)
+    path.write_text("../x")
+    with pytest.raises(ConfigurationError, match="16 or more letters"):
+        read_token(path)
+
+
+def state(*messages):
+    return Status("hospital-a", "site", [Finding("warning", "sites", text) for text in messages])
+
+
+def test_an_alert_is_told_once_and_again_when_it_has_ended():
+    told = []
+    alerts = Alerts([told.append], print)
+    seen, gone = "b was last seen 61 s ago", "run skin-1 failed: x"
+    for one in (state(), state(seen), state("b was last seen 300.5 s ago"), state(seen, gone), state(gone), state()):
+        alerts.look(one)
+    assert [(one["state"], one["message"]) for one in told] == [
+        ("raised", seen),
+        ("raised", gone),
+        ("cleared", seen),
+        ("cleared", gone),
+    ]
+    assert told[0].keys() == {"state", "time", "participant", "kind", "level", "check", "message"}
+
+
+def test_a_hook_that_fails_is_named_and_asked_again():
+    calls, lines = [], []
+
+    def hook(alert):
+        calls.append(alert["state"])
+        if len(calls) == 1:
+            raise OSError("no such program")
+
+    alerts = Alerts([hook], lines.append)
+    for one in (state("x"), state("x"), state("x"), state()):
+        alerts.look(one)
+    assert calls == ["raised", "raised", "cleared"]
+    assert lines == ["the alert sites (raised) could not be told: no such program"]
+
+
+def test_a_command_gets_json_on_its_standard_input(tmp_path):
+    out = tmp_path / "told"
+    code = f"import sys; open({str(out)!r}, 'a').write(sys.stdin.read())"
+    Alerts([command_hook([sys.executable, "-c", code])], pytest.fail).look(state("x"))
+    assert json.loads(out.read_text())["message"] == "x"
+
+
+def test_a_webhook_gets_no_message():
+    bodies = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            """Nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        status = Status("hospital-a", "site", [FAILED])
+        Alerts([web_hook(f"http://127.0.0.1:{server.server_port}/hook")], pytest.fail).look(status)
+    finally:
+        server.shutdown()
+        server.server_close()
+    (body,) = bodies
+    assert (body["state"], body["check"], "message" in body) == ("raised", "data sets", False)
+
+
+def test_a_webhook_is_an_address_of_the_web():
+    with pytest.raises(ConfigurationError, match="http://"):
+        web_hook("file:///etc/passwd")
