@@ -8,10 +8,10 @@ one image well and a whole hospital badly, and protecting a hospital's participa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from grandrounds.errors import ConfigurationError, Fault
 from grandrounds.protocol.unit import Unit, distance
@@ -76,6 +76,13 @@ class TrainingGate(Protocol):
     @property
     def counts_updates(self) -> bool:
         """Whether updates cost epsilon here, so that a training whose model stays must not show a failure either."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the same task was answered before: what has left then leaves again, and nothing is to be done."""
+
+    def leaves(self, reply: MutableMapping[str, Any]) -> None:
+        """The answer has passed all filters, and is what leaves; the gate may replace its content by an earlier answer's."""
 
     def admit_training(self, training: Spending | None) -> None:
         """Check, before a training, that its result could leave; the gate books the cost of one that hides single images.

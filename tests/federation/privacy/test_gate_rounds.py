@@ -8,8 +8,10 @@ import torch
 
 from grandrounds.deployment.jobs import write_job
 from grandrounds.deployment.operation.trail import read_trail
+from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import DataError
 from grandrounds.federation.engine import run_in_process
+from grandrounds.federation.server import exchange
 from grandrounds.federation.server.record import read_events
 from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.gate.audit import Reason
@@ -154,3 +156,74 @@ def test_the_cause_of_a_failed_training_stays_in_the_sites_trail(
     assert told
     assert hidden or any("the site replied EXECUTION_EXCEPTION" in text for text in told)
     assert not any("patient 4711" in text for text in told)
+
+
+@pytest.fixture
+def received(monkeypatch):
+    """The bits of every answer that has reached the server, by round and site."""
+    came = []
+    decode = exchange.decode_result
+
+    def noted(message, asked):
+        result = decode(message, asked)
+        bits = [(name, key, one.tensors[key]) for name, one in result.releases.items() for key in one.tensors]
+        came.append((asked.round_number, result.metrics, bits))
+        return result
+
+    monkeypatch.setattr(exchange, "decode_result", noted)
+    return came
+
+
+def test_an_answer_that_was_booked_and_lost_is_sent_again_and_costs_nothing_more(
+    tiny, run, tmp_path, install, policy_of, received, identical
+):
+    """The server's process ends when the sites have booked their answers to round 2, and before it has a checkpoint."""
+    for site in SITES:
+        install(tmp_path / "flare" / site / "local", policy_of(), site)
+    options = [*ROUNDS, "controller.rounds=3", "executor.optimizer=kept"]
+    cut = tiny("ssfl", *options)
+    cut.server["components"].append(
+        {"id": "cut", "path": "faulty.Interrupt", "args": {"event": "_round_done", "round_number": 2}}
+    )
+    with pytest.raises(KeyboardInterrupt):
+        simulate(cut, tmp_path, SITES)
+    lost = [entry for entry in received if entry[0] == 2]
+    received.clear()
+    found = run(tiny("ssfl", *options), tmp_path, sites=SITES)
+    again = [entry for entry in received if entry[0] == 2]
+    assert len(lost) == len(again) == len(SITES)
+    for (_, metrics, bits), (_, same_metrics, same_bits) in zip(lost, again, strict=True):
+        assert metrics == same_metrics
+        assert [one[:2] for one in bits] == [one[:2] for one in same_bits]
+        assert all(torch.equal(one[2], other[2]) for one, other in zip(bits, same_bits, strict=True))
+    assert found.summary["contributions"] == dict.fromkeys(SITES, 3)
+    for site in SITES:
+        privacy = tmp_path / "flare" / site / "local" / "privacy"
+        booked = [one.purpose.round_number for one in Ledger(privacy, site).content().bookings]
+        assert booked == [1, 2, 3]
+        lines = [json.loads(line) for line in (privacy / "audit.jsonl").read_text().splitlines()]
+        trained = [(line["outcome"], line["round"]) for line in lines if line.get("task") == "train"]
+        assert trained == [("released", 1), ("released", 2), ("repeated", 2), ("released", 3)]
+
+
+@pytest.mark.parametrize("change", ["policy", "model"])
+def test_another_question_or_policy_gets_an_answer_of_its_own(tiny, run, tmp_path, install, policy_of, change):
+    local = tmp_path / "flare" / "site-1" / "local"
+    install(local, policy_of())
+    cut = tiny("ssfl", *ROUNDS, "controller.min_sites=1")
+    cut.server["components"].append(
+        {"id": "cut", "path": "faulty.Interrupt", "args": {"event": "_round_done", "round_number": 2}}
+    )
+    with pytest.raises(KeyboardInterrupt):
+        simulate(cut, tmp_path, SITES)
+    if change == "policy":
+        install(local, policy_of(target_epsilon={"phantom": 1e6}), ledger_site=None)
+    else:  # the model that round 2 begins with
+        path = tmp_path / "state" / "ssfl" / "server" / "round_00001.pt"
+        saved = torch.load(path)
+        for value in saved["content"]["method"]["global"].values():
+            value.mul_(0.5) if value.is_floating_point() else None
+        torch.save(saved, path)
+    run(tiny("ssfl", *ROUNDS, "controller.min_sites=1"), tmp_path, sites=SITES)
+    booked = [one.purpose.round_number for one in Ledger(local / "privacy", "site-1").content().bookings]
+    assert booked == [1, 2, 2, 3]

@@ -220,7 +220,7 @@ class RunRecord:
         number = entry["round"]
         for site in entry.get("silent", ()):
             if len(self._late[site]) > 1:
-                self.event(REMARK, text=self._lateness(site), round=number, site=site)
+                self.event(REMARK, text=self._lateness(site), round=number, late=site)
         if told := self._divergence(number):
             self.remark(told, round=number)
         self.event(ROUND_END, **entry, moved=self._moved())
@@ -395,7 +395,7 @@ class RunRecord:
                 self._add_round(_of_round(event))
             elif event["event"] == SCORE:
                 self.scores[event["round"]] = {name: event[name] for name in OF_SCORE if name in event}
-            elif event["event"] == REMARK and "site" not in event:
+            elif event["event"] == REMARK and "late" not in event:
                 self._remarks.append(event["text"])
             elif event["event"] == "answer" and event.get("task") == "train":
                 self.note_training(event["site"], event["round"], event["metrics"])

@@ -32,7 +32,7 @@ from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
 from grandrounds.federation.site.networks import SharedNetwork, forget_networks
 from grandrounds.federation.site.options import ComputeOptions, SiteOptions
-from grandrounds.federation.site.outcomes import cause_of, note_failure
+from grandrounds.federation.site.outcomes import cause_of, is_answered, note_failure, note_leaving
 from grandrounds.federation.site.pooling import CountPool
 from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, evaluate_models, released, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
@@ -234,6 +234,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self._asked = None
         try:
             require_gate(fl_ctx)
+            if is_answered(fl_ctx):
+                return make_reply(ReturnCode.OK)
             if self._unreadable is not None:
                 raise self._unreadable
             payload = decode_payload(shareable)
@@ -345,14 +347,16 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         """Commit the state of an answer that leaves; what a filter has refused, or emptied, has not left."""
         asked, self._asked = self._asked, None
         reply = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
-        if asked is None or not isinstance(reply, Shareable) or reply.get_return_code() != ReturnCode.OK:
+        if not isinstance(reply, Shareable) or reply.get_return_code() != ReturnCode.OK:
             return
         # Also where the gate has answered in place of a training that failed.
-        error = _prepare_update(reply, asked.payload, fl_ctx)
+        error = _prepare_update(reply, asked.payload, fl_ctx) if asked else None
         if error:
             self.log_error(fl_ctx, f"{TRAIN}: {error}", fire_event=False)
             note_failure(error, fl_ctx)
-        if error or asked.store is None:
+        else:
+            note_leaving(reply, fl_ctx)
+        if error or asked is None or asked.store is None:
             return
         self.on_result_released(reply, asked.payload, asked.store)
         asked.store.commit(asked.payload.values.get("checkpoints"))

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
 
 from grandrounds.errors import Fault, GrandRoundsError
 from grandrounds.protocol.spending import TRAINING_GATE, TrainingGate
@@ -20,6 +21,19 @@ def note_failure(error: Exception, fl_ctx: FLContext) -> None:
     gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
     if gate is not None:
         gate.note_failure(cause_of(error), Fault.of(error))
+
+
+def is_answered(fl_ctx: FLContext) -> bool:
+    """Whether the site's gate, if there is one, has answered the same task before, see :class:`TrainingGate`."""
+    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
+    return gate is not None and gate.is_answered
+
+
+def note_leaving(reply: Shareable, fl_ctx: FLContext) -> None:
+    """Let the site's gate, if there is one, keep an answer as it leaves, see :class:`TrainingGate`."""
+    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
+    if gate is not None:
+        gate.leaves(reply)
 
 
 def begin_reading(fl_ctx: FLContext) -> None:

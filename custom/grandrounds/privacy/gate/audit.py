@@ -64,7 +64,8 @@ MAX_TEXT_LENGTH = 500
 def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
     """Append a line, which is on disk when this returns; long texts are truncated.
 
-    The outcome is ``released``, ``refused``, ``stripped`` or ``unanswered``; ``failed`` comes before the answer's own line,
+    The outcome is ``released``, ``repeated`` (an answer that may have been lost, again), ``refused``, ``stripped`` or
+    ``unanswered``; ``failed`` comes before the answer's own line,
     ``changed`` before that of the first task that has read other images under the same manifest.
 
     Raises:

@@ -8,7 +8,7 @@ It cannot be a filter of a job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.utils.fl_context_utils import add_job_audit_event
+from nvflare.fuel.utils import fobs
 
 from grandrounds.data.keys import canonical
 from grandrounds.data.location import locate, locate_public
@@ -35,8 +36,8 @@ from grandrounds.privacy.gate.images import record_dataset, record_private
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples
-from grandrounds.privacy.gate.policy import policy_of_scope
-from grandrounds.privacy.gate.questions import OpenTraining
+from grandrounds.privacy.gate.policy import SitePolicy, policy_of_scope
+from grandrounds.privacy.gate.questions import CHECKPOINTS, OpenTraining, SentAnswers, question_id
 from grandrounds.privacy.gate.treatment import RunningStatistics
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.noted import note_head
@@ -79,7 +80,7 @@ class Admission:
 
     Gate or facts are None if they could not be built or read; ``training`` is the admitted record-level private training,
     ``begun`` the note of one that is not answered yet. ``reads`` says whether the task has begun to read images, ``fault``
-    what has kept it from that; ``leaving`` is when its answer may leave.
+    what has kept it from that; ``leaving`` is when its answer may leave, ``earlier`` what has left for the same task.
     """
 
     gate: Gate | None
@@ -91,6 +92,23 @@ class Admission:
     reads: bool = False
     fault: Fault | None = None
     leaving: LeavingTime = field(default_factory=LeavingTime)
+    earlier: bytes | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the same task was answered before, and the answer may have been lost: then it is sent again."""
+        return self.earlier is not None
+
+    def leaves(self, reply: Shareable) -> None:
+        """The answer has passed all filters: keep it as it leaves, or put what has left before in its place."""
+        if self.earlier is not None:
+            reply.clear()
+            reply.update(fobs.loads(self.earlier))
+        elif self.gate is not None and self.facts is not None and self.facts.repeatable and not self.refusal:
+            facts = self.facts
+            answers = SentAnswers(self.gate.folder, facts.expected.run_id)
+            with suppress(OSError):  # it is booked, and leaves; if it is lost it is booked again
+                answers.keep(facts.question, facts.expected.round_number, fobs.dumps(reply), facts.checkpoints)
 
     @property
     def hides_failures(self) -> bool:
@@ -176,17 +194,21 @@ class SitePrivacyGate(Filter):
         refusal: Reason | None = None
         begun: OpenTraining | None = None
         leaving = LeavingTime()
+        earlier: bytes | None = None
         try:
             gate = _gate(fl_ctx)
             leaving = LeavingTime(gate.policy.answer_interval)
-            facts = _facts(task, fl_ctx, gate.policy.target_epsilon, gate.ledger())
-            gate.admit(facts)
-            begun = gate.begin(facts)
+            facts = _facts(task, fl_ctx, gate.policy, gate.ledger())
+            if facts.repeatable:
+                earlier = SentAnswers(gate.folder, facts.expected.run_id).find(facts.question)
+            if earlier is None:
+                gate.admit(facts)
+                begun = gate.begin(facts)
         except Exception as error:
             refusal = self._refuse(error, facts, fl_ctx)
-        admission = Admission(gate, facts, refusal, begun=begun, leaving=leaving)
+        admission = Admission(gate, facts, refusal, begun=begun, leaving=leaving, earlier=None if refusal else earlier)
         fl_ctx.set_prop(TRAINING_GATE, admission, private=True, sticky=False)
-        return _emptied(task) if refusal else task
+        return _emptied(task) if refusal or admission.is_answered else task
 
     def _filter_answer(self, reply: Shareable, fl_ctx: FLContext) -> Shareable:
         admission = fl_ctx.get_prop(TRAINING_GATE)
@@ -205,6 +227,10 @@ class SitePrivacyGate(Filter):
             if admission.refusal or admission.gate is None or admission.facts is None:
                 return _refusal(admission.refusal or Reason.FAILED)
             facts = admission.facts
+            if admission.earlier is not None:
+                write_audit(admission.gate.folder, "repeated", audit_fields(facts))
+                again: Shareable = fobs.loads(admission.earlier)
+                return again
             if admission.training_refused:
                 raise admission.training_refused
             reply = _copied(reply)
@@ -312,7 +338,7 @@ def _place(fl_ctx: FLContext) -> tuple[str, list[Path], Path]:
     return fl_ctx.get_identity_name(), data_folders(fl_ctx), cache_folder(fl_ctx)
 
 
-def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float], ledger: Ledger) -> TaskFacts:
+def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledger) -> TaskFacts:
     try:
         payload = decode_payload(task)
         values = payload.values
@@ -330,7 +356,7 @@ def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float], led
     try:
         place = _place(fl_ctx)
         data = record_dataset(ledger, _folder(fl_ctx), problem.dataset, locate(problem.dataset, *place))
-        if budgets:
+        if policy.target_epsilon:
             record_private(ledger, _folder(fl_ctx), *place)
             ledger.content().require_own_images(problem.dataset)
         public_rows = _public_rows(values.get(PUBLIC), problem.dataset, fl_ctx)
@@ -353,7 +379,10 @@ def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float], led
         data.parts,
     )
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
-    return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, _terms(payload, problem, fl_ctx))
+    question = question_id(name, payload, (data.identity, policy))
+    terms, told = _terms(payload, problem, fl_ctx), payload.values.get(CHECKPOINTS)
+    checkpoints = tuple(number for number in told if type(number) is int) if isinstance(told, list | tuple) else ()
+    return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, terms, question, checkpoints)
 
 
 def _one_name_each(classes: Sequence[str]) -> tuple[str, ...]:

@@ -70,7 +70,18 @@ LAST_SCORES = 2
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """A task as the site knows it; ``job`` is FLARE's identity of the job, ``run`` the run's name."""
+    """A task as the site knows it.
+
+    Attributes:
+        job: FLARE's identity of the job.
+        task: its name.
+        run: the run's name.
+        dataset: what it is about.
+        expected: what an answer must fit.
+        terms: what the task asks of the answer.
+        question: what it asks, see :func:`~grandrounds.privacy.gate.questions.question_id`; empty where that is not known.
+        checkpoints: the rounds after which the server may go on, and ask the same again.
+    """
 
     job: str
     task: str
@@ -78,6 +89,13 @@ class TaskFacts:
     dataset: DatasetIdentity
     expected: Expected
     terms: Terms = field(default_factory=Terms)
+    question: str = ""
+    checkpoints: tuple[int, ...] = ()
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the answer costs something, so that it is kept for the case that it is lost."""
+        return bool(self.question) and self.task in {TRAIN, *SCORES}
 
 
 class Gate:

@@ -3,6 +3,9 @@
 Each task that scores a model is a question about few patients that costs no epsilon, so the questions of a job are counted.
 A training is open until it has been answered. The process that works on it has a lock on its file, which ends with the
 process: a training whose file is not locked any more has ended without an answer, and is booked then.
+
+An answer that may have been lost on its way is kept as it left. A server that goes on after its last checkpoint asks the
+same again, and gets the same bits: no new noise is drawn, and nothing is booked or counted a second time.
 """
 
 from __future__ import annotations
@@ -12,18 +15,31 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+import shutil
+import time
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, uint8
+
 from grandrounds.errors import DataError
-from grandrounds.files import write_json
+from grandrounds.files import replacing, write_json
 from grandrounds.privacy.ledger.entries import Booking, DatasetIdentity, Purpose, read_line
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.messages import LEDGER_HEAD, Payload
 from grandrounds.protocol.spending import Spending
 
-ASKED_FOLDER, OPEN_FOLDER = "scored", "open"
-"""Folders with a count for each job, and with a file for each training that is not answered, beside the ledger."""
+ASKED_FOLDER, OPEN_FOLDER, ANSWERS_FOLDER = "scored", "open", "answers"
+"""Folders beside the ledger: a count for each job, a file for each training that is not answered, and each run's last
+answers."""
+CHECKPOINTS = "checkpoints"
+"""In a task's values: the rounds after which the server may go on."""
+PASSING = frozenset({LEDGER_HEAD, CHECKPOINTS, "round_timeout"})
+"""Values of a task that another start of the server may change, and on which no answer depends."""
+MOST_ANSWERS = 12
+"""Of a run, at a site; the server says how many it may need."""
+FORGOTTEN_SECONDS = 30 * 24 * 3600.0
 
 
 def count_question(folder: Path, what: str) -> int:
@@ -35,6 +51,68 @@ def count_question(folder: Path, what: str) -> int:
         count = 1 + (json.loads(path.read_text(encoding="utf-8"))["answers"] if path.is_file() else 0)
         write_json(path, {"job": what, "answers": count})
     return count
+
+
+def question_id(task: str, payload: Payload, terms: object) -> str:
+    """What a task asks, as a digest: the same for two tasks that must have the same answer.
+
+    Args:
+        task: its name.
+        payload: all that it says.
+        terms: what the answer depends on at the site: the data set and the policy.
+    """
+    values = {name: value for name, value in payload.values.items() if name not in PASSING}
+    digest = hashlib.sha256(json.dumps([task, payload.round_number, values], sort_keys=True, default=repr).encode())
+    digest.update(repr(terms).encode())
+    for part in sorted(payload.parts):
+        for name in sorted(payload.parts[part]):
+            _digest_tensor(digest, f"{part}/{name}", payload.parts[part][name])
+    return digest.hexdigest()
+
+
+def _digest_tensor(digest: Any, name: str, value: Tensor) -> None:
+    digest.update(repr((name, value.dtype, tuple(value.shape))).encode())
+    digest.update(value.detach().cpu().contiguous().reshape(-1).view(uint8).numpy())
+
+
+class SentAnswers:
+    """The last answers of a run as they have left, each by what was asked.
+
+    Args:
+        folder: of the ledger.
+        run_id: of the start of the run, which a resumed run keeps.
+    """
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self._folder = folder / ANSWERS_FOLDER / hashlib.sha256(run_id.encode()).hexdigest()[:32]
+
+    def find(self, question: str) -> bytes | None:
+        """What this question was answered; None if it was not, or long ago."""
+        path = next(self._folder.glob(f"*-{question[:32]}"), None)
+        return path.read_bytes() if path else None
+
+    def keep(self, question: str, round_number: int, answer: bytes, checkpoints: Collection[int]) -> None:
+        """Write an answer, and forget those that will not be asked for again.
+
+        Args:
+            question: see :func:`question_id`.
+            round_number: of the task.
+            answer: as it leaves.
+            checkpoints: the rounds after which the server may go on; if the newest is damaged, after the one before.
+        """
+        with replacing(self._folder / f"{round_number:06d}-{question[:32]}", private=True) as stream:
+            stream.write(answer)
+        before = sorted(checkpoints)[-2:-1]
+        kept = sorted(path for path in self._folder.glob("??????-*") if not before or _round_of(path) > before[0])
+        for path in {*self._folder.glob("??????-*")} - {*kept[-MOST_ANSWERS:]}:
+            path.unlink(missing_ok=True)
+        for folder in self._folder.parent.iterdir():
+            if folder != self._folder and time.time() - folder.stat().st_mtime > FORGOTTEN_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _round_of(path: Path) -> int:
+    return int(path.name.partition("-")[0])
 
 
 class OpenTraining:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+import torch
 from gate_answers import NOISY, SKIN, TARGET, UPDATE, answer, audited, booked, facts
 
 from grandrounds.errors import DataError
@@ -15,9 +16,16 @@ from grandrounds.privacy.gate.demands import SiteDemands, Terms
 from grandrounds.privacy.gate.gate import LAST_SCORES
 from grandrounds.privacy.gate.noise_treatments import RecordLevel
 from grandrounds.privacy.gate.policy import ReleaseRule
-from grandrounds.privacy.gate.questions import book_unanswered, count_question
+from grandrounds.privacy.gate.questions import (
+    MOST_ANSWERS,
+    SentAnswers,
+    book_unanswered,
+    count_question,
+    question_id,
+)
 from grandrounds.privacy.gate.treatment import Unmodified
 from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit
 
@@ -153,3 +161,56 @@ def test_a_training_without_the_demanded_encryption_is_refused_before_any_work(g
     with pytest.raises(Refused) as caught:
         chosen.admit(asked("train"))
     assert caught.value.reason is Reason.ENCRYPTION
+
+
+def training(**changes):
+    """A task of round 3, some of it changed."""
+    values = {"seed": 1, "checkpoints": [1, 2], "round_timeout": 5.0, "classes": ["a"]} | changes.pop("values", {})
+    parts = {"global": {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3)}} | changes.pop("parts", {})
+    return Payload(changes.pop("number", 3), values, parts)
+
+
+@pytest.mark.parametrize(
+    "values", [{"checkpoints": [2]}, {"round_timeout": 60.0}, {"ledger_head": "f" * 64}, {"seed": 1}]
+)
+def test_a_task_of_another_start_of_the_server_asks_the_same(values):
+    assert question_id("train", training(), "policy") == question_id("train", training(values=values), "policy")
+
+
+@pytest.mark.parametrize(
+    ("task", "changed", "terms"),
+    [
+        ("validate", {}, "policy"),
+        ("train", {"number": 4}, "policy"),
+        ("train", {"values": {"seed": 2}}, "policy"),
+        ("train", {"parts": {"global": {"w": torch.tensor([1.0, 2.0000002]), "n": torch.tensor(3)}}}, "policy"),
+        ("train", {"parts": {"global": {"w": torch.tensor([[1.0, 2.0]]), "n": torch.tensor(3)}}}, "policy"),
+        ("train", {"parts": {"peer": {}}, "values": {"more": 1}}, "policy"),
+        ("train", {}, "another policy"),
+    ],
+)
+def test_whatever_an_answer_depends_on_makes_another_question(task, changed, terms):
+    assert question_id("train", training(), "policy") != question_id(task, training(**changed), terms)
+
+
+def test_an_answer_is_kept_until_the_server_cannot_ask_for_it_any_more(tmp_path):
+    answers = SentAnswers(tmp_path, "run-1")
+    assert answers.find("0" * 64) is None
+    for number in range(1, 7):
+        answers.keep(f"{number:064d}"[::-1], number, f"answer {number}".encode(), range(1, number))
+    kept = [number for number in range(1, 7) if answers.find(f"{number:064d}"[::-1])]
+    assert kept == [5, 6], "of the newest two checkpoints, 4 and 5, the newest may be damaged"
+    assert answers.find(f"{6:064d}"[::-1]) == b"answer 6"
+    assert SentAnswers(tmp_path, "run-2").find(f"{6:064d}"[::-1]) is None
+
+
+def test_a_server_cannot_fill_the_disk_with_answers_and_old_runs_are_forgotten(tmp_path):
+    old = SentAnswers(tmp_path, "old")
+    old.keep("a" * 64, 1, b"x", [])
+    (folder,) = (tmp_path / "answers").iterdir()
+    os.utime(folder, (0, 0))
+    answers = SentAnswers(tmp_path, "new")
+    for number in range(1, 40):
+        answers.keep(f"{number:064d}"[::-1], number, b"x", [])
+    assert len(list((tmp_path / "answers").glob("*/*"))) == MOST_ANSWERS
+    assert old.find("a" * 64) is None
