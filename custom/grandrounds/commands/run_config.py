@@ -71,13 +71,14 @@ def write_config(path: Path, arguments: Mapping[str, Any], job: Job) -> None:
 
     Args:
         path: of the file.
-        arguments: some of :data:`ARGUMENTS`; those that are None or False are left out, but a False of ``reference``.
+        arguments: some of :data:`ARGUMENTS`; those that are None or False are left out, but a False of ``reference``. Paths
+            become absolute, so that the file runs in any folder.
         job: with its final options, which are all written, but those that images of one's own will decide.
     """
     import yaml
 
     given = {
-        name: str(value) if isinstance(value, Path) else value
+        name: str(value.absolute()) if isinstance(value, Path) else value
         for name, value in arguments.items()
         if value or (name, value) == ("reference", False)
     }

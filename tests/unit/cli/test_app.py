@@ -1,10 +1,14 @@
+import itertools
+import json
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import typer
 import yaml
+from PIL import Image
 from typer.testing import CliRunner
 
 from grandrounds import __version__
@@ -172,6 +176,43 @@ def test_a_run_is_written_to_a_file_and_read_again(run, tmp_path):
     job = load_job(tmp_path / "fedperl")
     assert (job.options("controller")["seed"], job.options("executor")["threshold"]) == (9, 0.7)
     assert job.options("problem")["backbone"] == "efficientnet_b0"
+
+
+def test_a_run_with_images_of_ones_own_is_the_same_from_a_file_in_any_folder(run, tmp_path, monkeypatch):
+    noise = np.random.default_rng(0)
+    for site, kind, number in itertools.product(("Leeds", "York"), ("benign", "malignant"), range(8)):
+        path = tmp_path / "images" / site / kind / f"{site}{kind[0]}{number}-a.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noise.integers(0, 255, (16, 16, 3), np.uint8)).save(path)
+    monkeypatch.chdir(tmp_path)
+    pattern = "(?P<patient>.+)-a"
+    asked = ["fedavg", "--images", "images", "--layout", "site/class", "--patient-pattern", pattern, "--rounds", "1"]
+    asked += ["--image-size", "32", "--set", "executor.steps=1", "--no-reference", "--workspace", "kept"]
+    written = run("simulate", *asked, "--save-config", "run.yml")
+    assert written.exit_code == 0, written.output
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ran = run("simulate", "--config", tmp_path / "run.yml")
+    assert ran.exit_code == 0, ran.output
+    path = tmp_path / "kept" / "results" / "summary.json"
+    summary = json.loads(path.read_text())
+    problem = summary["configuration"]["problem"]
+    assert (problem["classes"], summary["contributions"]) == (["benign", "malignant"], {"Leeds": 1, "York": 1})
+    monkeypatch.chdir(tmp_path)
+    again = run("simulate", *asked)  # the same run, so that there is nothing to refuse and nothing to do
+    assert again.exit_code == 0, again.output
+    assert (
+        json.loads((tmp_path / "kept" / "results" / "summary.json").read_text())["configuration"]
+        == summary["configuration"]
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["jobs"]])
+def test_the_package_is_a_program(arguments):
+    ended = subprocess.run(
+        [sys.executable, "-m", "grandrounds", *arguments], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, "fedavg" in ended.stdout or "grandrounds" in ended.stdout) == (0, True), ended.stderr
 
 
 @pytest.mark.parametrize(
