@@ -292,7 +292,7 @@ def _read_locations(path: Path) -> dict[str, DatasetLocation]:
     if not isinstance(datasets, dict):
         raise ConfigurationError(f"{path}: datasets must be an object of data sets by name, got {datasets!r}")
     found = {name: _location(entry, f"{path}: datasets.{name}", path.parent) for name, entry in datasets.items()}
-    models = overrides_from(content.get("models", {}), datasets, path)
+    models = _overrides(content.get("models", {}), datasets, path)
     return {
         name: replace(location, min_support=min_support, model=models.get(name)) for name, location in found.items()
     }
@@ -364,14 +364,14 @@ def min_support_from(privacy: Any, where: str) -> int:
     return value
 
 
-def overrides_from(models: Any, datasets: Collection[str], path: Path) -> dict[str, ModelOverride]:
+def _overrides(models: Any, datasets: Collection[str], path: Path) -> dict[str, ModelOverride]:
     """Read the entry ``models`` of a ``grandrounds.json``; whether a backbone exists is checked later.
 
     Raises:
         ConfigurationError: naming the file and the key, what was expected and what came.
 
     Example:
-        >>> overrides_from({"skin": {"backbone": "resnet10"}}, ["skin"], Path("grandrounds.json"))["skin"].changes
+        >>> _overrides({"skin": {"backbone": "resnet10"}}, ["skin"], Path("grandrounds.json"))["skin"].changes
         {'backbone': 'resnet10'}
     """
     if not isinstance(models, Mapping):

@@ -33,7 +33,7 @@ RUN = {
     "lost": {"hospital-b": 1},
     "dropped": [
         ("hospital-b", "no answer within 25 s"),
-        ("hospital-b", "no answer within 30 s"),
+        ("hospital-b", "no sign of life for 30 s, and 2 sites had answered"),
         ("hospital-b", "/data/7.png"),
     ],
     "moved": {"down": 100, "up": 50},

@@ -17,6 +17,7 @@ UNREAD = "# HELP grandrounds_up Whether the state could be read.\n# TYPE grandro
 """The text where the state cannot be read."""
 BEGINNINGS: Mapping[str, str] = {
     "no answer": "silent",
+    "no sign of life": "silent",
     "FLARE closed": "closed",
     "the site replied": "failed",
     "its answer cannot be used": "invalid",
