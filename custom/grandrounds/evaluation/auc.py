@@ -24,20 +24,27 @@ def weighted_auroc(
     Args:
         positive: which samples are positive, shape ``(n,)``.
         scores: higher is more positive, shape ``(n,)``.
-        weights: not negative, shape ``(weightings, n)``.
+        weights: not negative, shape ``(n, weightings)``.
 
     Returns:
         Shape ``(weightings,)``.
     """
     above, below = np.flatnonzero(positive), np.flatnonzero(~positive)
+    areas = np.full(weights.shape[1], np.nan)
+    if not len(above) or not len(below):
+        return areas
     below = below[np.argsort(scores[below], kind="stable")]
-    of_positive = weights[:, above].astype(np.float64)
-    reached = np.cumsum(weights[:, below], axis=1, dtype=np.float64)
-    reached = np.concatenate([np.zeros((len(weights), 1)), reached], axis=1)
     first, last = (np.searchsorted(scores[below], scores[above], side) for side in ("left", "right"))
-    pairs = (of_positive * (reached[:, first] + reached[:, last])).sum(axis=1) / 2
-    every = of_positive.sum(axis=1) * reached[:, -1]
-    areas = np.full(len(weights), np.nan)
+    # Only between the places of positive samples are sums needed, one for each place.
+    places = np.unique(np.concatenate([[0], first, last]))
+    places = places[places < len(below)]
+    between = np.add.reduceat(weights[below], places, axis=0, dtype=np.float64)
+    reached = np.concatenate([np.zeros((1, len(areas))), np.cumsum(between, axis=0)])
+    of_positive = weights[above].astype(np.float64)
+    pairs = (of_positive * (reached[np.searchsorted(places, first)] + reached[np.searchsorted(places, last)])).sum(
+        axis=0
+    ) / 2
+    every = of_positive.sum(axis=0) * reached[-1]
     np.divide(pairs, every, out=areas, where=every > 0)
     return areas
 
@@ -63,7 +70,7 @@ def auc(positive: NDArray[np.bool_], scores: NDArray[np.floating]) -> float:
         >>> auc(np.array([True, False, False]), np.array([0.5, 0.5, 0.1]))
         0.75
     """
-    return float(weighted_auroc(positive, scores, np.ones((1, len(scores))))[0])
+    return float(weighted_auroc(positive, scores, np.ones((len(scores), 1)))[0])
 
 
 def macro_auc(

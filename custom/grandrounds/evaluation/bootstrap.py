@@ -5,7 +5,7 @@ A case is a patient or lesion; intervals are of cases, never of single images.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
-from grandrounds.evaluation.confusion import confusion_matrix
+from grandrounds.evaluation.confusion import Margins, confusion_matrix
 
 if TYPE_CHECKING:
     from grandrounds.protocol.task import Task
 
 RESAMPLES = 1000
+BLOCK = 2**21
+"""Numbers of bootstrap samples that are held at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,41 +158,69 @@ def _numbered(images: int, groups: Sequence[str] | None) -> NDArray[np.int64]:
     return np.unique(np.array(groups, np.str_), return_inverse=True)[1].astype(np.int64)
 
 
-def resampled_weights(cases: Cases, generator: np.random.Generator, resamples: int = RESAMPLES) -> NDArray[np.float32]:
-    """How often each image is in each bootstrap sample of the cases, shape ``(resamples, n)``.
+def resampled_weights(
+    cases: Cases, generator: np.random.Generator, resamples: int = RESAMPLES
+) -> Iterator[NDArray[np.float32]]:
+    """How often each image is in each bootstrap sample of the cases, in blocks of shape ``(n, samples of the block)``.
 
     A bootstrap sample draws cases with replacement, as many as there are of each rarest class: all images of a case come
     together, and the set of classes does not change.
     """
-    counts, index = _draws(cases, generator, resamples)
-    return counts[:, index].astype(np.float32)
+    return weight_blocks(*_draws(cases, generator, resamples))
 
 
-def resampled_confusions(
-    cases: Cases, generator: np.random.Generator, resamples: int = RESAMPLES
-) -> NDArray[np.float64]:
-    """Confusion matrices of bootstrap samples of the cases, shape ``(resamples, classes, classes)``.
+def weight_blocks(counts: NDArray[np.integer], groups: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+    """The weight of each image in bootstrap samples, in blocks of shape ``(n, samples of the block)``.
+
+    Args:
+        counts: how often each case is drawn, shape ``(samples, cases)``.
+        groups: the case of each image, shape ``(n,)``.
+    """
+    size = _at_once(len(groups))
+    for start in range(0, len(counts), size):
+        yield counts[start : start + size].T.astype(np.float32)[groups]
+
+
+def resampled_margins(cases: Cases, generator: np.random.Generator, resamples: int = RESAMPLES) -> Margins:
+    """Margins of the confusion matrices of bootstrap samples of the cases, each of shape ``(resamples, classes)``.
 
     Those of several sites may be added: each site keeps its number of cases.
     """
     counts, index = _draws(cases, generator, resamples)
-    cells = np.zeros((counts.shape[1], cases.classes**2))
-    np.add.at(cells, (index, cases.labels * cases.classes + cases.predicted), 1)
-    return (counts @ cells).reshape(resamples, cases.classes, cases.classes)
+    return weighted_margins(cases, (one[index] for one in counts))
+
+
+def weighted_margins(cases: Cases, weights: Iterable[NDArray[np.number]]) -> Margins:
+    """Margins of the confusion matrix for each weighting of the images, a number for each, shape ``(n,)``."""
+    right = np.flatnonzero(cases.labels == cases.predicted)
+    tallied = []
+    for one in weights:
+        sides = ((cases.labels[right], one[right]), (cases.labels, one), (cases.predicted, one))
+        tallied.append([np.bincount(side, weight, cases.classes) for side, weight in sides])
+    correct, true, predicted = np.array(tallied, np.float64).transpose(1, 0, 2)
+    return Margins(correct, true, predicted)
+
+
+def _at_once(width: int) -> int:
+    """How many bootstrap samples of so many numbers are looked at together."""
+    return max(1, BLOCK // max(width, 1))
 
 
 def _draws(
     cases: Cases, generator: np.random.Generator, resamples: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
     """How often each case is drawn, shape ``(resamples, cases)``, and the number of each image's case."""
     require_at_least(resamples, 1, "resamples")
     names, index = np.unique(cases.groups, return_inverse=True)
-    counts = np.zeros((resamples, len(names)))
+    counts = np.zeros((resamples, len(names)), np.uint16)
     for members in _strata(cases, index, len(names)):
-        drawn = generator.integers(0, len(members), size=(resamples, len(members)), dtype=np.int32)
-        cells = drawn + np.arange(resamples)[:, None] * len(members)
-        counted = np.bincount(cells.ravel(), minlength=resamples * len(members))
-        counts[:, members] = counted.reshape(resamples, len(members))
+        size = _at_once(len(members))
+        for start in range(0, resamples, size):
+            rows = min(size, resamples - start)
+            drawn = generator.integers(0, len(members), size=(rows, len(members)), dtype=np.int32)
+            cells = drawn + np.arange(rows)[:, None] * len(members)
+            counted = np.bincount(cells.ravel(), minlength=rows * len(members))
+            counts[start : start + rows, members] = counted.reshape(rows, len(members))
     return counts, index
 
 

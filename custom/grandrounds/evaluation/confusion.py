@@ -8,6 +8,7 @@ scores: they are NaN there, and means are over the classes (or sites) for which 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +46,35 @@ def confusion_matrix(labels: NDArray[np.integer], predictions: NDArray[np.intege
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes).astype(np.int64)
 
 
+@dataclass(frozen=True, eq=False)
+class Margins:
+    """What scores need of one or many confusion matrices, each of shape ``(..., classes)``.
+
+    Attributes:
+        correct: the diagonal.
+        true: samples of each class, the sums of rows.
+        predicted: predictions of each class, the sums of columns.
+    """
+
+    correct: NDArray[np.number]
+    true: NDArray[np.number]
+    predicted: NDArray[np.number]
+
+    def __add__(self, other: Margins) -> Margins:
+        """Those of the sums of both matrices."""
+        return Margins(self.correct + other.correct, self.true + other.true, self.predicted + other.predicted)
+
+
+def margins_of(confusions: NDArray[np.number] | Margins) -> Margins:
+    """The margins of matrices of shape ``(..., classes, classes)``: row true class, column predicted class."""
+    if isinstance(confusions, Margins):
+        return confusions
+    correct = np.diagonal(confusions, axis1=-2, axis2=-1)
+    return Margins(correct, confusions.sum(axis=-1), confusions.sum(axis=-2))
+
+
 def confusion_scores(
-    confusions: NDArray[np.number],
+    confusions: NDArray[np.number] | Margins,
     counted: NDArray[np.bool_] | None = None,
     scored: Sequence[int] | None = None,
 ) -> dict[str, NDArray[np.float64]]:
@@ -60,7 +88,7 @@ def confusion_scores(
     error rate :math:`e`.
 
     Args:
-        confusions: counts, shape ``(..., classes, classes)``: row true class, column predicted class.
+        confusions: counts, shape ``(..., classes, classes)``: row true class, column predicted class; or their margins.
         counted: the classes over which means are taken, shape ``(classes,)``; None for all that occur. The two accuracies
             are of all images.
         scored: the classes over which means of precision and F1 are taken; None for all.
@@ -72,12 +100,12 @@ def confusion_scores(
         >>> float(confusion_scores(np.array([[3, 1], [0, 4]]))["balanced_accuracy"])
         0.875
     """
-    of_class = confusion_class_scores(confusions)
-    true = confusions.sum(axis=-1)
-    accuracy = _ratio(np.trace(confusions, axis1=-2, axis2=-1), true.sum(axis=-1))
+    margins = margins_of(confusions)
+    of_class, true = confusion_class_scores(margins), margins.true
+    accuracy = _ratio(margins.correct.sum(axis=-1), true.sum(axis=-1))
     among = true > 0 if counted is None else counted & (true > 0)
     chosen = np.isin(np.arange(true.shape[-1]), scored) if scored is not None else np.ones(true.shape[-1], np.bool_)
-    found = {"accuracy": accuracy, "accuracy_one_vs_rest": 1 - 2 * (1 - accuracy) / confusions.shape[-1]}
+    found = {"accuracy": accuracy, "accuracy_one_vs_rest": 1 - 2 * (1 - accuracy) / true.shape[-1]}
     for name, (score, weighted) in MEANS.items():
         classes = among if score == "sensitivity" else among & chosen
         values = np.where(classes, of_class[score], 0)
@@ -108,8 +136,8 @@ def chance_confusion(true: NDArray[np.number]) -> NDArray[np.float64]:
     return np.repeat(np.asarray(true, np.float64)[:, None] / len(true), len(true), axis=1)
 
 
-def confusion_class_scores(confusions: NDArray[np.number]) -> dict[str, NDArray[np.float64]]:
-    """Scores of each class against the others, of one or many confusion matrices.
+def confusion_class_scores(confusions: NDArray[np.number] | Margins) -> dict[str, NDArray[np.float64]]:
+    """Scores of each class against the others, of one or many confusion matrices or their margins.
 
     Returns:
         ``precision`` (zero for a class that occurs and is never predicted), ``sensitivity``, ``f1`` and ``specificity``,
@@ -119,8 +147,8 @@ def confusion_class_scores(confusions: NDArray[np.number]) -> dict[str, NDArray[
         >>> confusion_class_scores(np.array([[3, 1], [0, 4]]))["specificity"]
         array([1.  , 0.75])
     """
-    correct = np.diagonal(confusions, axis1=-2, axis2=-1)
-    true, predicted = confusions.sum(axis=-1), confusions.sum(axis=-2)
+    margins = margins_of(confusions)
+    correct, true, predicted = margins.correct, margins.true, margins.predicted
     total = true.sum(axis=-1, keepdims=True)
     occurs = true > 0
     precision = np.where(occurs, np.nan_to_num(_ratio(correct, predicted)), np.nan)

@@ -6,13 +6,20 @@ Means over classes are over those that occur, as scikit-learn's are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.auc import average_precision, weighted_auroc
-from grandrounds.evaluation.bootstrap import RESAMPLES, Cases, resampled_confusions, resampled_weights
+from grandrounds.evaluation.bootstrap import (
+    RESAMPLES,
+    Cases,
+    resampled_margins,
+    resampled_weights,
+    weight_blocks,
+    weighted_margins,
+)
 from grandrounds.evaluation.confusion import (
     MEANS,
     chance_confusion,
@@ -112,7 +119,7 @@ def reference_scores(counts: ClassCounts, classes: Sequence[str]) -> dict[str, d
 
 def class_correlations(cases: Cases, generator: np.random.Generator, resamples: int = RESAMPLES) -> dict[str, Array]:
     """Correlations of the classes' sensitivity, precision and F1 over bootstrap samples, shape ``(classes, classes)``."""
-    draws = confusion_class_scores(resampled_confusions(cases, generator, resamples))
+    draws = confusion_class_scores(resampled_margins(cases, generator, resamples))
     return {name: correlations(draws[name]) for name in ("sensitivity", "precision", "f1")}
 
 
@@ -130,24 +137,22 @@ def question_correlations(
         Shape ``(questions, questions)`` by score.
     """
     patients = 1 + max(int(one.groups.max(initial=-1)) for one in questions)
-    drawn = generator.multinomial(patients, np.full(patients, 1 / patients), size=resamples).astype(np.float64)
+    drawn = generator.multinomial(patients, np.full(patients, 1 / patients), size=resamples)
     draws: dict[str, list[Array]] = {"auc_macro": [], "balanced_accuracy": [], "f1_macro": []}
     for one in questions:
-        weights = drawn[:, one.groups]
-        cells = np.zeros((len(one.labels), one.classes**2))
-        cells[np.arange(len(one.labels)), one.labels * one.classes + one.predicted] = 1
-        confusions = (weights @ cells).reshape(resamples, one.classes, one.classes)
-        scores = confusion_class_scores(confusions)
+        scores = confusion_class_scores(weighted_margins(one, (counts[one.groups] for counts in drawn)))
         draws["balanced_accuracy"].append(scores["sensitivity"].mean(axis=1))
         draws["f1_macro"].append(scores["f1"][:, list(one.rows)].mean(axis=1))
-        draws["auc_macro"].append(np.mean([_areas(one, number, weights) for number in one.rows], axis=0))
+        draws["auc_macro"].append(_drawn_areas(one, one.rows, weight_blocks(drawn, one.groups)).mean(axis=1))
     return {score: correlations(np.stack(columns, axis=1)) for score, columns in draws.items()}
 
 
-def _areas(cases: Cases, number: int, weights: NDArray[np.floating]) -> Array:
+def _drawn_areas(cases: Cases, classes: Sequence[int], blocks: Iterable[NDArray[np.floating]]) -> Array:
+    """The areas of classes in bootstrap samples, shape ``(samples, classes)``."""
     if cases.probabilities is None:
         raise ValueError("an area needs probabilities, and only the predicted classes are known")
-    return weighted_auroc(cases.labels == number, cases.probabilities[:, number], weights)
+    sides = [(cases.labels == number, cases.probabilities[:, number]) for number in classes]
+    return np.concatenate([np.stack([weighted_auroc(*side, weights) for side in sides], axis=1) for weights in blocks])
 
 
 def mean_over(
@@ -215,8 +220,7 @@ def macro_auroc(cases: Cases, areas: Sequence[Mapping[str, Score]], generator: n
     )
     related = None
     if len(known) > 1:
-        weights = resampled_weights(cases, generator, AUC_RESAMPLES)
-        related = correlations(np.stack([_areas(cases, n, weights) for n in known], axis=1))
+        related = correlations(_drawn_areas(cases, known, resampled_weights(cases, generator, AUC_RESAMPLES)))
     return Score(*combined(values, Interval(low, high), np.ones(len(known)), related), int(behind.min()))
 
 

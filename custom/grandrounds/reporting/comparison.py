@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from statistics import fmean
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.bootstrap import RESAMPLES, Cases, joined, resampled_confusions
+from grandrounds.evaluation.bootstrap import Cases, joined, resampled_margins
 from grandrounds.evaluation.comparisons import MIN_SEEDS, Difference, difference_of_cases, holm, paired_by_seed
 from grandrounds.evaluation.confusion import confusion_scores
 from grandrounds.evaluation.score import Score
@@ -216,9 +218,7 @@ def _draws(
         return None
     # Both models are drawn with the same cases: the stream depends on the site alone.
     ours, theirs = (
-        np.sum(
-            [resampled_confusions(one[site], numpy_generator("comparison", site), RESAMPLES) for site in sites], axis=0
-        )
+        reduce(operator.add, (resampled_margins(one[site], numpy_generator("comparison", site)) for site in sites))
         for one in (first, second)
     )
     drawn = confusion_scores(ours)[metric] - confusion_scores(theirs)[metric]

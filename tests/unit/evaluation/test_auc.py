@@ -15,7 +15,7 @@ def test_areas_are_scikit_learns_with_ties_and_zero_weights():
     positive = generator.random(40) < 0.4
     scores = generator.integers(0, 8, 40) / 8  # many ties
     weights = generator.integers(0, 4, (20, 40)).astype(float)
-    found = weighted_auroc(positive, scores, weights)
+    found = weighted_auroc(positive, scores, weights.T)
     for row in range(20):
         repeated = np.repeat(np.arange(40), weights[row].astype(int))
         assert found[row] == pytest.approx(roc_auc_score(positive[repeated], scores[repeated]))
@@ -24,7 +24,7 @@ def test_areas_are_scikit_learns_with_ties_and_zero_weights():
 
 
 def test_one_side_without_weight_has_no_area():
-    found = weighted_auroc(np.array([True, False]), np.array([0.2, 0.7]), np.array([[1.0, 0.0], [0.0, 1.0], [1, 1]]))
+    found = weighted_auroc(np.array([True, False]), np.array([0.2, 0.7]), np.array([[1.0, 0.0], [0.0, 1.0], [1, 1]]).T)
     assert np.isnan(found[:2]).all()
     assert found[2] == 0
 

@@ -10,10 +10,11 @@ from grandrounds.evaluation.bootstrap import (
     cases_from_confusion,
     cases_of,
     joined,
-    resampled_confusions,
+    resampled_margins,
     resampled_weights,
 )
-from grandrounds.evaluation.confusion import confusion_class_scores, confusion_scores
+from grandrounds.evaluation.confusion import confusion_class_scores, confusion_scores, margins_of
+from grandrounds.evaluation.estimates import class_correlations
 from grandrounds.evaluation.score import Score
 from grandrounds.seeding import numpy_generator
 
@@ -133,7 +134,7 @@ CASES = cases_of(
 
 
 def test_a_patient_is_drawn_with_all_images_or_not_at_all():
-    weights = resampled_weights(CASES, numpy_generator("cases"), 200)
+    weights = np.concatenate(list(resampled_weights(CASES, numpy_generator("cases"), 200)), axis=1).T
     assert (weights[:, 0] == weights[:, 1]).all()
     assert (weights[:, 0] == weights[:, 2]).all()
     assert (weights[:, 0] == 1).all()  # the only patient with the rarest class is in every sample
@@ -144,22 +145,38 @@ def test_a_patient_is_drawn_with_all_images_or_not_at_all():
 def test_every_bootstrap_sample_has_as_many_cases_of_each_class():
     labels = np.repeat([0, 1, 2], [40, 3, 1])
     cases = cases_of(labels, np.eye(3)[labels])
-    drawn = resampled_confusions(cases, numpy_generator("strata"), 300)
-    assert (drawn.sum(axis=2) == [40, 3, 1]).all()
+    drawn = resampled_margins(cases, numpy_generator("strata"), 300)
+    assert (drawn.true == [40, 3, 1]).all()
 
 
-def test_resampled_confusions_are_those_of_the_drawn_images():
-    weights = resampled_weights(CASES, numpy_generator("same"), 50)
-    confusions = resampled_confusions(CASES, numpy_generator("same"), 50)
-    for drawn, confusion in zip(weights, confusions, strict=True):
-        expected = np.zeros((2, 2))
+def test_resampled_margins_are_those_of_the_drawn_images():
+    (weights,) = resampled_weights(CASES, numpy_generator("same"), 50)
+    margins = resampled_margins(CASES, numpy_generator("same"), 50)
+    for sample, drawn in enumerate(weights.T):
+        confusion = np.zeros((2, 2))
         for row, times in enumerate(drawn):
-            expected[CASES.labels[row], CASES.predicted[row]] += times
-        assert confusion.tolist() == expected.tolist()
+            confusion[CASES.labels[row], CASES.predicted[row]] += times
+        expected = margins_of(confusion)
+        for name in ("correct", "true", "predicted"):
+            assert getattr(margins, name)[sample].tolist() == getattr(expected, name).tolist()
+
+
+def test_how_many_samples_are_held_at_once_changes_no_number(monkeypatch):
+    draw = np.random.default_rng(7)
+    labels = draw.integers(0, 3, 60)
+    cases = cases_of(labels, draw.dirichlet(np.ones(3), 60), [str(case) for case in draw.integers(0, 40, 60)])
+    whole = np.concatenate(list(resampled_weights(cases, numpy_generator("blocks"), 50)), axis=1)
+    related = class_correlations(cases, numpy_generator("blocks"), 50)
+    monkeypatch.setattr("grandrounds.evaluation.bootstrap.BLOCK", 190)
+    blocks = list(resampled_weights(cases, numpy_generator("blocks"), 50))
+    assert {block.shape[1] for block in blocks} == {3, 2}
+    assert np.array_equal(np.concatenate(blocks, axis=1), whole)
+    for name, found in class_correlations(cases, numpy_generator("blocks"), 50).items():
+        assert np.array_equal(found, related[name])
 
 
 def test_resampling_nothing():
     with pytest.raises(ValueError, match="resamples must be at least 1, got 0"):
-        resampled_confusions(CASES, numpy_generator("x"), 0)
+        resampled_margins(CASES, numpy_generator("x"), 0)
     empty = cases_of(np.zeros(0, np.int64), np.zeros((0, 2)))
-    assert resampled_confusions(empty, numpy_generator("x"), 3).sum() == 0
+    assert resampled_margins(empty, numpy_generator("x"), 3).true.sum() == 0

@@ -50,7 +50,7 @@ def net_benefit(
         positive: shape ``(n,)``.
         scores: risks in [0, 1], shape ``(n,)``.
         thresholds: shape ``(thresholds,)``.
-        weights: shape ``(weightings, n)``; by default each image once.
+        weights: shape ``(n, weightings)``; by default each image once.
 
     Returns:
         Shape ``(weightings, thresholds)``.
@@ -59,7 +59,7 @@ def net_benefit(
         >>> net_benefit(np.array([True, False]), np.array([0.9, 0.6]), np.array([0.5, 0.8])).tolist()
         [[0.0, 0.5]]
     """
-    once = np.ones((1, len(scores))) if weights is None else weights.astype(np.float64)
+    once = np.ones((1, len(scores))) if weights is None else weights.T.astype(np.float64)
     called = scores[:, None] >= thresholds[None, :]
     true, false = once @ (called & positive[:, None]), once @ (called & ~positive[:, None])
     result: Array = (true - false * thresholds / (1 - thresholds)) / once.sum(axis=1, keepdims=True)
@@ -71,7 +71,8 @@ def decision_curve(cases: Cases, generator: np.random.Generator) -> DecisionCurv
     positive, scores = positive_scores(cases)
     thresholds = np.array(THRESHOLDS)
     model = net_benefit(positive, scores, thresholds)[0]
-    draws = net_benefit(positive, scores, thresholds, resampled_weights(cases, generator, DECISION_RESAMPLES))
+    blocks = resampled_weights(cases, generator, DECISION_RESAMPLES)
+    draws = np.concatenate([net_benefit(positive, scores, thresholds, weights) for weights in blocks])
     low, high = np.quantile(draws, [0.025, 0.975], axis=0)
     everybody = net_benefit(positive, np.ones(len(scores)), thresholds)[0]
     return DecisionCurve(thresholds, model, np.minimum(low, model), np.maximum(high, model), everybody)

@@ -98,15 +98,14 @@ def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Score]:
     positive, scores = positive_scores(cases)
     behind = int(min(cases.positives()[1], cases.negatives()[1]))
     value = calibration_errors(reliability_points(scores, positive))[0]
-    weights = resampled_weights(cases, generator, ECE_RESAMPLES)
-    draws = []
-    for weight in weights:
+    squares = (scores - positive) ** 2
+    draws, brier = [], []
+    for weight in (one for block in resampled_weights(cases, generator, ECE_RESAMPLES) for one in block.T):
         rows = np.repeat(np.arange(len(scores)), weight.astype(np.int64))
         draws.append(calibration_errors(reliability_points(scores[rows], positive[rows]))[0])
+        brier.append(squares[rows].mean())
     low, high = np.quantile(draws, [0.025, 0.975]) - np.mean(draws) + value
-    squares = (scores - positive) ** 2
-    brier = (weights @ squares) / weights.sum(axis=1)
-    score, (least, most) = float(squares.mean()), interval_of(brier)
+    score, (least, most) = float(squares.mean()), interval_of(np.array(brier))
     return {
         "ece": Score(value, min(max(float(low), 0.0), value), max(float(high), value), behind),
         "brier": Score(score, min(least, score), max(most, score), behind),
