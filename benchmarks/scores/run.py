@@ -1,6 +1,6 @@
 """Measure the scores of a report with their intervals: CPU time and memory for many images, and for many classes.
 
-Predictions are drawn. Each case is a process of its own; memory is the peak above what it has when the predictions are there.
+Predictions are drawn. Each case is a process of its own; memory is the peak above what it has when they are there.
 """
 
 from __future__ import annotations
