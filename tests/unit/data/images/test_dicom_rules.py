@@ -191,6 +191,14 @@ def test_attributes_whose_type_depends_on_the_pixels_are_read_in_implicit_files(
     assert np.ptp(read_dicom(raw, "a")[2:]) == 255
 
 
+@pytest.mark.parametrize("window", [{"WindowCenter": "nan"}, {"WindowWidth": "0"}, {"WindowWidth": "inf"}])
+@pytest.mark.filterwarnings("ignore:Invalid value for VR DS")
+def test_a_window_that_means_nothing_is_none(window):
+    picture = render_dicom(dicom(TWELVE, bits=12, **{**WINDOW, **window}), "a")
+    assert picture.rules == ("stretch",)
+    assert np.asarray(picture.image).tolist() == np.asarray(render_dicom(dicom(TWELVE, bits=12), "a").image).tolist()
+
+
 def test_each_rule_is_recorded():
     assert render_dicom(dicom(TWELVE, "MONOCHROME1", bits=12, **WINDOW), "a").rules == ("window", "polarity")
     assert render_dicom(dicom(TWELVE, bits=12), "a").rules == ("stretch",)
@@ -204,8 +212,15 @@ def test_each_rule_is_recorded():
 
 @pytest.mark.parametrize(
     ("attributes", "word"),
-    [({"VOILUTFunction": "CUBIC", **WINDOW}, "VOILUTFunction"), ({"NumberOfFrames": "4"}, "4 frames")],
+    [
+        ({"VOILUTFunction": "CUBIC", **WINDOW}, "VOILUTFunction"),
+        ({"NumberOfFrames": "4"}, "4 frames"),
+        ({"RescaleSlope": "nan"}, "RescaleSlope"),
+        ({"RescaleSlope": "0"}, "RescaleSlope"),
+        ({"RescaleIntercept": "inf"}, "RescaleIntercept"),
+    ],
 )
+@pytest.mark.filterwarnings("ignore:Invalid value for VR DS")
 def test_refusals_name_the_attribute(attributes, word):
     with pytest.raises(DataError, match=f"odd.*{word}"):
         read_dicom(dicom(TWELVE, bits=12, **attributes), "odd")

@@ -6,6 +6,7 @@ where the file states neither. Polarity is not turned here.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -142,8 +143,15 @@ def _padding(frame: NDArray[np.number], dataset: Dataset) -> NDArray[np.bool_]:
 
 
 def _rescaling(scale: Dataset) -> tuple[float, float]:
-    slope, intercept = (scale.get(keyword) for keyword in ("RescaleSlope", "RescaleIntercept"))
-    return UNCHANGED[0] if slope is None else float(slope), UNCHANGED[1] if intercept is None else float(intercept)
+    slope, intercept = (
+        usual if (value := scale.get(keyword)) is None else float(value)
+        for keyword, usual in zip(("RescaleSlope", "RescaleIntercept"), UNCHANGED, strict=True)
+    )
+    if not math.isfinite(slope * intercept) or slope == 0:
+        raise ValueError(
+            f"RescaleSlope and RescaleIntercept must be finite, and the slope not 0, got {slope:g} and {intercept:g}"
+        )
+    return slope, intercept
 
 
 def _is_signed(dataset: Dataset) -> bool:
@@ -196,7 +204,8 @@ def _stated_window(interest: Dataset) -> tuple[float, float] | None:
             return None
         pair.append(float(value))
     least = 1.0 if _window_function(interest) == "LINEAR" else 0.0
-    return (pair[0], pair[1]) if pair[1] >= least and pair[1] > 0 else None
+    means_something = all(map(math.isfinite, pair)) and pair[1] >= least and pair[1] > 0
+    return (pair[0], pair[1]) if means_something else None
 
 
 def _window_function(interest: Dataset) -> str:
