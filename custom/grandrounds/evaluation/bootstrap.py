@@ -5,7 +5,7 @@ A case is a patient or lesion; intervals are of cases, never of single images.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from grandrounds.protocol.task import Task
 
 RESAMPLES = 1000
-BLOCK = 2**21
+NUMBERS_AT_ONCE = 2**21
 """Numbers of bootstrap samples that are held at once."""
 
 
@@ -66,6 +66,26 @@ class Cases:
         """How many cases have an image of another class than each, shape ``(classes,)``."""
         counts = [len(np.unique(self.groups[self.labels != number])) for number in range(self.classes)]
         return np.array(counts, np.int64)
+
+    def weights(self, counts: NDArray[np.integer]) -> Iterator[NDArray[np.float32]]:
+        """How often each image is in samples of the cases, in blocks of shape ``(n, samples of the block)``.
+
+        ``counts`` says how often each case is, shape ``(samples, cases)``.
+        """
+        size = _at_once(len(self.groups))
+        for start in range(0, len(counts), size):
+            yield counts[start : start + size].T.astype(np.float32)[self.groups]
+
+    def margins(self, counts: NDArray[np.integer]) -> Margins:
+        """Margins of the confusion matrix of each sample; ``counts`` as of :meth:`weights`."""
+        right = np.flatnonzero(self.labels == self.predicted)
+        tallied = []
+        for sample in counts:
+            images = sample[self.groups]
+            sides = ((self.labels[right], images[right]), (self.labels, images), (self.predicted, images))
+            tallied.append([np.bincount(side, weight, self.classes) for side, weight in sides])
+        correct, true, predicted = np.array(tallied, np.float64).transpose(1, 0, 2)
+        return Margins(correct, true, predicted)
 
 
 def cases_of(
@@ -166,19 +186,7 @@ def resampled_weights(
     A bootstrap sample draws cases with replacement, as many as there are of each rarest class: all images of a case come
     together, and the set of classes does not change.
     """
-    return weight_blocks(*_draws(cases, generator, resamples))
-
-
-def weight_blocks(counts: NDArray[np.integer], groups: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-    """The weight of each image in bootstrap samples, in blocks of shape ``(n, samples of the block)``.
-
-    Args:
-        counts: how often each case is drawn, shape ``(samples, cases)``.
-        groups: the case of each image, shape ``(n,)``.
-    """
-    size = _at_once(len(groups))
-    for start in range(0, len(counts), size):
-        yield counts[start : start + size].T.astype(np.float32)[groups]
+    return cases.weights(_draws(cases, generator, resamples))
 
 
 def resampled_margins(cases: Cases, generator: np.random.Generator, resamples: int = RESAMPLES) -> Margins:
@@ -186,33 +194,19 @@ def resampled_margins(cases: Cases, generator: np.random.Generator, resamples: i
 
     Those of several sites may be added: each site keeps its number of cases.
     """
-    counts, index = _draws(cases, generator, resamples)
-    return weighted_margins(cases, (one[index] for one in counts))
-
-
-def weighted_margins(cases: Cases, weights: Iterable[NDArray[np.number]]) -> Margins:
-    """Margins of the confusion matrix for each weighting of the images, a number for each, shape ``(n,)``."""
-    right = np.flatnonzero(cases.labels == cases.predicted)
-    tallied = []
-    for one in weights:
-        sides = ((cases.labels[right], one[right]), (cases.labels, one), (cases.predicted, one))
-        tallied.append([np.bincount(side, weight, cases.classes) for side, weight in sides])
-    correct, true, predicted = np.array(tallied, np.float64).transpose(1, 0, 2)
-    return Margins(correct, true, predicted)
+    return cases.margins(_draws(cases, generator, resamples))
 
 
 def _at_once(width: int) -> int:
     """How many bootstrap samples of so many numbers are looked at together."""
-    return max(1, BLOCK // max(width, 1))
+    return max(1, NUMBERS_AT_ONCE // max(width, 1))
 
 
-def _draws(
-    cases: Cases, generator: np.random.Generator, resamples: int
-) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
-    """How often each case is drawn, shape ``(resamples, cases)``, and the number of each image's case."""
+def _draws(cases: Cases, generator: np.random.Generator, resamples: int) -> NDArray[np.uint16]:
+    """How often each case is drawn, shape ``(resamples, cases)``."""
     require_at_least(resamples, 1, "resamples")
     names, index = np.unique(cases.groups, return_inverse=True)
-    counts = np.zeros((resamples, len(names)), np.uint16)
+    counts = np.zeros((resamples, 1 + cases.groups.max(initial=-1)), np.uint16)
     for members in _strata(cases, index, len(names)):
         size = _at_once(len(members))
         for start in range(0, resamples, size):
@@ -220,8 +214,8 @@ def _draws(
             drawn = generator.integers(0, len(members), size=(rows, len(members)), dtype=np.int32)
             cells = drawn + np.arange(rows)[:, None] * len(members)
             counted = np.bincount(cells.ravel(), minlength=rows * len(members))
-            counts[start : start + rows, members] = counted.reshape(rows, len(members))
-    return counts, index
+            counts[start : start + rows, names[members]] = counted.reshape(rows, len(members))
+    return counts
 
 
 def _strata(cases: Cases, index: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:

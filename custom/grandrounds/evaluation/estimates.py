@@ -17,8 +17,6 @@ from grandrounds.evaluation.bootstrap import (
     Cases,
     resampled_margins,
     resampled_weights,
-    weight_blocks,
-    weighted_margins,
 )
 from grandrounds.evaluation.confusion import (
     MEANS,
@@ -140,10 +138,10 @@ def question_correlations(
     drawn = generator.multinomial(patients, np.full(patients, 1 / patients), size=resamples)
     draws: dict[str, list[Array]] = {"auc_macro": [], "balanced_accuracy": [], "f1_macro": []}
     for one in questions:
-        scores = confusion_class_scores(weighted_margins(one, (counts[one.groups] for counts in drawn)))
+        scores = confusion_class_scores(one.margins(drawn))
         draws["balanced_accuracy"].append(scores["sensitivity"].mean(axis=1))
         draws["f1_macro"].append(scores["f1"][:, list(one.rows)].mean(axis=1))
-        draws["auc_macro"].append(_drawn_areas(one, one.rows, weight_blocks(drawn, one.groups)).mean(axis=1))
+        draws["auc_macro"].append(_drawn_areas(one, one.rows, one.weights(drawn)).mean(axis=1))
     return {score: correlations(np.stack(columns, axis=1)) for score, columns in draws.items()}
 
 

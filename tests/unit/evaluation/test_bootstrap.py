@@ -167,7 +167,7 @@ def test_how_many_samples_are_held_at_once_changes_no_number(monkeypatch):
     cases = cases_of(labels, draw.dirichlet(np.ones(3), 60), [str(case) for case in draw.integers(0, 40, 60)])
     whole = np.concatenate(list(resampled_weights(cases, numpy_generator("blocks"), 50)), axis=1)
     related = class_correlations(cases, numpy_generator("blocks"), 50)
-    monkeypatch.setattr("grandrounds.evaluation.bootstrap.BLOCK", 190)
+    monkeypatch.setattr("grandrounds.evaluation.bootstrap.NUMBERS_AT_ONCE", 190)
     blocks = list(resampled_weights(cases, numpy_generator("blocks"), 50))
     assert {block.shape[1] for block in blocks} == {3, 2}
     assert np.array_equal(np.concatenate(blocks, axis=1), whole)
