@@ -29,6 +29,7 @@ class PartCells:
         apart: whether the kind of task has cells of its own.
         every: the cells of all images, unless the kind has cells of its own.
         one_image: whether each patient has one image.
+        images: how many images of each class the manifest has.
     """
 
     def __init__(self, part: str, expected: Expected) -> None:
@@ -39,6 +40,10 @@ class PartCells:
         one_each = rows == 2 and questions == expected.classes and not several
         self.apart = not (one_each or (questions == 1 and rows == expected.classes))
         self.one_image = facts.one_image
+        self.images = dict.fromkeys(self.names, 0)
+        for label, images in facts.labels.items():
+            for name in set(map(canonical, expected.task.names_in(label))) & self.images.keys():
+                self.images[name] += images
         self._place = f"{part}{OF_KIND}{expected.task.name}" if self.apart else part
         self._one_label = facts.one_label
         self._certain = not any(UNKNOWN_MARK in label for label in facts.labels)

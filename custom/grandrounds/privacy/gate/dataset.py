@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -17,12 +18,12 @@ class PartFacts(NamedTuple):
     """What the gate knows of the labelled images of a part of a data set.
 
     Attributes:
-        labels: the cells of the manifest that occur.
+        labels: how many images have each cell of the manifest that occurs.
         one_image: whether each patient has one image.
         one_label: whether all images of a patient have the same label.
     """
 
-    labels: frozenset[str] = frozenset()
+    labels: Mapping[str, int] = MappingProxyType({})
     one_image: bool = True
     one_label: bool = True
 
@@ -76,5 +77,5 @@ def _part_facts(records: Sequence[Record], split: str) -> PartFacts:
     ]
     groups = {record.group for record in found}
     pairs = {(record.group, record.label) for record in found}
-    labels = frozenset(record.label for record in found)
+    labels = Counter(record.label for record in found)
     return PartFacts(labels, len(found) == len(groups), len(pairs) == len(groups))

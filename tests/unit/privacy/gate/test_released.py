@@ -1,5 +1,6 @@
 """No hidden count comes back from all that a data set has released: totals, accuracies, other jobs and rounds."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -112,6 +113,31 @@ def test_a_number_of_images_beside_all_but_one_of_the_classes_stays(gate):
     assert left.parts[METRICS].data["validation.f1"] == 0.5
 
 
+def of_images(sizes):
+    """A task about validation images, and as many labelled ones, of which the gate knows how many each class has."""
+    made = asked(sum(sizes), sum(sizes), val=sum(sizes), classes=len(sizes))
+    known = PartFacts(Counter(dict(zip(made.expected.names, sizes, strict=True))))
+    return replace(made, expected=replace(made.expected, parts={"labelled": known, "val": known}))
+
+
+def test_a_class_that_stays_by_a_higher_least_count_is_not_noted_as_smaller_than_it_is(gate):
+    """The job's least count is 20: nothing contradicts the two of 18 and 15 images when their table leaves."""
+    site, task = gate(*RULES, scalars=NUMBERS), of_images((30, 22, 18, 15))
+    site.release(task, answer({"samples": 0}, {"images.val.0": 30, "images.val.1": 22}))
+    rows = ((20, 10, 12), (12, 10, 11), (18, 0, 0), (15, 0, 0))
+    left = site.release(task, answer({"samples": 0}, {"validation.n": 85}, counts_validation=table(*rows)))
+    assert left.parts["counts_validation"].data["images"].tolist() == [list(map(list, rows))]
+
+
+@pytest.mark.parametrize(("size", "leaves"), [(9, False), (5, True)])
+def test_that_no_class_of_a_part_has_a_number_says_that_all_are_small(gate, size, leaves):
+    """36 images of four classes that have at most nine each are nine of each."""
+    site, task = gate(*RULES, scalars=NUMBERS), of_images((size,) * 4)
+    site.release(task, answer({"samples": 0}, {"images.unlabelled": 40}))
+    left = site.release(task, answer({"samples": 0}, {"validation.n": 4 * size}))
+    assert ("validation.n" in left.parts[METRICS].data) == leaves
+
+
 def test_what_has_left_before_is_no_new_question_and_a_table_that_shows_all_leaves(gate):
     site = gate(*RULES, scalars=NUMBERS)
     rows = ((14, 12, 11), (13, 11, 12), (0, 0, 0), (0, 0, 0))
@@ -148,7 +174,7 @@ def constant(sizes, called, model="common", task=SINGLE, names=None, several=Fal
     }
     part = "val" if model == "validation" else "test"
     made = facts(task="test", val=len(labels), test=len(labels))
-    known = {part: PartFacts(frozenset(cells), len(set(cases)) == len(cases), True)}
+    known = {part: PartFacts(Counter(cells), len(set(cases)) == len(cases), True)}
     expected = replace(made.expected, classes=len(vocabulary), names=names or vocabulary, task=task, parts=known)
     answered = answer({"samples": 0}, {f"{model}.n": len(labels), f"{model}.f1_macro": 0.5}, **parts)
     return replace(made, expected=expected), answered
@@ -188,7 +214,7 @@ def test_of_images_with_several_findings_one_kind_of_task_is_told(gate):
     left = site.release(*constant(sizes, "b", "validation", task=FINDINGS))
     assert {"counts_validation", "curves_validation"} <= left.parts.keys()
     assert left.parts[METRICS].data["validation.n"] == 155
-    labels = PartFacts(frozenset({"a", "a|b", "b", "none"}))
+    labels = PartFacts(Counter({"a", "a|b", "b", "none"}))
     task, reply = constant({"a": 40, "x": 30, "b": 25}, "b", "validation")
     task = replace(task, expected=replace(task.expected, parts={"val": labels}))
     assert site.release(task, reply).parts.keys() == {METRICS}
@@ -310,7 +336,7 @@ def test_what_the_audit_costs_in_curves(gate, tmp_path):
         tensors = {"images": torch.from_numpy(counts.images), "patients": torch.from_numpy(counts.patients)}
         curves = {"counts": torch.from_numpy(encode_counts(site_curves(questions, names), names))}
         made = facts(task="test", test=len(labels))
-        known = {"test": PartFacts(frozenset(names))}
+        known = {"test": PartFacts(Counter(names))}
         task = replace(made, expected=replace(made.expected, classes=4, names=names, parts=known))
         scores = {"common.n": len(labels), "common.accuracy": float((chances.argmax(axis=1) == labels).mean())}
         parts = {"counts_common": tensors, "curves_common": curves}
