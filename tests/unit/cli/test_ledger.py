@@ -179,6 +179,6 @@ def test_patients_of_two_data_sets_that_are_called_alike_can_be_told_apart(run, 
     arguments = ("ledger", "distinguish", folder, "skin", "blood", "--reason", "numbers of two studies")
     result = run(*arguments)
     assert (result.exit_code, "are different people" in result.stdout) == (0, True)
-    Ledger(folder, "hospital-a").content().require_own_images("skin")
+    Ledger(folder, "hospital-a").content().require_own_images("skin", ["skin", "blood"])
     unknown = run("ledger", "distinguish", folder, "skin", "ct", "--reason", "new")
     assert (unknown.exit_code, "knows no images of 'ct'" in unknown.stderr) == (1, True)

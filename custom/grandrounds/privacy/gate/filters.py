@@ -357,8 +357,8 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         place = _place(fl_ctx)
         data = record_dataset(ledger, _folder(fl_ctx), problem.dataset, locate(problem.dataset, *place))
         if policy.target_epsilon:
-            record_private(ledger, _folder(fl_ctx), *place)
-            ledger.content().require_own_images(problem.dataset)
+            described = record_private(ledger, _folder(fl_ctx), *place)
+            ledger.content().require_own_images(problem.dataset, described)
         public_rows = _public_rows(values.get(PUBLIC), problem.dataset, fl_ctx)
     except GrandRoundsError as error:
         raise Refused(Reason.DATASET, str(error)) from error

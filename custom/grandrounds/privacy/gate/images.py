@@ -39,14 +39,19 @@ def record_dataset(ledger: Ledger, folder: Path, name: str, location: DatasetLoc
     return data
 
 
-def record_private(ledger: Ledger, folder: Path, site: str, folders: Sequence[Path], cache: Path) -> None:
+def record_private(ledger: Ledger, folder: Path, site: str, folders: Sequence[Path], cache: Path) -> list[str]:
     """Let the ledger know all private data sets of a site, so that which of them share images does not depend on the tasks.
 
     One that cannot be read is passed over: it gives no answer either.
+
+    Returns:
+        Their names.
     """
-    for name in private_datasets(site, folders):
+    names = private_datasets(site, folders)
+    for name in names:
         with contextlib.suppress(GrandRoundsError):
             record_dataset(ledger, folder, name, locate(name, site, folders, cache))
+    return names
 
 
 def record_images(

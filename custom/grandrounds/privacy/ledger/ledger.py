@@ -258,19 +258,28 @@ class LedgerContent:
         lines = {line.file for line in self.known if line.dataset.name == name}
         return {digest for file in lines for digest in read_digests(self.chain.path.parent, file)}
 
-    def require_own_images(self, name: str) -> None:
+    def require_own_images(self, name: str, described: Collection[str]) -> None:
         """Check that no data set of another name has an image or a patient of this one: each has one budget.
+
+        One that the site does not describe any more counts if something of it was booked.
+
+        Args:
+            name: of the data set.
+            described: the data sets that the site has.
 
         Raises:
             ConfigurationError: naming both data sets and the number of images or patients.
             DataError: if what is known of a data set is missing or altered.
         """
         own = self.digests(name)
-        for other in sorted({line.dataset.name for line in self.known} - {name}):
+        others = {line.dataset.name for line in self.known} & {*described, *self.datasets}
+        for other in sorted(others - {name}):
             shared = own & self.digests(other)
             schemes = Counter(digest.partition(":")[0] for digest in shared)
             people = schemes.pop(PATIENT, 0)
-            where = f"of data set {name!r} are also in {other!r}, which has a budget of its own; use one name for both"
+            where = (
+                f"of data set {name!r} are also in {other!r}, which has a budget of its own; describe one of them only"
+            )
             if schemes:
                 raise ConfigurationError(f"{max(schemes.values())} images {where}")
             if people and frozenset((name, other)) not in self.distinctions:

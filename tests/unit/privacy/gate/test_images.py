@@ -13,7 +13,8 @@ from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.privacy.gate.images import record_images, record_private
 from grandrounds.privacy.gate.questions import count_question
-from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
+from grandrounds.protocol.spending import no_guarantee
 
 PIXELS = np.random.default_rng(5).integers(0, 256, (3, 9, 11, 3), np.uint8)
 
@@ -49,7 +50,8 @@ def know(tmp_path, ledger):
 
     def do(name, root, names, people=(), fingerprint="1" * 64):
         record_images(ledger, tmp_path / "privacy", DatasetIdentity(name, fingerprint), root, names, people)
-        ledger.content().require_own_images(name)
+        content = ledger.content()
+        content.require_own_images(name, {line.dataset.name for line in content.known})
 
     return do
 
@@ -85,11 +87,23 @@ def test_which_data_sets_share_an_image_does_not_depend_on_what_was_asked_first(
         described[name] = {"manifest": f"{name}.csv", "root": name, **more}
     described["lost"] = {"manifest": "nowhere.csv", "root": "nowhere"}
     (tmp_path / "grandrounds.json").write_text(json.dumps({"datasets": described}))
-    record_private(ledger, tmp_path / "privacy", "site-1", [tmp_path], tmp_path / "cache")
+    names = record_private(ledger, tmp_path / "privacy", "site-1", [tmp_path], tmp_path / "cache")
+    assert names == ["skin", "two", "other", "lost"]
     for name in ("skin", "two"):
         with pytest.raises(ConfigurationError, match="1 images of data set"):
-            ledger.content().require_own_images(name)
-    ledger.content().require_own_images("other")
+            ledger.content().require_own_images(name, names)
+    ledger.content().require_own_images("other", names)
+
+
+def test_a_data_set_that_is_described_no_more_counts_only_if_something_of_it_was_booked(tmp_path, know, ledger):
+    """A site that has taken one of two out of its file goes on with the other."""
+    know("skin", *folder(tmp_path / "skin", SKIN))
+    with pytest.raises(ConfigurationError, match="describe one of them only"):
+        know("new", *folder(tmp_path / "new", SKIN), fingerprint="2" * 64)
+    ledger.content().require_own_images("new", ["new"])
+    ledger.book(Purpose("job", "run", 1, "update"), DatasetIdentity("skin", "1" * 64), no_guarantee(), 1e-5)
+    with pytest.raises(ConfigurationError, match="2 images of data set 'new' are also in 'skin'"):
+        ledger.content().require_own_images("new", ["new"])
 
 
 def test_other_images_and_flat_ones_have_budgets_of_their_own(tmp_path, know, ledger):
@@ -166,7 +180,7 @@ def test_files_of_earlier_versions_are_taken_in_by_a_line(tmp_path, know, ledger
     assert next((line.dataset.name, line.state) for line in ledger.content().known) == ("skin", earlier.name)
     earlier.unlink()  # the ledger has them now
     with pytest.raises(ConfigurationError, match="1 images of data set 'new' are also in 'skin'"):
-        ledger.content().require_own_images("new")
+        ledger.content().require_own_images("new", ["skin"])
 
 
 def test_what_is_known_cannot_be_removed_or_altered_unseen(tmp_path, know, ledger):
@@ -174,10 +188,10 @@ def test_what_is_known_cannot_be_removed_or_altered_unseen(tmp_path, know, ledge
     (path,) = (tmp_path / "privacy/images").iterdir()
     path.write_text("[]")
     with pytest.raises(DataError, match="was altered; nothing may be released"):
-        ledger.content().require_own_images("skin")
+        ledger.content().require_own_images("skin", [])
     path.unlink()
     with pytest.raises(DataError, match=r"No such file.* restored from a backup"):
-        ledger.content().require_own_images("skin")
+        ledger.content().require_own_images("skin", [])
 
 
 def test_scores_are_counted_by_job(tmp_path):
