@@ -253,7 +253,8 @@ def run(
         command: what was typed, for the record.
         allow_overlap: go on where sites have pictures or patients in common, which makes scores too high.
         reference: compute a ridge head of the sites' training labels, too, and show its scores as the row ``ridge``; the
-            run's models do not depend on it. By default it is, unless ``GRANDROUNDS_REFERENCE=0`` is in the environment.
+            run's models do not depend on it. By default it is, unless ``GRANDROUNDS_REFERENCE=0`` is in the environment. A
+            run that starts from this head (``controller.start_from=ridge``) has the row in any case.
         overwrite: move another run that is in the workspace aside, to ``WORKSPACE.1`` or the next free number. By default a
             run with another method, other options or other sites is refused there.
 
