@@ -21,6 +21,7 @@ if not __package__:  # run as a script
 from benchmarks.experiment import BENCHMARKS, DATA, Experiment, experiment_class
 from benchmarks.processes import run_all
 from grandrounds.errors import GrandRoundsError
+from grandrounds.files import exclusive
 
 
 def main() -> None:
@@ -61,7 +62,10 @@ def run(arguments: argparse.Namespace, experiment: Experiment) -> None:
         print("\n".join(experiment.result(row).stem for row in rows))
     elif arguments.here:
         for row in rows:
-            experiment.run(row)
+            # Two processes that ran one row at the same time would write one incomplete result.
+            with exclusive(experiment.workspace / "rows" / experiment.result(row).stem):
+                if not experiment.result(row).exists():
+                    experiment.run(row)
     else:
         command = [sys.executable, __file__, arguments.name, "--here", "--root", experiment.root]
         command += ["--workspace", experiment.workspace, "--out", experiment.results]
