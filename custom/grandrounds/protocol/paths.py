@@ -21,8 +21,8 @@ SITES_VARIABLE = "GRANDROUNDS_SITES"
 DETAILS_VARIABLE = "GRANDROUNDS_SHARE_ERRORS"
 OWNER = "owner.json"
 """In a run's folder: who has submitted it, and the job's name."""
-STATES = "grandrounds"
-"""In a kit or a workspace: states of runs, decoded images, heads of ledgers."""
+STATES, CACHE = "grandrounds", "cache"
+"""In a kit or a workspace: states of runs, decoded images, heads of ledgers; and the decoded images in it."""
 LOCK = "grandrounds.lock.json"
 """In the folder ``local`` of a kit that has this project's overlay."""
 
@@ -71,7 +71,7 @@ def cache_folder(fl_ctx: FLContext) -> Path:
     if CACHE_VARIABLE in os.environ:
         return Path(os.environ[CACHE_VARIABLE])
     state = os.environ.get(STATE_VARIABLE)
-    return (Path(state) if state else _workspace_root(fl_ctx) / STATES) / "cache"
+    return (Path(state) if state else _workspace_root(fl_ctx) / STATES) / CACHE
 
 
 def claimed_folder(fl_ctx: FLContext, run_name: str, party: str) -> Path:

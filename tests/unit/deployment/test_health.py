@@ -37,6 +37,7 @@ def running(monkeypatch):
     """FLARE runs under its service, with enough room."""
     monkeypatch.setattr(health, "running_processes", lambda kit: [7])
     monkeypatch.setattr(health, "supervisor", lambda kit: [6])
+    monkeypatch.setattr(health, "_remote_ports", lambda processes: {8002})
     monkeypatch.setattr(health, "listens", lambda running, port: True)
     monkeypatch.setattr(health.shutil, "disk_usage", lambda folder: SimpleNamespace(free=50 * 1024**3))
 
@@ -76,7 +77,14 @@ def found(kit, check):
 def test_a_site_that_can_take_part_is_ok_and_says_what_was_looked_at(site):
     status = kit_status(site.kit, network=False)
     assert status.level == "ok"
-    assert {one.check for one in status.findings} == {"certificates", "disk", "processes", "ledger", "data sets"}
+    assert {one.check for one in status.findings} == {
+        "certificates",
+        "disk",
+        "processes",
+        "connection",
+        "ledger",
+        "data sets",
+    }
     assert found(site.kit, "data sets") == [("ok", "'skin': 6 images, reachable")]
 
 
@@ -243,7 +251,26 @@ def test_a_kit_whose_owner_took_away_a_file_does_not_hide_the_rest(site):
     status = kit_status(site.kit, network=False)
     assert [one.check for one in status.findings if one.level == "failure"] == ["certificates"]
     assert status.certificate_days is None
-    assert len(status.findings) == 5
+    assert len(status.findings) == 6
+
+
+def test_a_site_without_a_connection_warns_and_one_behind_a_proxy_has_it_to_the_proxy(site, monkeypatch):
+    monkeypatch.setattr(health, "_remote_ports", lambda processes: {443, 3128})
+    ((level, message),) = found(site.kit, "connection")
+    assert (level, "has no connection to port 8002 of localhost" in message) == ("warning", True)
+    monkeypatch.setenv("GRANDROUNDS_PROXY", "http://proxy.example:3128")
+    assert found(site.kit, "connection") == [("ok", "to port 3128 of the proxy")]
+    monkeypatch.setattr(health, "_remote_ports", lambda processes: None)
+    assert found(site.kit, "connection") == []
+
+
+def test_the_ports_of_a_process_are_those_to_which_it_is_connected(monkeypatch):
+    monkeypatch.undo()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert port not in health._remote_ports([os.getpid()])
+        with socket.create_connection(("127.0.0.1", port)):
+            assert port in health._remote_ports([os.getpid(), 2**22])
 
 
 @pytest.mark.parametrize("taken", [True, False])

@@ -36,6 +36,7 @@ def roomy(monkeypatch):
     monkeypatch.setattr(health, "running_processes", lambda kit: state.running)
     monkeypatch.setattr(health, "listens", lambda running, port: state.listens)
     monkeypatch.setattr(health, "supervisor", lambda kit: state.supervisor)
+    monkeypatch.setattr(health, "_remote_ports", lambda processes: {8002})
     return state
 
 

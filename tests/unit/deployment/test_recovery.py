@@ -22,7 +22,7 @@ from grandrounds.files import write_json
 from grandrounds.privacy.accounting import gaussian_epsilon, spent_epsilon
 from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.policy import parse_policy
-from grandrounds.privacy.ledger.entries import Purpose
+from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.ledger.loss import read_loss
 from grandrounds.protocol.spending import Mechanism, Spending
@@ -181,6 +181,20 @@ def test_a_ledger_that_is_gone_is_created_first(lost):
     assert run("ledger", "create", lost.folder, "--site", "hospital-a").exit_code == 0
     assert declared(lost).exit_code == 0
     lost.ledger.content().chain.require_head(lost.head)
+
+
+def test_a_data_set_of_which_only_the_server_knows_is_booked_and_amended_before_it_is_used_again(lost):
+    known = lost.tmp / "known.json"
+    spent = {"phantom": {"updates": 7, "epsilon": 0.0}, "blood": {"updates": 3, "epsilon": 0.0}}
+    write_json(known, {"site": "hospital-a", "head": lost.head, "unread": [], "datasets": spent})
+    result = run("ledger", "declare-loss", lost.kit.folder, "--known", known, "--reason", "x")
+    assert result.exit_code == 0, result.output
+    content = lost.ledger.content()
+    assert content.spent("blood", 1e-5, Unit.SITE) >= 2.0
+    with pytest.raises(ConfigurationError, match="amend it in the ledger"):
+        content.require_known(DatasetIdentity("blood", "a" * 64))
+    lost.ledger.amend(DatasetIdentity("blood", "a" * 64), "the manifest as it is")
+    lost.ledger.content().require_known(DatasetIdentity("blood", "a" * 64))
 
 
 def test_no_other_signs_and_an_altered_line_is_refused(lost, make_kit):

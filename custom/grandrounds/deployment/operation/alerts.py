@@ -59,7 +59,7 @@ def command_hook(command: Sequence[str]) -> Hook:
     """Runs a program of this machine, which gets the alert as JSON on its standard input."""
 
     def run(alert: dict[str, Any]) -> None:
-        subprocess.run(command, input=json.dumps(alert), text=True, check=True, timeout=HOOK_SECONDS)
+        subprocess.run(command, input=json.dumps(alert) + "\n", text=True, check=True, timeout=HOOK_SECONDS)
 
     return run
 

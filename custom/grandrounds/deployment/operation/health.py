@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
 
 from grandrounds.data.doctor import Finding
 from grandrounds.data.images.readers import open_images
@@ -18,6 +21,7 @@ from grandrounds.deployment.kit.read import PROCESSES, Kit, running_processes, s
 from grandrounds.deployment.kit.safeguards import privacy
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.identity.copies import refused_copies, refused_here
+from grandrounds.federation.proxy import proxy_url
 from grandrounds.json_files import read_json_object
 from grandrounds.privacy.gate.dataset import DatasetFacts, dataset_facts
 from grandrounds.privacy.gate.images import files_state
@@ -37,7 +41,7 @@ Check = Callable[[Kit], Iterator[Finding]]
 def examine_health(kit: Kit) -> list[Finding]:
     """What is not as it must be, and what is fine, at the machine of a server or a site; the network is not used."""
     checks: list[Check] = [certificates, _disk, _processes]
-    checks += [_identity, _policy, _ledger, _data_sets] if kit.kind == "site" else [_copies]
+    checks += [_connection, _identity, _policy, _ledger, _data_sets] if kit.kind == "site" else [_copies]
     return list(chain.from_iterable(guarded(check, kit) for check in checks))
 
 
@@ -97,6 +101,35 @@ def _processes(kit: Kit) -> Iterator[Finding]:
         yield Finding("warning", "processes", message)
     else:
         yield Finding("ok", "processes", f"FLARE runs (process {running[0]})")
+
+
+def _connection(kit: Kit) -> Iterator[Finding]:
+    """FLARE's client has a connection to the server, or to the proxy before it; the server is not asked."""
+    running = running_processes(kit)
+    proxy = proxy_url()
+    port = urlsplit(proxy).port if proxy else kit.port
+    remote = _remote_ports(running)
+    if not running or remote is None:
+        return
+    if port in remote:
+        yield Finding("ok", "connection", f"to port {port} of {'the proxy' if proxy else kit.host}")
+    else:
+        message = f"FLARE runs and has no connection to port {port} of {'the proxy' if proxy else kit.host}"
+        yield Finding("warning", "connection", f"{message}; it tries again by itself: is the server up? See log.txt")
+
+
+def _remote_ports(processes: Sequence[int]) -> set[int] | None:
+    """The ports to which these processes are connected; None where one cannot be looked into."""
+    found: set[int] = set()
+    for number in processes:
+        try:
+            connections = psutil.Process(number).net_connections(kind="tcp")
+        except psutil.AccessDenied:
+            return None
+        except psutil.Error:  # it has ended
+            continue
+        found |= {one.raddr.port for one in connections if one.status == psutil.CONN_ESTABLISHED and one.raddr}
+    return found
 
 
 def _identity(kit: Kit) -> Iterator[Finding]:

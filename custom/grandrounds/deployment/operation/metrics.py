@@ -71,7 +71,7 @@ def exposition(status: Status, now: datetime | None = None) -> str:
     for name, text in METRIC_HELP.items():
         if found := [sample for sample in samples if sample.name == name]:
             lines += [f"# HELP grandrounds_{name} {text}", f"# TYPE grandrounds_{name} gauge"]
-            lines += [f"grandrounds_{name}{_labels({**common, **one.labels})} {one.value:.10g}" for one in found]
+            lines += [f"grandrounds_{name}{_labels({**common, **one.labels})} {one.value:.15g}" for one in found]
     return "\n".join(lines) + "\n"
 
 

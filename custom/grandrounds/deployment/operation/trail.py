@@ -13,10 +13,8 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason
 
 UNANSWERED = "the training has ended without an answer: its process was killed, or the job aborted; see log.txt"
-OF_THE_SITE = frozenset(
-    {Reason.POLICY, Reason.LEDGER, Reason.VERSION, Reason.DATASET, Reason.DISK, Reason.AUDIT, Reason.FAILED}
-)
-"""Refusals that the next job will meet, too: their reason is at the site, and not in the task."""
+OF_THE_SITE = frozenset({Reason.DATASET, Reason.DISK, Reason.AUDIT, Reason.FAILED})
+"""Refusals that the next job will meet, too, and of which policy, ledger and manifest as they are now need not tell."""
 OF_A_TASK = ("time", "job", "run", "task", "round", "dataset")
 
 

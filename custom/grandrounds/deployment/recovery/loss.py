@@ -9,12 +9,13 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import Certificate
 from cryptography.x509.oid import NameOID
 
-from grandrounds.data.site import locate_dataset, private_datasets
+from grandrounds.data.location import locate
+from grandrounds.data.site import private_datasets
 from grandrounds.deployment.kit.certificates import certificate_fault, days_left, read_certificate
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import Kit, require_owner
 from grandrounds.deployment.recovery.known import KnownSpending, ServerKnowledge
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.json_files import read_json_object
 from grandrounds.privacy.accounting import spent_epsilon
 from grandrounds.privacy.gate.dataset import dataset_facts
@@ -25,9 +26,11 @@ from grandrounds.privacy.ledger.loss import OF_LOSS, Key, Loss
 from grandrounds.privacy.ledger.noted import noted_head
 from grandrounds.privacy.ledger.recovery import declare_loss
 from grandrounds.protocol.messages import UPDATE
-from grandrounds.protocol.paths import STATES
+from grandrounds.protocol.paths import CACHE, STATES
 from grandrounds.protocol.spending import Mechanism, Spending, no_guarantee
 
+GONE = "lost"
+"""The fingerprint of a data set of which nothing is left but its name."""
 LEAST = 1e-3
 """The epsilon that is booked where the policy's target is 0, under which nothing can have left."""
 
@@ -57,7 +60,7 @@ def declare_kit_loss(kit: Kit, knowledge: ServerKnowledge, heads: Collection[str
     default = policies[content["default_scope"]]
 
     def worst(left: LedgerContent) -> Sequence[Booking]:
-        datasets = _datasets(kit, left)
+        datasets = _datasets(kit, left, knowledge.spent)
         known = {name: knowledge.spent.get(name, KnownSpending()) for name in datasets}
         return [
             Booking(
@@ -96,15 +99,21 @@ def worst_case(policies: Collection[SitePolicy], default: SitePolicy, name: str,
     return Spending(Mechanism.GAUSSIAN, default.unit, 1.0, _multiplier(max(epsilon, LEAST), default.delta))
 
 
-def _datasets(kit: Kit, left: LedgerContent) -> dict[str, DatasetIdentity]:
-    """All private data sets that the site has, as they are now, and those of which its ledger still knows."""
-    found = {name: DatasetIdentity(name, fingerprint) for name, fingerprint in left.datasets.items()}
-    for name in private_datasets(kit.name, [kit.local]):
-        location = locate_dataset(kit.name, name, [kit.local])
-        found[name] = dataset_facts(name, location.manifest, location.keys).identity
-    if not found:
-        raise ConfigurationError(f"{kit.folder}: neither grandrounds.json nor the ledger has a private data set")
-    return found
+def _datasets(kit: Kit, left: LedgerContent, told: Collection[str]) -> dict[str, DatasetIdentity]:
+    """All private data sets of the site as they are now, and those of which its ledger or the server knows."""
+    names = dict.fromkeys([*private_datasets(kit.name, [kit.local]), *left.datasets, *told])
+    if not names:
+        raise ConfigurationError(f"{kit.folder}: neither site, ledger nor server know a private data set")
+    return {name: DatasetIdentity(name, _fingerprint(kit, left, name)) for name in names}
+
+
+def _fingerprint(kit: Kit, left: LedgerContent, name: str) -> str:
+    """Of a data set as the site has it now, else as its ledger knows it; one that is gone needs an amendment later."""
+    try:
+        location = locate(name, kit.name, [kit.local], kit.folder / STATES / CACHE)
+        return dataset_facts(name, location.manifest, location.keys).identity.fingerprint
+    except GrandRoundsError:
+        return left.datasets.get(name, GONE)
 
 
 def _signer(kit: Kit, person: Kit) -> tuple[str, str, Key]:

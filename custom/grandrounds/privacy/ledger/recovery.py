@@ -30,7 +30,7 @@ def declare_loss(
         folder: of the ledger.
         site: whose it is.
         heads: that the server or the site knew.
-        worst: the worst case of each data set; the bookings' ``epsilon`` is filled in here.
+        worst: the worst case of each data set; their time and ``epsilon`` are filled in here.
         reason: what has happened, a sentence.
         signer: the name, certificate in PEM form and private key of the person who answers for it.
 
@@ -55,8 +55,9 @@ def declare_loss(
         if not lost:
             raise ConfigurationError(f"{file.path} has all lines that are known; nothing is lost")
         now = datetime.now(UTC)
-        totals = [_with_total(content, booking) for booking in worst(content)]
-        loss = Loss(now.isoformat(timespec="seconds"), site, tuple(lost), tuple(totals), reason, name, certificate)
+        time = now.isoformat(timespec="seconds")
+        totals = [replace(_with_total(content, booking), time=time) for booking in worst(content)]
+        loss = Loss(time, site, tuple(lost), tuple(totals), reason, name, certificate)
         _keep(file, folder / f"lost-{now:%Y%m%dT%H%M%SZ}")
         extension.append(loss.signed(key).to_json())
     return loss
