@@ -181,6 +181,7 @@ def build(
     out: Annotated[Path, typer.Option(help="The job's folder is made in this one.")] = Path("build/jobs"),
 ) -> None:
     """Write a job's folder and show how to run it."""
+    from grandrounds.deployment.disclosure import needed_start
     from grandrounds.deployment.jobs import write_job
     from grandrounds.deployment.simulate import simulated_classes
     from grandrounds.protocol.paths import SITES_VARIABLE
@@ -197,6 +198,8 @@ def build(
             "for the simulator only, first allow the classes in WORKSPACE/local/resources.json (never in a kit):",
         )
         say(console, f"  {json_text.dumps(simulated_classes())}")
+    if start := needed_start(job):
+        say(console, start)
 
 
 def new(

@@ -8,6 +8,7 @@ from typing import Any
 
 from grandrounds.data.partition.files import DESCRIPTION_FILE
 from grandrounds.deployment.jobs import Job, named_classes
+from grandrounds.deployment.presets import FIRST_JOB
 from grandrounds.federation.server.robust import ENCRYPTED
 from grandrounds.json_files import read_json_object
 from grandrounds.option_keys import option_defaults
@@ -41,6 +42,7 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         f"  options: {_listed(executor['args'])}",
         *(f"  reserves at {site}: {_listed(gpus)}" for site, gpus in job.meta.get("resource_spec", {}).items()),
         *([f"  further classes: {others}"] if others else []),
+        *([f"  {start}"] if (start := needed_start(job)) else []),
         f"  leaves each site, in every round: {released}; and scalar metrics",
         "  leaves each site where a model is scored or tested: correct, missed and false predictions by class (counts)",
         *([IN_A_SUM] if encrypts(job) else []),
@@ -50,6 +52,15 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         "and what to change, before a run",
         f"  privacy: {scope}, as the site's own privacy.json defines it",
     ]
+
+
+def needed_start(job: Job) -> str:
+    """The trained model that the server must have before the first round; empty where the job starts from none."""
+    name = job.options("controller").get("start_from")
+    if name is None:
+        return ""
+    head = f", the selected.pt of job {FIRST_JOB} on the same data, network and classes" if name == FIRST_JOB else ""
+    return f"starts from: the server's weights {name!r} (grandrounds weights add FILE --name {name}){head}"
 
 
 def encrypts(job: Job) -> bool:

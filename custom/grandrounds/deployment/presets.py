@@ -147,8 +147,17 @@ def configured_job(
     job = load_job(name or FIRST_JOB)
     if (own_images or name is None) and preset is None and _fits_recommended(job, values):
         preset = RECOMMENDED
-    made = with_preset(job.with_values(values_in({"problem": problem})), preset, values)
-    return weighing_alike(made, values) if preset else made
+    plain = job.with_values(values_in({"problem": problem}))
+    made = with_preset(plain, preset, values)
+    if preset is None:
+        return made
+    alike = weighing_alike(made, values)
+    off = {
+        (part, option): alike.value(part, option)
+        for part, option in _BY_CLASS
+        if option in made.options(part) and alike.value(part, option) != made.value(part, option)
+    }
+    return with_preset(plain, preset, {**off, **values})  # the record names what differs from the preset
 
 
 def weighing_alike(job: Job, kept: Collection[tuple[str, str]] = ()) -> Job:

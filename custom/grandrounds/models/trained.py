@@ -104,8 +104,7 @@ def load_start(network: nn.Module, name: str) -> str:
     Raises:
         ConfigurationError: if there is no such file, it is damaged, or it is of another network.
     """
-    given = os.environ.get(START_VARIABLE) if name == RIDGE else None
-    path = Path(given) if given else named_file(name).path
+    path = _start_file(name)
     state, _ = read_weights(path)
     own, prefix = network.state_dict(), f"{head_name(network)}."
     other = [entry for entry, value in state.items() if entry not in own or not _fits(value, own[entry])]
@@ -118,6 +117,20 @@ def load_start(network: nn.Module, name: str) -> str:
         )
     network.load_state_dict(state, strict=False)
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _start_file(name: str) -> Path:
+    if name != RIDGE:
+        return named_file(name).path
+    if given := os.environ.get(START_VARIABLE):
+        return Path(given)
+    try:
+        return named_file(name).path
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"controller.start_from=ridge: {error}; it is the selected.pt of the job ridge on the same network and classes, "
+            "and --preset scratch needs none"
+        ) from error
 
 
 def _fits(given: Tensor, own: Tensor) -> bool:

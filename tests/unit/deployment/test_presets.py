@@ -190,5 +190,6 @@ def test_findings_weigh_alike_and_classes_do_not_unless_a_user_says_so(name, par
         job = configured_job(name, preset, {}, problem).checked()
         assert job.value(part, option) == weight
         assert job.value("controller", "preset").startswith("recommended")
+    assert (name is None) or job.value("controller", "preset") == f"recommended, but {part}.{option}"
     with pytest.raises(ConfigurationError, match=f"task=multi is not supported by {part}.{option}; set it to 0"):
         configured_job(name, preset, {(part, option): usual}, problem).checked()

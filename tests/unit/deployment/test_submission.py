@@ -12,6 +12,7 @@ from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.disclosure import disclosure, releases_of
 from grandrounds.deployment.job_watch import JobWatch, run_statistics, summary_in
 from grandrounds.deployment.jobs import Job, load_job, write_job
+from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.submission import (
     Outcome,
     _progress,
@@ -106,6 +107,12 @@ def test_the_disclosure_names_what_leaves():
     assert "data set 'phantom'" in disclosure(job)[0]
     relations = releases_of(load_job("fedirm"))
     assert "class_statistics" in {str(kind) for kind in relations.values()}
+
+
+@pytest.mark.parametrize(("preset", "found"), [("recommended", 1), ("scratch", 0)])
+def test_the_model_that_the_server_must_have_is_named(preset, found):
+    lines = disclosure(with_preset(load_job("fedavg"), preset))
+    assert sum("starts from: the server's weights 'ridge' (grandrounds weights add" in line for line in lines) == found
 
 
 def test_a_model_that_stays_is_not_among_the_releases():
