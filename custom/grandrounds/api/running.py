@@ -30,7 +30,7 @@ from grandrounds.deployment.workspace import Simulation, move_aside
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
 from grandrounds.evaluation.score import named
-from grandrounds.federation.server.record import EVENTS, SUMMARY
+from grandrounds.federation.server.record import EVENTS, SUMMARY, with_true_status
 from grandrounds.json_files import read_json_object
 from grandrounds.option_keys import by_key
 from grandrounds.protocol.tasks import task_of
@@ -80,7 +80,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """The content of ``summary.json``: configuration, selected round, scores, bytes and times."""
-        return read_json_object(self._record / SUMMARY)
+        return with_true_status(read_json_object(self._record / SUMMARY), self._record)
 
     @property
     def classes(self) -> tuple[str, ...]:

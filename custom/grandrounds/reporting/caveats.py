@@ -115,6 +115,7 @@ def _of_status(log: RunLog, is_tested: bool) -> Iterator[str]:
         words = {
             "running": "was stopped or is still running",
             "aborted": "was aborted",
+            "interrupted": "was interrupted",
             "failed": "failed",
             "refused": "refused the job whose download this is,",
         }

@@ -18,7 +18,7 @@ from grandrounds.data.population import PROVENANCE
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.history import Event, RunHistory, sites_of
 from grandrounds.evaluation.record import EvalRecord
-from grandrounds.federation.server.record import EVENTS, FORMAT, REFERENCES, SUMMARY, read_events
+from grandrounds.federation.server.record import EVENTS, FORMAT, REFERENCES, SUMMARY, read_events, with_true_status
 from grandrounds.json_files import read_json_object
 from grandrounds.option_annotations import require_type
 from grandrounds.ordering import natural_sorted
@@ -285,7 +285,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
             require_type(content.get(key), kind, key)
     except ConfigurationError as error:
         raise DataError(f"{path}: {str(error)[:200]}; it is no summary of a run") from error
-    return content
+    return with_true_status(content, path.parent)
 
 
 def _read_events(folder: Path) -> tuple[list[Event], tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """Processes of a federation are killed by their ids: the run ends with a model, and its record names what was lost."""
 
+import json
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import pytest
 
 from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.local_federation import await_clients
-from grandrounds.federation.server.record import EVENTS
+from grandrounds.federation.server.record import EVENTS, SUMMARY
 
 pytestmark = pytest.mark.faults
 
@@ -65,6 +66,24 @@ def test_a_server_that_is_killed_while_it_writes_a_checkpoint_goes_on_from_the_o
     assert any(event["event"] == "resume" and event["after_round"] == done for event in run.events())
     assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
     assert not torn.exists(), "half a checkpoint is removed"
+
+
+def test_a_damaged_newest_checkpoint_costs_one_round_and_is_told(run):
+    """4 kB of it change on the disk while the server is away; the watching researcher reads it, and both records agree."""
+    run = run("damaged-checkpoint", "controller.rounds=8", attempts=2)
+    run.ROUNDS = 8
+    run.await_round(5)
+    os.kill(run.process("server", "runner_process"), signal.SIGKILL)
+    newest = max(run.record.glob("round_*.pt"))
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:9000] + bytes(value ^ 0xFF for value in whole[9000:13096]) + whole[13096:])
+    outcome = run.end()
+    (remark,) = outcome.summary["remarks"]
+    assert remark.startswith(f"the checkpoint after round {int(newest.stem[-5:])} is marked bad")
+    assert remark in run.reported
+    assert json.loads((run.record / SUMMARY).read_text()) == outcome.summary
+    assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+    assert run.same_as_undisturbed()
 
 
 def stopped_at(process, folder, pattern):

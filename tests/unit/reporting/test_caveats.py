@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+from grandrounds.files import exclusive
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.overview import overview
 from grandrounds.reporting.runs import read_run
@@ -27,6 +28,16 @@ def test_a_run_that_was_killed_half_way(make_run):
     found = caveats_of_run(make_run(sites=(), status="running", rounds_done=2))
     assert one(found, "stopped").startswith("The run was stopped or is still running after 2 of 3 rounds")
     assert "has not been tested" in found[0]
+
+
+def test_a_run_on_which_no_process_works_any_more_was_interrupted(make_run):
+    path = make_run(sites=(), status="running", rounds_done=2)
+    record = next(path.rglob("summary.json")).parent
+    with exclusive(record):
+        assert "is still running after 2 of 3 rounds" in caveats_of_run(path)[0]
+    assert caveats_of_run(path)[0].startswith(
+        "The run was interrupted after 2 of 3 rounds (no process works on it since"
+    )
 
 
 def test_what_the_server_has_remarked_is_said(make_run):

@@ -21,8 +21,8 @@ from grandrounds.federation.server.record import (
     absences,
     read_events,
     traffic,
+    with_true_status,
 )
-from grandrounds.files import is_held
 from grandrounds.json_files import read_json_object
 
 LAST_EVENTS = 40
@@ -71,15 +71,12 @@ def recorded_run(folder: Path) -> SeenRun:
         ConfigurationError: if the folder has no summary, or a damaged one.
         KeyError: if the summary is of another form.
     """
-    summary = read_json_object(folder / SUMMARY)
+    summary = with_true_status(read_json_object(folder / SUMMARY), folder)
     events = read_events(folder) if (folder / EVENTS).is_file() else []
     rounds = summary["configuration"].get("rounds", 0)
     seconds = [entry["round_seconds"] for entry in summary["rounds"][-PACE_OF:]]
     pace = sum(seconds) / len(seconds) if seconds else None
     status, reason, done = summary["status"], summary["reason"], summary["rounds_done"]
-    if status == RUNNING and is_held(folder) is False:
-        status = STOPPED
-        reason = f"no process works on it since round {done}; submit the job again under the same run_name"
     running = status == RUNNING
     facts = {
         "name": str(summary["configuration"].get("run_name", folder.parent.name)),

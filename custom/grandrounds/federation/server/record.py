@@ -30,7 +30,7 @@ from grandrounds.evaluation.counts import SiteCounts
 from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
 from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.evaluation.record import EvalRecord, received
-from grandrounds.files import append_line, replacing
+from grandrounds.files import append_line, is_held, replacing
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import OWN_ROUND, PACE_ROUNDS, SPENT
 from grandrounds.protocol.problem import Problem
@@ -437,6 +437,20 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:  # a BYOC job runs where a package may lack its metadata
             found[name] = "unknown"
     return found
+
+
+def with_true_status(summary: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A summary as every reader takes it: a run on which no process works any more is not running.
+
+    Args:
+        summary: as it was read.
+        folder: where it is; a copy in another place is taken as it is.
+    """
+    if summary.get("status") != RUNNING or is_held(folder) is not False:
+        return summary
+    done = summary.get("rounds_done", 0)
+    reason = f"no process works on it since round {done}; submit the job again under the same run_name"
+    return {**summary, "status": STOPPED, "reason": reason}
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:

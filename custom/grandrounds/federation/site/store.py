@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.csv_files import write_csv
+from grandrounds.errors import CheckpointError
 from grandrounds.federation.checkpoints import CheckpointFolder, require_same_configuration, save_models
 from grandrounds.files import write_json
 
@@ -47,12 +48,12 @@ class SiteStore:
         """Make sure before a task that the folder is still this run's: its marker is read again if it is another file.
 
         Raises:
-            CheckpointError: if what is there belongs to another configuration.
+            CheckpointError: if what is there belongs to another configuration, or the marker is damaged.
         """
         if self._seen is not None and self._seen == _identity(self._marker):
             return
         wanted = self._wanted
-        found = json.loads(self._marker.read_text()) if self._marker.is_file() else None
+        found = _marked(self._marker)
         if found and found["run_id"] != wanted["run_id"]:
             # Aside first: half a removed folder must not look like this run's.
             old = self.folder.with_name(f".{self.folder.name}.{found['run_id']}")
@@ -136,6 +137,17 @@ class SiteStore:
     def _keeps_nothing(self) -> bool:
         """Whether no state was ever written here, as with most methods: then there is no folder to search."""
         return not (os.path.exists(self._staged.folder) or os.path.exists(self._states.folder))
+
+
+def _marked(path: Path) -> dict[str, Any] | None:
+    """What a marker says of the folder that it is in; None where there is none."""
+    if not path.is_file():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: move the folder away, and the site begins anew") from error
+    return found
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -57,6 +57,24 @@ def test_another_start_of_the_run_wipes_what_is_there(tmp_path):
     assert not (tmp_path / "site-1" / "predictions_own.csv").exists()
 
 
+def test_a_damaged_state_costs_the_site_what_it_has_learnt_in_one_round(tmp_path, caplog):
+    for number in (1, 2, 3):
+        keep(tmp_path, number, state(number))
+    path = tmp_path / "site-1" / "state" / "round_00003.pt"
+    path.write_bytes(path.read_bytes()[:100])
+    assert store(tmp_path).load_state(4)["w"].item() == 2.0
+    assert "the checkpoint after round 3 is marked bad" in caplog.text
+    keep(tmp_path, 4, state(4))
+    assert store(tmp_path).load_state(5)["w"].item() == 4.0
+
+
+def test_a_damaged_mark_of_the_run_is_named(tmp_path):
+    keep(tmp_path, 1, state(1))
+    (tmp_path / "site-1" / "run.json").write_text('{"run_id": "run')
+    with pytest.raises(CheckpointError, match=r"run.json is damaged: move the folder away, and the site begins anew"):
+        store(tmp_path)
+
+
 def test_an_empty_state_needs_no_file(tmp_path):
     keep(tmp_path, 1, {})
     assert not (tmp_path / "site-1" / "state").exists()
