@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.errors import DataError
+from grandrounds.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +38,26 @@ def require_at_least(value: float, minimum: float, name: str) -> None:
     """Raise ``ValueError`` unless ``value >= minimum`` (NaN fails)."""
     if not value >= minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
+def as_path(given: object, what: str, otherwise: str = "") -> Path:
+    """A path that somebody has given.
+
+    Args:
+        given: text or a path.
+        what: it is, for the error.
+        otherwise: what to do with an object of another kind, for the error.
+
+    Raises:
+        ConfigurationError: if it is of another type.
+
+    Example:
+        >>> as_path("runs/a", "workspace").name
+        'a'
+    """
+    if isinstance(given, str | os.PathLike):
+        return Path(given)
+    raise ConfigurationError(f"{what} must be a path, got {type(given).__name__}{otherwise and f'; {otherwise}'}")
 
 
 def require_probabilities(probabilities: Tensor | NDArray[np.floating], name: str) -> None:

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from grandrounds.checks import as_path
 from grandrounds.data.found import look_at, place_at
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.files.reading import Reading
@@ -27,16 +29,20 @@ from grandrounds.reporting.external.trained import trained_model
 from grandrounds.reporting.predictions import decoded_images
 
 Images = NDArray[np.uint8]
+Object = Images | torch.Tensor | Image.Image
+Predictable = str | Path | Object | Sequence[str | Path] | Sequence[Object]
+"""What :meth:`grandrounds.Run.predict` takes; a MONAI tensor is one of torch."""
+_OBJECTS = "or an 8-bit array, a tensor or a PIL image, or a list of one kind"
 
 
 def predict_with(
-    run: Path, images: Images | str | Path | Sequence[str | Path], description: Mapping[str, Any]
+    run: Path, images: Predictable, description: Mapping[str, Any]
 ) -> tuple[list[str], NDArray[np.float64]]:
     """Probabilities of a run's selected model.
 
     Args:
         run: its workspace.
-        images: a file, a folder, several files, or arrays, see :meth:`grandrounds.Run.predict`.
+        images: files or objects, see :meth:`grandrounds.Run.predict`.
         description: of the partition that the run trained on; its ``windows``, ``preprocess`` and ``bits`` prepare files.
 
     Returns:
@@ -48,12 +54,52 @@ def predict_with(
     """
     trained = trained_model(run)
     problem = trained.problem
-    names, pixels = _arrays(images, problem) if isinstance(images, np.ndarray) else _files(images, problem, description)
+    names, pixels = _decoded(images, problem, description)
     rows = np.arange(len(names))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_trained(problem.model_spec(pretrained=False), trained.weights, trained.seed, (pixels, rows)).to(device)
     found = predict(model, tensors_of(pixels, device), rows, problem.kind, problem.test_view).double().numpy()
     return names, found
+
+
+def _decoded(images: Predictable, problem: Problem, description: Mapping[str, Any]) -> tuple[list[str], Images]:
+    if isinstance(images, np.ndarray | torch.Tensor):
+        return _arrays(_channels_last(images), problem)
+    given: list[Any] = list(images) if isinstance(images, Sequence) and not isinstance(images, str) else [images]
+    kinds = {_kind(one) for one in given}
+    if kinds == {Image.Image}:
+        with TemporaryDirectory() as folder:  # read like files: turned, with their palette and depth
+            paths = [_saved(one, Path(folder) / f"{number}.png") for number, one in enumerate(given)]
+            return [path.stem for path in paths], _files(paths, problem, description)[1]
+    if kinds == {np.ndarray}:
+        each = [_arrays(_channels_last(one)[None], problem)[1] for one in given]
+        return [str(number) for number in range(len(each))], np.concatenate(each)
+    return _files([as_path(one, "an image", _OBJECTS) for one in given], problem, description)
+
+
+def _kind(one: object) -> type:
+    """What is read in the same way."""
+    if isinstance(one, np.ndarray | torch.Tensor):
+        return np.ndarray
+    return Image.Image if isinstance(one, Image.Image) else type(one)
+
+
+def _channels_last(images: Images | torch.Tensor) -> Images:
+    if isinstance(images, np.ndarray):
+        return images
+    found: Images = np.asarray(images.detach().cpu().numpy())
+    if found.ndim in (3, 4) and found.shape[-3] in (1, 3) and found.shape[-1] != 3:
+        found = np.moveaxis(found, -3, -1)
+        found = found[..., 0] if found.shape[-1] == 1 else found
+    return found
+
+
+def _saved(image: Image.Image, path: Path) -> Path:
+    try:
+        image.save(path, "PNG", exif=image.getexif())
+    except OSError as error:
+        raise ConfigurationError(f"PIL image {path.stem} has mode {image.mode}; convert it to RGB or L") from error
+    return path
 
 
 def _arrays(images: Images, problem: Problem) -> tuple[list[str], Images]:
@@ -83,10 +129,7 @@ def _names(root: Path) -> list[str]:
     return list(found.used)
 
 
-def _files(
-    images: str | Path | Sequence[str | Path], problem: Problem, description: Mapping[str, Any]
-) -> tuple[list[str], Images]:
-    given = [Path(images)] if isinstance(images, str | Path) else [Path(path) for path in images]
+def _files(given: Sequence[Path], problem: Problem, description: Mapping[str, Any]) -> tuple[list[str], Images]:
     for path in given:
         if not path.exists():
             raise DataError(f"{path} does not exist; name images, or a folder or archive of images")

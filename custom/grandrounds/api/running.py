@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.api.sites import Sites
+from grandrounds.checks import as_path
 from grandrounds.console.account import start_line
 from grandrounds.console.follow import Follower
 from grandrounds.console.output import notes, say
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from grandrounds.api.prediction import Images
+    from grandrounds.api.prediction import Predictable
+
 
 TRAINING_TASKS = ("train", "validate")
 FEW_CASES = "few_cases"
@@ -171,16 +173,15 @@ class Run:
         sites_dir = self.sites.folder if self.sites else None
         return export(self.workspace, out, sites_dir=sites_dir, licence=licence, formats=formats, site=site)
 
-    def predict(
-        self, images: Images | str | Path | Sequence[str | Path], thresholds: Mapping[str, float] | None = None
-    ) -> pd.DataFrame:
+    def predict(self, images: Predictable, thresholds: Mapping[str, float] | None = None) -> pd.DataFrame:
         """Predict images with the selected model, prepared like those of the run.
 
         With ``problem.norm=site`` the model takes the statistics of the images that it predicts, at least 16 of one device.
 
         Args:
-            images: a file, a folder, several files, or 8-bit arrays of shape ``(n, height, width)`` or ``(n, height, width,
-                3)``, values 0 to 255.
+            images: a file, a folder, several files; 8-bit arrays or tensors of shape ``(n, height, width)``, ``(n, height,
+                width, 3)`` or, tensors, ``(n, channels, height, width)``, values 0 to 255; a PIL image, or a list of such
+                objects.
             thresholds: of a run of findings the probabilities from which they are called, 0.5 for those not named; a
                 report has those that find nine in ten validation images (``operating_points`` in ``report.json``).
 
@@ -275,7 +276,7 @@ def run(
     job, chosen = _method_and_sites(job, sites)
     values = {**shortcuts(rounds, image_size, backbone, seed), **by_key(options or {})}
     checked, call = _configured(job, preset, values, chosen)
-    folder = Path(workspace) if workspace is not None else Path("runs") / checked.run_name
+    folder = as_path(workspace, "workspace") if workspace is not None else Path("runs") / checked.run_name
     if overwrite and (aside := move_aside(folder)):
         say(notes(), f"the run that was in {folder} is now in {aside}")
     count, names = workers or default_workers(checked, len(chosen.names)), list(chosen.names)
@@ -304,6 +305,9 @@ def _configured(
 ) -> tuple[CheckedJob, list[str]]:
     """The checked job with its options, and the call as it is recorded; a job that was loaded has its options."""
     if not isinstance(job, Job):
+        if not isinstance(preset, str | None):
+            raise ConfigurationError(f"preset must be text, got {type(preset).__name__}")
+        as_path(job or "", "a method", "name it, such as fedavg")
         found = configured_job(job, preset, values, sites.problem, sites.own_images)
         return found.checked(), ["grandrounds.run", found.name, *starmap(assignment, values.items())]
     if values or preset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.checks import as_path
 from grandrounds.console.output import notes
 from grandrounds.console.steps import reading_on
 from grandrounds.csv_files import write_csv
@@ -22,6 +24,7 @@ from grandrounds.errors import ConfigurationError, DataError
 if TYPE_CHECKING:
     import pandas as pd
 
+_MADE_BY = "of a DataFrame make sites by Sites.from_dataframe"
 SPLIT_COLUMNS: Mapping[str, str] = {"train": "training", "val": "validation", "test": "test"}
 
 
@@ -48,8 +51,8 @@ class Sites:
             ConfigurationError: if the folder is no partition, or has fewer sites.
             DataError: if a manifest has changed since the partition was made.
         """
-        names, _ = choose_sites(count, Path(folder))
-        return cls(tuple(names), Path(folder))
+        place = as_path(folder, "the folder of a partition", _MADE_BY)
+        return cls(tuple(choose_sites(count, place)[0]), place)
 
     @classmethod
     def synthetic(cls, count: int = 4) -> Sites:
@@ -100,7 +103,7 @@ class Sites:
     @classmethod
     def from_manifest(
         cls,
-        manifest: Path | str,
+        manifest: Path | str | pd.DataFrame,
         images: Path | str | None = None,
         out: Path | str | None = None,
         *,
@@ -115,7 +118,7 @@ class Sites:
         drawn as for a folder.
 
         Args:
-            manifest: the table.
+            manifest: the table; of a DataFrame see :meth:`from_dataframe`.
             images: folder or archive of the images; the folder of the table by default.
             out: folder of the partition; ``runs/TABLE/sites`` by default.
             sites: number of sites, 4 by default; where the column ``site`` names them, the first ones.
@@ -126,6 +129,8 @@ class Sites:
             ConfigurationError: if an option does not fit.
             DataError: if the table is damaged or an image cannot be used; file, line and column are named.
         """
+        if not isinstance(manifest, str | os.PathLike):
+            return cls.from_dataframe(manifest, images, out, sites=sites, warn=warn, **options)
         place = out or _own_place(manifest)
         partition("manifest", images, place, manifest=Path(manifest), sites=sites, warn=warn, **options)
         return cls.read(place, sites)
@@ -136,7 +141,7 @@ class Sites:
     def from_dataframe(
         cls,
         frame: pd.DataFrame,
-        images: Path | str,
+        images: Path | str | None,
         out: Path | str | None = None,
         *,
         sites: int | None = None,
@@ -155,6 +160,12 @@ class Sites:
             ConfigurationError: as :meth:`from_table`.
             DataError: as :meth:`from_table`.
         """
+        import pandas as pd
+
+        if not isinstance(frame, pd.DataFrame):
+            raise ConfigurationError(f"a table must be a path or a pandas DataFrame, got {type(frame).__name__}")
+        if images is None:
+            raise ConfigurationError("a DataFrame has no folder: give images, the folder or archive of its images")
         heading, *rows = frame_cells(frame)
         with TemporaryDirectory() as folder:
             table = Path(folder) / "DataFrame.csv"
@@ -180,7 +191,7 @@ class Sites:
             ConfigurationError: if there is nothing, or an option does not fit the kind of source.
             DataError: as :meth:`from_folder` and :meth:`from_table`.
         """
-        path = Path(source)
+        path = as_path(source, "a source of images", _MADE_BY)
         if not path.exists():
             raise ConfigurationError(f"{path} does not exist; name a folder, a .zip or a table of images")
         given = {name: value for name, value in options.items() if value is not None}
@@ -284,4 +295,4 @@ def partition(
 
 
 def _own_place(images: Path | str) -> Path:
-    return Path("runs") / Path(images).absolute().stem / "sites"
+    return Path("runs") / as_path(images, "a folder of images", _MADE_BY).absolute().stem / "sites"

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 import grandrounds as gr
@@ -103,6 +104,61 @@ def test_predictions_of_files_and_of_arrays_are_those_of_the_run(finished, sites
     assert finished.predict(arrays)[CLASSES].to_numpy() == pytest.approx(expected, abs=2e-6)
     assert to_square(arrays[0], 32, 3).shape == arrays[0].shape  # so no resizing could hide a difference
     assert len(finished.predict(folder)) == 60
+
+
+def test_objects_in_memory_are_predicted_like_their_files(finished, sites, tmp_path):
+    files = sorted((sites.folder.parent / "images").rglob("*.png"))[:3]
+    expected = finished.predict(files)[CLASSES].to_numpy()
+    pictures = [Image.open(path) for path in files]
+    arrays = [np.array(picture) for picture in pictures]
+    channels_first = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
+    for objects in (pictures, arrays, [torch.from_numpy(one) for one in arrays], channels_first, list(channels_first)):
+        found = finished.predict(objects)
+        assert list(found.index) == ["0", "1", "2"]
+        assert found[CLASSES].to_numpy() == pytest.approx(expected, abs=1e-6)
+    assert finished.predict(pictures[0])[CLASSES].to_numpy() == pytest.approx(expected[:1], abs=1e-6)
+    exif = Image.Exif()
+    exif[0x112] = 6  # lies on its side
+    turned = tmp_path / "turned.jpg"
+    pictures[0].save(turned, exif=exif, quality=95)
+    assert finished.predict(Image.open(turned))[CLASSES].equals(
+        finished.predict(turned)[CLASSES].set_axis(["0"]).rename_axis("image")
+    )
+
+
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        (3, "an image must be a path, got int; or an 8-bit array"),
+        ([Image.new("F", (4, 4))], "PIL image 0 has mode F; convert it to RGB or L"),
+        (torch.zeros(1, 3, 8, 8), "8-bit arrays .* got float32"),
+        ([np.zeros((4, 4), np.uint8), "a.png"], "an image must be a path, got ndarray"),
+    ],
+)
+def test_other_objects_are_refused_in_our_words(finished, objects, message):
+    with pytest.raises(gr.ConfigurationError, match=message):
+        finished.predict(objects)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: gr.run(3.5), "a method must be a path, got float; name it, such as fedavg"),
+        (
+            lambda: gr.run("fedavg", pd.DataFrame()),
+            "folder of a partition must be a path, got DataFrame; .*from_dataframe",
+        ),
+        (lambda: gr.run("fedavg", 2, workspace=3), "workspace must be a path, got int"),
+        (lambda: gr.run("fedavg", 2, preset=3), "preset must be text, got int"),
+        (lambda: gr.Sites.from_folders(None), "a folder of images must be a path, got NoneType"),
+        (lambda: gr.Sites.from_source(pd.DataFrame()), "a source of images must be a path, got DataFrame"),
+        (lambda: gr.Sites.from_dataframe({"image": ["a"]}, "x"), "a path or a pandas DataFrame, got dict"),
+        (lambda: gr.Sites.from_manifest(pd.DataFrame({"image": ["a"]})), "a DataFrame has no folder: give images"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_in_our_words(call, message):
+    with pytest.raises(gr.ConfigurationError, match=message):
+        call()
 
 
 def test_images_that_cannot_be_predicted_are_named(finished, tmp_path):
