@@ -43,7 +43,7 @@ def test_a_server_without_room_for_a_model_makes_the_same_run(
     assert_same_run(found, whole[anonymise])
     assert any(peers for entry in found.summary["rounds"] for peers in entry["peers"].values())
     assert in_memory == [0, 0, 0, 0]
-    parts = sorted(path.name for path in (found.record / "parts").glob("*"))
+    parts = sorted(path.name for path in (found.record / "parts").glob("*.pt"))
     trained = {site: [e["round"] for e in found.summary["rounds"] if site in e["answered"]] for site in FOUR}
     last = {
         (site, at): max((number for number in trained[site] if number <= at), default=0)
