@@ -66,7 +66,7 @@ def test_another_run_in_the_workspace_is_refused_before_the_head_is_computed(go,
 
 def test_without_the_sums_there_is_nothing_to_start_from(go, tmp_path):
     write_json(tmp_path / "run" / "flare" / "site-2" / "local" / "privacy.json", {})
-    with pytest.raises(ConfigurationError, match=r"start_from=ridge.*policy"):
+    with pytest.raises(ConfigurationError, match=r"start_from=ridge.*policy; .* preset scratch"):
         go()
 
 

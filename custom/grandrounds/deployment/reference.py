@@ -159,7 +159,10 @@ def computed_start(
     workspace = workspace.absolute()
     require_own(job, Simulation(workspace, job.run_name), sites, sites_dir)
     if reason := _computed(row, workspace, sites, sites_dir, workers).get("reason"):
-        raise ConfigurationError(f"controller.start_from=ridge, but the head is {reason}")
+        raise ConfigurationError(
+            f"controller.start_from=ridge, but the head is {reason}; set it to null, or take the preset scratch, to start "
+            "from a new head"
+        )
     with variables_set({START_VARIABLE: str(workspace / RIDGE_MODEL)}):
         yield
 
