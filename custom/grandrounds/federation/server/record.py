@@ -381,32 +381,39 @@ class RunRecord:
         return {**json.loads(json.dumps(state)), "rounds_done": len(self.rounds)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the record of the rounds before the interruption.
+        """Take over the record of the rounds before the interruption; what its events have lost may be in the summary.
 
         Raises:
-            CheckpointError: if the events lack some of these rounds.
+            CheckpointError: if both lack some of these rounds.
         """
         self._started -= state["seconds"]
+        done = state["rounds_done"]
         events = read_events(self.folder) if (self.folder / EVENTS).exists() else []
+        noted = {event["round"]: _of_round(event) for event in events if event["event"] == ROUND_END}
+        kept = {entry["round"]: entry for entry in self._kept().get("rounds", ())}
+        known = {number: entry for number, entry in sorted({**kept, **noted}.items()) if number <= done}
+        for entry in known.values():
+            self._add_round(entry)
         for event in events:
-            if event.get("round", 0) > state["rounds_done"]:
+            if event.get("round", 0) > done:
                 continue
-            if event["event"] == ROUND_END:
-                self._add_round(_of_round(event))
-            elif event["event"] == SCORE:
+            if event["event"] == SCORE:
                 self.scores[event["round"]] = {name: event[name] for name in OF_SCORE if name in event}
             elif event["event"] == REMARK and "late" not in event:
                 self._remarks.append(event["text"])
             elif event["event"] == "answer" and event.get("task") == "train":
                 self.note_training(event["site"], event["round"], event["metrics"])
-        if len(self.rounds) != state["rounds_done"]:
+        if len(self.rounds) != done:
             raise CheckpointError(
-                f"{self.folder / EVENTS} has {len(self.rounds)} of the {state['rounds_done']} rounds before the checkpoint; "
-                "put the file back, or start again with resume=never"
+                f"{self.folder / EVENTS} has {len(self.rounds)} of the {done} rounds before the checkpoint; put the file "
+                "back, or start again with resume=never"
             )
         self.privacy = dict(state["privacy"])
         for site, parts in state["bytes"].items():
             self.bytes[site].update(parts)
+        for number in known.keys() - noted.keys():
+            self.event(ROUND_END, **known[number], moved=self._moved())
+            self.remark(f"events of round {number} were damaged; its entry is that of the summary")
 
     def _add_round(self, entry: dict[str, Any]) -> None:
         self.rounds.append(entry)
@@ -456,7 +463,7 @@ def with_true_status(summary: dict[str, Any], folder: Path) -> dict[str, Any]:
 def read_events(folder: Path) -> list[dict[str, Any]]:
     """Read a run's events in order, without those that a resumed run has done again, and without half a line of a crash."""
     events: list[dict[str, Any]] = []
-    with (folder / EVENTS).open(encoding="utf-8") as stream:
+    with (folder / EVENTS).open(encoding="utf-8", errors="replace") as stream:
         for line in stream:
             try:
                 event = json.loads(line)

@@ -265,6 +265,24 @@ def test_a_checkpoint_without_its_events_is_refused(tmp_path):
         RunRecord(tmp_path, {}).load_state_dict(record.state_dict())
 
 
+def test_a_round_whose_event_is_damaged_is_taken_from_the_summary_and_told(tmp_path):
+    record = RunRecord(tmp_path, {})
+    for number in (1, 2, 3):
+        record.close_round({**entry(number, ["a"]), "round_seconds": 1.0})
+    record.write("running")
+    path = tmp_path / "events.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"\xff" + lines[1][1:] + lines[2])
+    resumed = RunRecord(tmp_path, {})
+    resumed.load_state_dict(record.state_dict())
+    assert resumed.rounds == record.rounds
+    told = "events of round 2 were damaged; its entry is that of the summary"
+    assert resumed.remarks == [told]
+    again = RunRecord(tmp_path, {})
+    again.load_state_dict(record.state_dict())
+    assert (again.rounds, again.remarks) == (record.rounds, [told])
+
+
 def test_half_a_line_of_a_crash_is_left_out(tmp_path):
     record = RunRecord(tmp_path, {})
     record.event("start")
