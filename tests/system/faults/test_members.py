@@ -2,6 +2,7 @@
 
 import shutil
 import ssl
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from grandrounds.deployment.kit import service
 from grandrounds.deployment.kit.certificates import read_certificate
 from grandrounds.deployment.kit.overlay import apply_overlay
 from grandrounds.deployment.local_federation import Federation, await_clients, start_participant
+from grandrounds.federation.identity.copies import refused_here
 
 pytestmark = pytest.mark.faults
 
@@ -91,6 +93,27 @@ def test_a_hospital_that_is_shut_out_stays_out_until_it_is_let_in_again(authorit
     restart(NEW)
     again = run("let-in-again")
     assert again.end().summary["contributions"] == dict.fromkeys((*FIRST, NEW), again.ROUNDS)
+
+
+def test_a_copy_of_a_kit_is_refused_by_name_and_costs_no_round(federation, joined, run, grandrounds):
+    """On both sides; a run goes on as if there were no copy, which asks for a connection every ten seconds."""
+    copy = federation.folder / "copies" / NEW
+    shutil.copytree(federation.kits / NEW, copy, ignore=shutil.ignore_patterns("*.fl"))
+    copied = Federation(federation.folder, copy.parent, federation.server, (NEW,), "", "")
+    start_participant(copied, NEW)
+    try:
+        deadline = time.monotonic() + 120
+        while not refused_here(copy):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        running = run("copied")
+        assert running.end().summary["contributions"] == dict.fromkeys((*FIRST, NEW), running.ROUNDS)
+    finally:
+        service.stop(copied.kit(NEW))
+    _, shown = grandrounds("status", "--kit", copy, "--no-network")
+    assert f"the server refuses this kit: a copy of the kit of {NEW} is connected from another place" in shown
+    _, shown = grandrounds("status", "--kit", federation.kits / federation.server)
+    assert f"{NEW}: a second copy of its kit was refused" in shown
 
 
 def test_the_servers_certificate_is_rotated_under_a_run(authority, federation, joined, run, restart, grandrounds):
