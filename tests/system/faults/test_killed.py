@@ -1,13 +1,16 @@
 """Processes of a federation are killed by their ids: the run ends with a model, and its record names what was lost."""
 
 import json
+import math
 import os
 import re
 import signal
 import time
+import uuid
 
 import pytest
 
+from grandrounds.deployment import submission
 from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.local_federation import await_clients
 from grandrounds.federation.server.record import EVENTS, SUMMARY
@@ -84,6 +87,13 @@ def test_a_damaged_newest_checkpoint_costs_one_round_and_is_told(run):
     assert json.loads((run.record / SUMMARY).read_text()) == outcome.summary
     assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
     assert run.same_as_undisturbed()
+
+
+def test_a_job_that_the_server_does_not_know_is_lost_at_once(federation):
+    """As after the server was restored from an archive: the answer will not change, so nobody waits for another one."""
+    reported, kit = [], federation.kit(federation.researcher)
+    assert submission._watch(kit, str(uuid.uuid4()), reported.append, patience=math.inf, rejoin=False) == "lost"
+    assert len(reported) == 1
 
 
 def stopped_at(process, folder, pattern):
