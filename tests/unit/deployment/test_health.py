@@ -173,6 +173,17 @@ def test_a_refusal_for_a_reason_of_the_site_warns_until_something_is_released_or
     assert read_trail(folder).released["round"] == status.released["round"]
 
 
+@pytest.mark.parametrize("time", [None, "yesterday", 7])
+def test_a_line_of_the_trail_without_a_time_is_damaged_and_hides_nothing_else(site, time):
+    path = site.kit.local / "privacy" / "audit.jsonl"
+    path.write_text(json.dumps({"time": time, "outcome": "refused", "reason": Reason.DISK}) + "\n")
+    status = kit_status(site.kit, network=False)
+    assert [one.message for one in status.findings if one.level == "failure"] == [
+        f"{path}: line 1 is damaged; restore the folder from a backup"
+    ]
+    assert len(status.findings) == 7
+
+
 def make_run(kit, name, status, ended=None):
     """A run's record in the kit of a server, which ended that many hours ago."""
     record = RunRecord(kit.folder / "grandrounds" / name / "server", {"rounds": 2, "run_name": name})

@@ -113,6 +113,7 @@ def test_the_worst_case_is_booked_and_the_server_takes_the_site_in_again(lost):
     verified = run("ledger", "verify", lost.folder, "--noted", lost.head)
     assert verified.exit_code == 0, verified.output
     assert "chain intact" in verified.output
+    assert "the signature of hospital-a is valid" in verified.output
 
 
 def test_the_commands_of_the_page_lead_back_in_their_order(lost, monkeypatch):

@@ -136,6 +136,8 @@ def verify(folder: Folder, noted: Noted = None) -> None:
         for entry in accounts(content, name, verify=True):
             spent = f"epsilon {_text(entry['epsilon'])} at delta {entry['delta']:g} for {entry['unit']}"
             say(results(), f"{name}: {entry['releases']} releases, {spent}")
+    for loss in content.losses:
+        say(results(), f"loss of lines declared at {loss.time}; the signature of {loss.signer} is valid")
     say(results(), f"verified: {len(content.chain.lines)} lines, chain intact, head {content.chain.head}")
 
 

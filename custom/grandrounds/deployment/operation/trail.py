@@ -62,7 +62,7 @@ def read_trail(folder: Path) -> Trail:
         try:
             line = json.loads(text)
             _take(trail, line)
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise GrandRoundsError(f"{path}: line {number} is damaged; restore the folder from a backup") from error
     return trail
 
@@ -70,6 +70,8 @@ def read_trail(folder: Path) -> Trail:
 def _take(trail: Trail, line: Mapping[str, Any]) -> None:
     outcome = line.get("outcome")
     about = {name: line.get(name) for name in OF_A_TASK}
+    if outcome in ("released", "refused"):
+        about["time"] = datetime.fromisoformat(line["time"]).astimezone(UTC).isoformat(timespec="seconds")
     if outcome == "released":
         trail.released.update(about)
     elif outcome == "refused":
