@@ -9,11 +9,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import pytest
+import yaml
 from aiohttp.test_utils import TestClient, TestServer
 from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
 from grandrounds.data.doctor import Finding
+from grandrounds.deployment.kit.overlay import PROVISIONING
 from grandrounds.deployment.operation.alerts import Alerts, command_hook, web_hook
 from grandrounds.deployment.operation.metrics import METRIC_HELP, exposition, reason_code
 from grandrounds.deployment.operation.monitor import Monitor, read_token
@@ -86,6 +88,18 @@ def test_all_that_an_operator_watches_is_a_number(status):
     assert found["run_dropped", f'{run},site="hospital-b",reason="silent"'] == 2
     assert found["run_bytes", f'{run},direction="up"'] == 50
     assert {name for name, _ in found} == set(METRIC_HELP)
+
+
+def test_the_dashboard_shows_numbers_that_there_are():
+    dashboard = json.loads((PROVISIONING / "monitoring" / "grafana.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    named = {name for expression in asked for name in re.findall(r"grandrounds_([a-z_]+)", expression)}
+    assert set(METRIC_HELP) - named == {"run_rounds", "run_scored_rounds", "run_answers", "run_lost"}
+    assert named <= set(METRIC_HELP)
+    places = [tuple(panel["gridPos"][side] for side in "xy") for panel in dashboard["panels"]]
+    assert len(set(places)) == len(places)
+    (scraped,) = yaml.safe_load((PROVISIONING / "monitoring" / "prometheus.yml").read_text())["scrape_configs"]
+    assert scraped["metrics_path"] == "/TOKEN/metrics"
 
 
 def test_no_file_and_no_patient_is_in_it(status):
