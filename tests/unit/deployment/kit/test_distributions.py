@@ -138,12 +138,13 @@ def test_a_kits_processes_read_the_list_from_the_lock(install, make_kit, monkeyp
     kit = make_kit("site")
     apply_overlay(kit, Settings(plugins=["nice-metric"]))
     monkeypatch.setattr(channels.os, "environ", {})  # what the code sets must not reach the next test
-    channels._list_plugins(["-s", "fed_client.json"])
-    assert LISTED_VARIABLE not in channels.os.environ, "a simulation has no kit"
-    channels._list_plugins(["-m", str(kit.folder), "-s", "fed_client.json", "--set", "org=x"])
+    assert channels._kit_of(["-s", "fed_client.json"]) is None, "a simulation has no kit"
+    assert channels._kit_of(["--workspace", str(kit.folder)]) == kit.folder
+    assert channels._kit_of(["-m", str(kit.folder), "-s", "fed_client.json", "--set", "org=x"]) == kit.folder
+    channels._list_plugins(kit.folder)
     assert [Distribution(*one) for one in json.loads(channels.os.environ[LISTED_VARIABLE])] == locked_plugins(kit)
     (kit.local / LOCK).unlink()
-    channels._list_plugins(["--workspace", str(kit.folder)])
+    channels._list_plugins(kit.folder)
     assert channels.os.environ[LISTED_VARIABLE] == "[]"
 
 
