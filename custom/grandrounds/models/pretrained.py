@@ -21,8 +21,9 @@ import torch
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing
+from grandrounds.json_files import read_json_object
 from grandrounds.models.published_weights import IMAGENET_WEIGHTS, ImageNetWeights, imagenet_name, imagenet_weights
-from grandrounds.models.weights_content import INTENSITIES, LICENCE, STATE, read_content, read_weights
+from grandrounds.models.weights_content import CLASS_LIST, INTENSITIES, LICENCE, STATE, read_content, read_weights
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities
 
 FOLDER_VARIABLE = "GRANDROUNDS_WEIGHTS"
@@ -151,7 +152,8 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
         )
     weights_folder().mkdir(parents=True, exist_ok=True)
     written = io.BytesIO()
-    torch.save({STATE: dict(state), INTENSITIES: intensities, LICENCE: licence}, written)
+    known = {CLASS_LIST: classes} if (classes := _classes_of(path)) else {}
+    torch.save({STATE: dict(state), INTENSITIES: intensities, LICENCE: licence, **known}, written)
     digest = hashlib.sha256(written.getbuffer()).hexdigest()[:8]
     target = weights_folder() / f"{name}-{digest}.pt"
     with replacing(target) as stream:
@@ -160,6 +162,15 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
         if other.name == name and other.path != target:
             other.path.unlink()
     return WeightsFile(name, licence, digest, target)
+
+
+def _classes_of(path: Path) -> list[str]:
+    """The classes that a file declares, or that the record beside a run's model has; empty where they are not known."""
+    record = path.with_name("summary.json")
+    found = read_content(path).get(CLASS_LIST)
+    if found is None and record.is_file():
+        found = read_json_object(record).get("configuration", {}).get("problem", {}).get("classes")
+    return [str(name) for name in found] if isinstance(found, list) else []
 
 
 def _declared_licence(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from grandrounds.models.norm_layers import use_statistics, whole_state
 from grandrounds.models.pretrained import named_file
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import head_name
-from grandrounds.models.weights_content import read_weights
+from grandrounds.models.weights_content import CLASS_LIST, read_content, read_weights
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec
 
 Images = tuple[NDArray[np.uint8], NDArray[np.integer]]
@@ -91,21 +91,28 @@ def _enough(path: Path, images: Images | None) -> Images:
     return images
 
 
-def load_start(network: nn.Module, name: str) -> str:
+def load_start(network: nn.Module, name: str, classes: Sequence[str]) -> str:
     """Load a run's trained entries into a network, in place; layers that the run had frozen stay as they are.
 
     Args:
         network: of the new run, with the same backbone and head, whose frozen layers have the same weights.
         name: of the weights folder, or ``ridge``.
+        classes: of the new run; where the file says its own, they must be these, in this order.
 
     Returns:
         The file's SHA-256.
 
     Raises:
-        ConfigurationError: if there is no such file, it is damaged, or it is of another network.
+        ConfigurationError: if there is no such file, it is damaged, or it is of another network or other classes.
     """
     path = _start_file(name)
     state, _ = read_weights(path)
+    told = read_content(path).get(CLASS_LIST)
+    if isinstance(told, list) and told != list(classes):
+        raise ConfigurationError(
+            f"controller.start_from: the weights {name!r} are of classes {told}, and the problem's are {list(classes)}: an "
+            "output would mean another class; start from a run with the same classes in the same order, or leave it out"
+        )
     own, prefix = network.state_dict(), f"{head_name(network)}."
     other = [entry for entry, value in state.items() if entry not in own or not _fits(value, own[entry])]
     other += [entry for entry in own if entry.startswith(prefix) and entry not in state]

@@ -12,7 +12,7 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.protocol.problem import IMAGENET, FixedIntensities
 
-STATE, INTENSITIES, LICENCE = "state_dict", "intensities", "licence"
+STATE, INTENSITIES, LICENCE, CLASS_LIST = "state_dict", "intensities", "licence", "classes"
 
 
 def read_weights(path: Path) -> tuple[Mapping[str, Tensor], FixedIntensities | None]:

@@ -89,7 +89,7 @@ class AveragingController(RoundController):
         """
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
         if self.beginning.start_from is not None:
-            self.start_digest = load_start(network, self.beginning.start_from)
+            self.start_digest = load_start(network, self.beginning.start_from, self.problem.classes)
         self.frozen_digest = frozen_digest(network)
         self.optimizer = ServerOptimizer(self.server_step, (name for name, _ in network.named_parameters()))
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}
