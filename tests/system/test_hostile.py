@@ -116,7 +116,8 @@ def test_a_hostile_server_gets_from_a_hospital_what_its_policy_names(run, federa
     assert {name for name, entry in answers.items() if entry["code"] == "OK"} == TRAINED
     victim = federation.kits / VICTIM
     assert (victim / "startup" / "client.key").is_file()
-    assert sorted(path.name for path in (victim / "grandrounds").iterdir()) == ["cache", "fedavg", "somebody-elses"]
+    written = ["cache", "fedavg", "ledger_head.json", "somebody-elses"]
+    assert sorted(path.name for path in (victim / "grandrounds").iterdir()) == written
 
 
 def asked(federation, questions):

@@ -93,6 +93,9 @@ class Unlimited:
     def changes(self, name):
         return 0
 
+    def lost(self, dataset):
+        return False
+
     def spent(self, *arguments):
         return 0.5
 
