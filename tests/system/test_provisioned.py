@@ -189,8 +189,9 @@ def attempt(federation, folder, out):
     try:
         with admin_session(federation.kit(federation.researcher)) as session:
             identifier = session.submit_job(str(folder))
-            meta = session.wait_for_job(identifier, timeout=300, poll_interval=0.5)
+            session.wait_for_job(identifier, timeout=300, poll_interval=0.5)
             download = Path(session.download_job_result(identifier, str(out)))
+            meta = session.get_job_meta(identifier)  # FLARE writes the status before the reason
     except GrandRoundsError as error:
         return {}, str(error)
     logs = [download / "workspace" / "log.txt", *federation.kits.glob(f"*/{identifier}/log.txt")]
