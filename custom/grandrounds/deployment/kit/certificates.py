@@ -65,6 +65,15 @@ def days_left(certificate: x509.Certificate, now: datetime | None = None) -> flo
     return (certificate.not_valid_after_utc - (now or datetime.now(UTC))) / timedelta(days=1)
 
 
+def certificate_days(kit: Kit) -> float:
+    """Days until the first of the kit's certificates expires; negative if one has.
+
+    Raises:
+        ConfigurationError: if one cannot be read.
+    """
+    return min(days_left(read_certificate(path)) for path in (kit.certificate, kit.authority))
+
+
 def not_yet_valid(certificate: x509.Certificate, now: datetime | None = None) -> bool:
     """Whether a certificate becomes valid later than now: then this machine's clock is slow."""
     return certificate.not_valid_before_utc > (now or datetime.now(UTC)) + CLOCK_TOLERANCE

@@ -17,9 +17,9 @@ from grandrounds.data.site import CONFIG_NAME, read_site_config
 from grandrounds.deployment.kit import machine
 from grandrounds.deployment.kit.certificates import (
     WARNING_DAYS,
+    certificate_days,
     certificate_fault,
     connection_fault,
-    days_left,
     not_yet_valid,
     read_certificate,
 )
@@ -105,7 +105,7 @@ def _certificate(kit: Kit) -> Iterator[Finding]:
     if fault:
         yield Finding("failure", "certificate", f"{fault}; ask the operator for the kit again")
         return
-    left = min(days_left(read_certificate(path)) for path in (kit.certificate, kit.authority))
+    left = certificate_days(kit)
     if left < 0:
         yield Finding("failure", "certificate", f"it expired {-left:.0f} days ago; renew it (grandrounds kit renew)")
     elif left < WARNING_DAYS:

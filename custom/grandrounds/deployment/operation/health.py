@@ -14,7 +14,7 @@ import psutil
 from grandrounds.data.doctor import Finding
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.site import CONFIG_NAME, DatasetLocation, locate_dataset
-from grandrounds.deployment.kit.certificates import WARNING_DAYS, days_left, read_certificate
+from grandrounds.deployment.kit.certificates import WARNING_DAYS, certificate_days
 from grandrounds.deployment.kit.machine import GIB, GOOD_DISK, MIN_DISK, listens
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import PROCESSES, Kit, running_processes, supervisor
@@ -52,15 +52,6 @@ def guarded(check: Check, kit: Kit) -> list[Finding]:
     except Exception as error:  # a file that was edited by hand may have any form
         reason = str(error) if isinstance(error, GrandRoundsError | OSError) else f"{type(error).__name__}: {error}"
         return [Finding("failure", check.__name__.strip("_").replace("_", " "), reason)]
-
-
-def certificate_days(kit: Kit) -> float:
-    """Days until the first of the kit's certificates expires; negative if one has.
-
-    Raises:
-        ConfigurationError: if one cannot be read.
-    """
-    return min(days_left(read_certificate(path)) for path in (kit.certificate, kit.authority))
 
 
 def certificates(kit: Kit) -> Iterator[Finding]:

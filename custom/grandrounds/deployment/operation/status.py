@@ -17,12 +17,11 @@ from grandrounds import __version__
 from grandrounds.data.doctor import Finding
 from grandrounds.data.leaks.comparison import Level as FindingLevel
 from grandrounds.deployment.job_watch import admin_session, run_statistics
-from grandrounds.deployment.kit.certificates import connection_fault
+from grandrounds.deployment.kit.certificates import certificate_days, connection_fault
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.deployment.operation.health import (
     RECENT_SECONDS,
-    certificate_days,
     certificates,
     examine_health,
     guarded,
