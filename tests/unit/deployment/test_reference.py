@@ -120,8 +120,9 @@ def test_the_row_says_what_its_features_are_of(job, preset, options, network):
 
 @pytest.mark.parametrize("preset", ["recommended", "scratch"])
 def test_with_the_recommended_network_the_row_is_the_recommended_ridge(preset):
-    row = ridge_row(with_preset(load_job("fedavg"), preset).checked(), 4)
-    assert row.job.options("problem") == with_preset(load_job("ridge"), "recommended").options("problem")
+    made = with_preset(load_job("fedavg"), preset).checked()
+    wanted = {**with_preset(load_job("ridge"), "recommended").options("problem"), "image_size": made.value("problem", "image_size")}
+    assert ridge_row(made, 4).job.options("problem") == wanted
 
 
 def test_a_run_that_keeps_the_same_features_shares_them(tmp_path, monkeypatch):
