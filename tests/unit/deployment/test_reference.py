@@ -121,7 +121,8 @@ def test_the_row_says_what_its_features_are_of(job, preset, options, network):
 @pytest.mark.parametrize("preset", ["recommended", "scratch"])
 def test_with_the_recommended_network_the_row_is_the_recommended_ridge(preset):
     made = with_preset(load_job("fedavg"), preset).checked()
-    wanted = {**with_preset(load_job("ridge"), "recommended").options("problem"), "image_size": made.value("problem", "image_size")}
+    wanted = dict(with_preset(load_job("ridge"), "recommended").options("problem"))
+    wanted["image_size"] = made.value("problem", "image_size")
     assert ridge_row(made, 4).job.options("problem") == wanted
 
 

@@ -134,6 +134,12 @@ class ServerOptimizerOptions(Options):
     server_momentum: Annotated[float, "beta_1, of momentum, adam and yogi", Range(0, 1, False, True)] = 0.9
     server_beta2: Annotated[float, "beta_2, of adam and yogi", Range(0, 1, False, True)] = 0.99
     server_adaptivity: Annotated[float, "tau, of adam and yogi: larger values adapt less", ABOVE_ZERO] = 1e-3
+    average_decay: Annotated[
+        float | None,
+        "d, of a moving average of the global models, which is scored, selected and kept in their place; sites go on "
+        "from the global model. null: no average",
+        Range(0, 1, False, True),
+    ] = None
 
 
 class ServerOptimizer:
@@ -188,3 +194,49 @@ class ServerOptimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
         self._moments = {kind: dict(state[kind]) for kind in self._moments}
+
+
+class ModelAverage:
+    r"""A moving average of global models (Polyak and Juditsky, 1992; Tarvainen and Valpola, NeurIPS 2017).
+
+    .. math:: \bar x_r = d_r \bar x_{r-1} + (1 - d_r) x_r, \quad d_r = \min(d, (r - 1) / r)
+
+    so that it is the plain mean of the first models, and what they started from has no part in it.
+
+    Args:
+        decay: d, in [0, 1).
+
+    Attributes:
+        model: the average, with the entries and types of the models; empty before the first.
+
+    Example:
+        >>> average = ModelAverage(0.5)
+        >>> for value in (1.0, 3.0, 6.0):
+        ...     average.add({"weight": torch.tensor(value)})
+        ...     print(float(average.model["weight"]))
+        1.0
+        2.0
+        4.0
+    """
+
+    def __init__(self, decay: float) -> None:
+        self._decay = decay
+        self._models = 0
+        self.model: State = {}
+
+    def add(self, model: State) -> None:
+        """Take in the model of a round; of entries that are not floating, such as counters, the newest stays."""
+        self._models += 1
+        share = max(1 / self._models, 1 - self._decay)
+        self.model = {
+            name: self.model[name].lerp(value, share) if self.model and value.is_floating_point() else value
+            for name, value in model.items()
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The average, and how many models are in it."""
+        return {"models": self._models, "average": self.model}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`."""
+        self._models, self.model = state["models"], state["average"]

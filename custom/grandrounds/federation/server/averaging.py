@@ -8,7 +8,13 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.server.aggregate import Aggregator, Demands, ServerOptimizer, ServerOptimizerOptions
+from grandrounds.federation.server.aggregate import (
+    Aggregator,
+    Demands,
+    ModelAverage,
+    ServerOptimizer,
+    ServerOptimizerOptions,
+)
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.encrypted_mean import EncryptedMean
 from grandrounds.federation.server.means import OrderedMean
@@ -56,6 +62,8 @@ class AveragingController(RoundController):
             raise ConfigurationError("patience needs scores: set validate_every to at least 1")
         if self.beginning.start_from == RIDGE and self.problem.head != DEPTHS:
             raise ConfigurationError("start_from=ridge is a head of several depths: set problem.head=depths")
+        decay = self.server_step.average_decay
+        self.average = None if decay is None else ModelAverage(decay)
         mean = self.new_mean()
         self.aggregator = BoundedContributions(mean, self.defence) if self.defence.bounds else mean
         self.aggregator.require_possible(
@@ -78,7 +86,8 @@ class AveragingController(RoundController):
         scored = "selection_images=server scores models" if self.averaging.selection_images == "server" else ""
         chosen = self.server_step.server_optimizer
         steps = "" if chosen == "none" else f"server_optimizer={chosen} reads the mean update"
-        return [reader for reader in (self.needs_single_updates, scored, steps) if reader]
+        mean = "" if self.average is None else "average_decay averages models"
+        return [reader for reader in (self.needs_single_updates, scored, steps, mean) if reader]
 
     def start(self) -> None:
         """Build the initial model, the same for all methods with one seed, or load the one to start from.
@@ -114,7 +123,7 @@ class AveragingController(RoundController):
     def server_scores(self) -> dict[str, float] | None:
         """Scores on the server's images, if they select the model."""
         return (
-            self._images.metrics(self.state) if self._images and self.averaging.selection_images == "server" else None
+            self._images.metrics(self.model()) if self._images and self.averaging.selection_images == "server" else None
         )
 
     def starts_trained(self) -> bool:
@@ -169,10 +178,12 @@ class AveragingController(RoundController):
             self.state = self.aggregator.moved(self.sent, self.optimizer.step(aggregate))
         except MessageError as error:
             raise GrandRoundsError(f"round {self.round_number}: {error} after this round's updates") from error
+        if self.average is not None:
+            self.average.add(self.state)
 
     def model(self) -> State:
-        """The global model."""
-        return self.state
+        """What is scored and kept: the global model, or the moving average of those so far."""
+        return self.state if self.average is None else self.average.model or self.state
 
     def stop_reason(self, best: int | None) -> str:
         """The last ``patience`` rounds that were scored are after that of the best model."""
@@ -200,12 +211,15 @@ class AveragingController(RoundController):
         return {**super().round_notes(), **self.aggregator.notes()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The global model, and the states of the aggregator and of the server's optimizer."""
+        """The global model, and the states of the aggregator, of the server's optimizer and of the moving average."""
         aggregator, optimizer = self.aggregator.state_dict(), self.optimizer.state_dict()
-        return {GLOBAL: self.state, "aggregator": aggregator, "server_optimizer": optimizer}
+        average = {} if self.average is None else {"average": self.average.state_dict()}
+        return {GLOBAL: self.state, "aggregator": aggregator, "server_optimizer": optimizer, **average}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the global model, and the states of the aggregator and of the server's optimizer."""
+        """Restore :meth:`state_dict`."""
         self.state = state[GLOBAL]
         self.aggregator.load_state_dict(state["aggregator"])
         self.optimizer.load_state_dict(state["server_optimizer"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
