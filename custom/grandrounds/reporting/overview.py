@@ -17,6 +17,7 @@ from grandrounds.reporting.parts import Cell, PageTable, estimate_cell, format_e
 from grandrounds.reporting.run import MODELS, ReadRun, RunLog, Spent
 from grandrounds.reporting.scores import ALWAYS_AT_SITES, RunScores
 
+AREA = "auc_macro"
 MAX_CAVEATS = 5
 MAX_OF_RUNS = 3
 """Caveats of single runs on the first screen of several."""
@@ -126,7 +127,8 @@ def _score(report: Report) -> tuple[str, list[str]]:
     method = report.methods[best]
     seeds = f", mean of {len(method.runs)} seeds" if len(method.runs) > 1 else ""
     lines = [f"{SCORE_NAMES[report.metric]}, {_whole(report)}{seeds}", f"{report.chance:.2f} by guessing"]
-    lines += _beside_majority([one.scores.pooled for one in method.runs])
+    sheets = [one.scores.pooled for one in method.runs if one.scores.pooled]
+    lines += [*_beside_majority(sheets), *_ranking(sheets, report.metric)]
     if len(known) > 1:
         lines.append(f"highest of {len(known)} methods: {best}")
     if not report.several:
@@ -141,13 +143,18 @@ def _whole(report: Report) -> str:
     return "all test images together" if pooled else "mean over sites"
 
 
-def _beside_majority(seeds: Sequence[ScoreSheet | None]) -> list[str]:
+def _beside_majority(seeds: Sequence[ScoreSheet]) -> list[str]:
     """Accuracy beside that of the most frequent class."""
-    known = [sheet for sheet in seeds if sheet]
-    if not known or not known[0].always:
+    if not seeds or not seeds[0].always:
         return []
-    accuracy = format_estimate(seeds_score([sheet.score("accuracy") for sheet in known]))
-    return [f"accuracy {accuracy}, {known[0].always['accuracy']:.2f} by always predicting {known[0].majority}"]
+    accuracy = format_estimate(seeds_score([sheet.score("accuracy") for sheet in seeds]))
+    return [f"accuracy {accuracy}, {seeds[0].always['accuracy']:.2f} by always predicting {seeds[0].majority}"]
+
+
+def _ranking(seeds: Sequence[ScoreSheet], headline: str) -> list[str]:
+    """The area under the ROC curve, where it is known and not the headline."""
+    known = [found for sheet in seeds if (found := sheet.best(AREA)).known]
+    return [f"{SCORE_NAMES[AREA]} {format_estimate(seeds_score(known))}"] if known and headline != AREA else []
 
 
 def _second_view(scores: RunScores, metric: str) -> list[str]:

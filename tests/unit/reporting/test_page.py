@@ -79,7 +79,7 @@ def test_the_first_screen_has_task_sites_score_reference_cost_and_caveats(run, t
     for expected in (
         "skin", "nevus, melanoma, other", "3 of 3 rounds, finished", "3 sites", "tested on 120 images", "0.80 [",
         "balanced accuracy, all test images together", "mean over sites 0.79* [", "0.33 by guessing", "no guarantee",
-        "accuracy 0.80 [0.72, 0.86], 0.50 by always predicting nevus", "16.5 MB", "What to distrust",
+        "accuracy 0.80 [0.72, 0.86], 0.50 by always predicting nevus", "macro AUROC 0.", "16.5 MB", "What to distrust",
         "No usable answer in a round in which the site was asked: site-2 (round 2).", "This is one run with one seed (1)",
     ):  # fmt: skip
         assert expected in first, expected
