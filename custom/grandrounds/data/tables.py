@@ -134,8 +134,23 @@ def open_table(path: Path, columns: Columns) -> Table:
 def frame_cells(frame: pd.DataFrame) -> list[list[str]]:
     """Heading and rows of a pandas DataFrame as text; an index with a name is a column, and missing values are empty."""
     whole = frame.reset_index() if any(frame.index.names) else frame
-    lines = [[_cell(value) for value in row] for row in whole.itertuples(index=False, name=None)]
-    return [[str(name) for name in whole.columns], *lines]
+    names = [str(name) for name in whole.columns]
+    rows = whole.itertuples(index=False, name=None)
+    return [names, *(_typed(names, row, f"the DataFrame, row {number}") for number, row in enumerate(rows, 1))]
+
+
+def _typed(names: Sequence[str], values: Iterable[Any], where: str) -> list[str]:
+    """The cells of a typed row as text.
+
+    Raises:
+        DataError: if one holds several values.
+    """
+    found = list(values)
+    for name, value in zip(names, found, strict=True):
+        if isinstance(value, list | tuple | set | dict) or getattr(value, "ndim", 0):
+            shown = f"{type(value).__name__} {str(value)[:40]}"
+            raise DataError(f"{where}, column {name}: expected one value, got the {shown}; write it as one text")
+    return [_cell(value) for value in found]
 
 
 def _numbered(lines: Iterable[list[str]], first: int) -> list[tuple[int, list[str]]]:
@@ -213,7 +228,7 @@ def _parquet(data: bytes, path: Path) -> _Raw:
     except Exception as error:  # a damaged file fails in many ways
         raise DataError(f"{path} is no readable Parquet file: {' '.join(str(error).split())[:200]}") from error
     names = list(content.column_names)
-    lines = [[_cell(row[name]) for name in names] for row in rows]
+    lines = [_typed(names, [row[name] for name in names], f"{path} row {number}") for number, row in enumerate(rows, 1)]
     return _Raw(_numbered([names, *lines], 0), (), False)
 
 

@@ -131,6 +131,18 @@ def test_frames_and_parquet_have_no_value_where_it_is_missing(tmp_path):
     assert [dict(zip(heading, row, strict=True)) for row in rows] == wanted
 
 
+@pytest.mark.parametrize("value", [["a", "b"], {"a": 1}, np.array([1, 2])], ids=["list", "dict", "array"])
+def test_a_cell_of_several_values_is_named(tmp_path, value):
+    frame = pd.DataFrame({"image": ["1.png", "2.png"], "label": ["a", value]})
+    with pytest.raises(DataError, match="the DataFrame, row 2, column label: expected one value, got the"):
+        frame_cells(frame)
+    if not isinstance(value, dict):
+        frame["label"] = [["a"], list(value)] if isinstance(value, list) else [np.array([1]), value]
+        frame.to_parquet(tmp_path / "t.parquet")
+        with pytest.raises(DataError, match=r"t\.parquet row 1, column label: expected one value"):
+            open_table(tmp_path / "t.parquet", Columns(("image", "label")))
+
+
 def test_headings_are_mapped_and_the_refusal_says_what_to_type(tmp_path):
     path = written(tmp_path, "Diagnose;Fall;Bilddatei\nnävus;7;a.jpg\n".encode("cp1252"))
     with pytest.raises(DataError, match="--columns 'image=Bilddatei,label=Diagnose'"):

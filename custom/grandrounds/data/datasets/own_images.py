@@ -311,7 +311,8 @@ def vocabulary_of(records: Sequence[Record], given: Sequence[str], task: Task = 
     occurring = {name for one in records for name in task.mentioned_in(one.label)}
     found = tuple(given) or tuple(natural_sorted(occurring))
     if len(found) < 2:
-        raise DataError(f"the images have {len(found)} classes ({', '.join(found) or 'none'}), expected at least two")
+        names = ", ".join(found) or "none"
+        raise DataError(f"the images are of too few classes: {names}; expected at least two")
     return found
 
 

@@ -18,6 +18,8 @@ from grandrounds.protocol.task import Task
 
 JOINED = re.compile(r"\s*[;,|+/&\n]\s*")
 """What people write between several findings of an image."""
+SHORTENED = re.compile(r"[+-]?[0-9](?:[.,][0-9]+)?[eE][+][0-9]+")
+"""A long number as spreadsheets write it; its last digits are gone, so several people may have the same."""
 NAMED = 3
 """Images or spellings that a remark names."""
 
@@ -60,7 +62,13 @@ def settled_images(found: OwnImages, options: OwnImageOptions, source: str) -> t
         raise DataError(
             f"{source}: two sites would have the same id; rename one of them in the folders or the column site"
         )
-    facts = {**settling.facts(), **_site_names(names), **_unknown_patients(records), **_named_alike(patients, sites)}
+    facts = {
+        **settling.facts(),
+        **_site_names(names),
+        **_unknown_patients(records),
+        **_named_alike(patients, sites),
+        **_shortened(patients),
+    }
     return replace(found, records=records, sites=tuple(site_id(site) for site in sites)), facts
 
 
@@ -84,6 +92,11 @@ def key_remarks(description: Mapping[str, Any]) -> list[str]:
         remarks.append(
             f"{description['same_patient_names']} names of patients occur at several sites, where they count as different "
             "people; if they are the same, list the images in a table with a column patient"
+        )
+    if "shortened_patients" in description:
+        remarks.append(
+            f"{description['shortened_patients']} names of patients are numbers that a spreadsheet has shortened, as 1,23E+11; "
+            "different people may have become one, so export the table with the column patient as text"
         )
     if "without_patient" in description:
         found = description["without_patient"]
@@ -206,6 +219,11 @@ def _named_alike(patients: Sequence[str], sites: Sequence[str]) -> dict[str, int
         if count > 1
     ]
     return {"same_patient_names": len(alike)} if alike else {}
+
+
+def _shortened(patients: Sequence[str]) -> dict[str, int]:
+    found = {patient for patient in patients if SHORTENED.fullmatch(patient)}
+    return {"shortened_patients": len(found)} if found else {}
 
 
 def _site_names(names: Mapping[str, str]) -> dict[str, Any]:

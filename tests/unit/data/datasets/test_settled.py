@@ -179,3 +179,10 @@ def test_a_missing_site_is_refused_with_the_way_to_keep_its_name(sites_of):
     with pytest.raises(DataError, match="--distinct site:NA"):
         sites_of(column)
     assert set(sites_of(column, distinct=["site:NA"]).names) == {"Leeds", "NA"}
+
+
+@pytest.mark.parametrize(("form", "told"), [("1,{:02d}E+11", 1), ("{}e10", 0), ("1.{:02d}e+11", 1), ("{}E-5", 0)])
+def test_numbers_that_a_spreadsheet_has_shortened_are_told(sites_of, form, told):
+    sites = sites_of({"patient": [form.format(number) if number < 6 else f"P{number}" for number in range(24)]})
+    expected = "6 names of patients are numbers that a spreadsheet has shortened"
+    assert sum(one.startswith(expected) for one in sites.remarks) == told
