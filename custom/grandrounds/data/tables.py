@@ -147,7 +147,7 @@ def _typed(names: Sequence[str], values: Iterable[Any], where: str) -> list[str]
     """
     found = list(values)
     for name, value in zip(names, found, strict=True):
-        if isinstance(value, list | tuple | set | dict) or getattr(value, "ndim", 0):
+        if isinstance(value, list | tuple | set | dict) or getattr(value, "ndim", False):
             shown = f"{type(value).__name__} {str(value)[:40]}"
             raise DataError(f"{where}, column {name}: expected one value, got the {shown}; write it as one text")
     return [_cell(value) for value in found]

@@ -210,6 +210,20 @@ def test_names_in_an_archive_are_text_whether_it_says_its_encoding_or_not(tmp_pa
         assert reader.read("Nävus/ä.png").shape == (4, 6, 3)
 
 
+@pytest.mark.parametrize(
+    ("packed", "names"), [(["a\\1.png", "b\\2.png"], ["a/1.png", "b/2.png"]), (["a/1\\2.png"], ["a/1\\2.png"])]
+)
+def test_an_archive_that_windows_has_packed_with_its_separators_has_folders(tmp_path, packed, names):
+    """Where slashes separate, a backslash is part of a name."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name in packed:
+            archive.writestr(zipfile.ZipInfo(name), encoded("PNG"))
+    used, left = look_at(place_at(tmp_path / "a.zip"))
+    assert (list(used), left) == (names, {})
+    with open_images(tmp_path / "a.zip") as reader:
+        assert all(reader.read(name).shape == (4, 6, 3) for name in names)
+
+
 def test_an_absolute_path_of_this_machine_is_below_the_root(tmp_path):
     write_pictures(tmp_path, ["a/1.png", "b/1.png"])
     assert look_up("t.csv", tmp_path, [(2, str(tmp_path / "b/1.png"))], skip=False).files == {2: "b/1.png"}

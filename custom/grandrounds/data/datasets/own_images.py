@@ -34,7 +34,10 @@ from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
 SPLIT_FOLDERS: Mapping[str, str] = MappingProxyType(
-    {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+    {
+        **{"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val"},
+        **{"test": "test", "testing": "test"},
+    }
 )
 UNLABELLED = frozenset({"unlabelled", "unlabeled"})
 """Folders of images whose class is not known."""

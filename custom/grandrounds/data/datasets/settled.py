@@ -95,7 +95,7 @@ def key_remarks(description: Mapping[str, Any]) -> list[str]:
         )
     if "shortened_patients" in description:
         remarks.append(
-            f"{description['shortened_patients']} names of patients are numbers that a spreadsheet has shortened, as 1,23E+11; "
+            f"{description['shortened_patients']} names of patients are numbers that a spreadsheet has shortened (1,2E+11); "
             "different people may have become one, so export the table with the column patient as text"
         )
     if "without_patient" in description:

@@ -161,7 +161,7 @@ class _FolderReader(ImageReader):
 
 
 def open_archive(root: Path) -> zipfile.ZipFile:
-    """A zip archive with its names as they were packed.
+    """A zip archive with its names as they were packed, and with the format's slashes where Windows has packed others.
 
     Info-ZIP and macOS store UTF-8 and do not say so, where the format then means code page 437. That text in it reads as
     UTF-8 throughout does not happen by chance.
@@ -173,11 +173,19 @@ def open_archive(root: Path) -> zipfile.ZipFile:
         archive = zipfile.ZipFile(root)
         unsaid = [one.orig_filename for one in archive.infolist() if not one.flag_bits & ZIP_UTF8]
         if all(map(str.isascii, unsaid)) or not all(map(_is_utf8, unsaid)):
-            return archive
+            return _with_slashes(archive)
         archive.close()
-        return zipfile.ZipFile(root, metadata_encoding="utf-8")
+        return _with_slashes(zipfile.ZipFile(root, metadata_encoding="utf-8"))
     except (OSError, zipfile.BadZipFile) as error:
         raise DataError(f"{root} cannot be opened: {error}") from error
+
+
+def _with_slashes(archive: zipfile.ZipFile) -> zipfile.ZipFile:
+    if not any("/" in one.filename for one in archive.infolist()):
+        for one in archive.infolist():
+            one.filename = one.filename.replace("\\", "/")
+        archive.NameToInfo = {one.filename: one for one in archive.infolist()}
+    return archive
 
 
 def _is_utf8(name: str) -> bool:

@@ -91,9 +91,9 @@ def test_a_label_map_finds_a_label_however_its_accents_are_stored_and_refuses_wh
 
 
 def test_folders_of_splits_are_kept_wherever_they_are(folder):
-    rows, found = read(folder("train/nevus/a.png", "Validation/nevus/b.png", "test/melanoma/c.png"))
+    rows, found = read(folder("train/nevus/a.png", "Validation/nevus/b.png", "Testing/melanoma/c.png"))
     assert {name: split for name, _, split, _ in rows} == {
-        "train/nevus/a.png": "train", "Validation/nevus/b.png": "val", "test/melanoma/c.png": "test",
+        "train/nevus/a.png": "train", "Validation/nevus/b.png": "val", "Testing/melanoma/c.png": "test",
     }  # fmt: skip
     assert (found.sites, found.splits) == ((), True)
 
