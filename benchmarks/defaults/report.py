@@ -31,5 +31,5 @@ def parts(results: Results) -> Iterator[Part]:
                     untested_difference(pair_by_seed(runs, found[RIDGE], lambda run, name=score: run["scores"][name]))
                     for score in SCORES
                 ]
-                rows.append([f"{results.titles[method]} - ridge", "mean", *less, ""])
+                rows.append([f"{results.titles[method]} - ridge at 112 pixels", "mean", *less, ""])
         yield markdown_table(["method", "division seed", *SCORES.values(), "CPU seconds"], rows)
