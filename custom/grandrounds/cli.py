@@ -27,6 +27,7 @@ COMMANDS = {
     "new": (EXPERIMENTS, "jobs", "NEW_HELP"),
     "report": (RESULTS_PANEL, "report", "REPORT_HELP"),
     "figures": (RESULTS_PANEL, "report", "FIGURES_HELP"),
+    "predict": (RESULTS_PANEL, "predict", "PREDICT_HELP"),
     "evaluate": (RESULTS_PANEL, "evaluate", "EVALUATE_HELP"),
     "export": (RESULTS_PANEL, "report", "EXPORT_HELP"),
     "provision": (FEDERATIONS, "kit", "PROVISION_HELP"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from grandrounds.checks import as_path
+from grandrounds.csv_files import csv_cells
 from grandrounds.data.found import look_at, place_at
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.files.reading import Reading
@@ -27,6 +29,9 @@ from grandrounds.models.trained import load_trained
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.trained import trained_model
 from grandrounds.reporting.predictions import decoded_images
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Images = NDArray[np.uint8]
 Object = Images | torch.Tensor | Image.Image
@@ -60,6 +65,46 @@ def predict_with(
     model = load_trained(problem.model_spec(pretrained=False), trained.weights, trained.seed, (pixels, rows)).to(device)
     found = predict(model, tensors_of(pixels, device), rows, problem.kind, problem.test_view).double().numpy()
     return names, found
+
+
+def selected_network(run: Path) -> torch.nn.Module:
+    """The network of a run's selected model, in evaluation mode on the CPU.
+
+    Raises:
+        ConfigurationError: if the run has no model, or its model takes the statistics of a site's images.
+    """
+    trained = trained_model(run)
+    return load_trained(trained.problem.model_spec(pretrained=False), trained.weights, trained.seed)
+
+
+def written_predictions(record: Path, model: str) -> pd.DataFrame:
+    """What the sites of a run have written of their test images.
+
+    Args:
+        record: folder of the run's results.
+        model: whose predictions, such as ``common``.
+
+    Returns:
+        A row for each image, with the columns ``site``, ``image``, label, prediction, probabilities and the number of the
+        case at its site.
+
+    Raises:
+        DataError: if there are none: in a federation they stay at the sites.
+    """
+    import pandas as pd
+
+    frames = []
+    for path in sorted(record.glob(f"*/predictions_{model}.csv")):
+        with path.open(newline="", encoding="utf-8") as stream:
+            header, *lines = map(csv_cells, csv.reader(stream))
+        frame = pd.DataFrame(lines, columns=header)
+        numbers = [name for name in header if name.startswith("probability_")]
+        frame[numbers] = frame[numbers].astype(float)
+        frame.insert(0, "site", path.parent.name)
+        frames.append(frame)
+    if not frames:
+        raise DataError(f"{record} has no predictions_{model}.csv: in a federation predictions stay at the sites")
+    return pd.concat(frames, ignore_index=True)
 
 
 def _decoded(images: Predictable, problem: Problem, description: Mapping[str, Any]) -> tuple[list[str], Images]:

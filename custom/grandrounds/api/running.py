@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -42,6 +43,7 @@ from grandrounds.reporting.scores import NAMES, table_rows
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from torch import nn
 
     from grandrounds.api.prediction import Predictable
 
@@ -203,6 +205,36 @@ class Run:
         frame = pd.DataFrame(found, columns=list(self.classes), index=pd.Index(names, name="image"))
         frame.insert(0, "predicted", task.predicted_cells(found, self.classes, thresholds or {}))
         return frame
+
+    @property
+    def model(self) -> nn.Module:
+        """The network of the selected model, in evaluation mode: images ``(n, channels, size, size)`` in [0, 1] to logits.
+
+        Raises:
+            ConfigurationError: if the run has no common model, or (``problem.norm=site``) one for each site's images.
+        """
+        from grandrounds.api.prediction import selected_network
+
+        return selected_network(self.workspace)
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        """What the sites have predicted for their test images: site, image, label, prediction, probabilities, case.
+
+        Raises:
+            DataError: if they are not here: in a federation they stay at the sites.
+        """
+        from grandrounds.api.prediction import written_predictions
+
+        return written_predictions(self._record, (*tested_models(self.summary), "common")[0])
+
+    def _repr_html_(self) -> str:
+        """The table of scores, for notebooks."""
+        title = f"<p>{html.escape(str(self.workspace))}</p>"
+        if not tested_models(self.summary):
+            return title
+        shown: str = self.scores().to_html(float_format=lambda value: f"{value:.3f}", na_rep="-", border=0)
+        return title + shown
 
     def _history(self, communities: Path | None = None) -> RunHistory:
         from grandrounds.api.reports import history_of

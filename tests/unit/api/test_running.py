@@ -1,5 +1,7 @@
 """The Python API gives what the commands give, from the same files."""
 
+import json
+import shutil
 import subprocess
 import sys
 
@@ -8,9 +10,11 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 import grandrounds as gr
 from grandrounds.api import sweeping
+from grandrounds.cli import build_app
 from grandrounds.data.images.decoding import to_square
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
@@ -104,6 +108,42 @@ def test_predictions_of_files_and_of_arrays_are_those_of_the_run(finished, sites
     assert finished.predict(arrays)[CLASSES].to_numpy() == pytest.approx(expected, abs=2e-6)
     assert to_square(arrays[0], 32, 3).shape == arrays[0].shape  # so no resizing could hide a difference
     assert len(finished.predict(folder)) == 60
+
+
+def test_the_command_predicts_as_the_function_does(finished, sites, tmp_path):
+    folder = sites.folder.parent / "images"
+    runner, table = CliRunner(), tmp_path / "predicted.csv"
+    assert (
+        runner.invoke(build_app(), ["predict", str(finished.workspace), str(folder), "--out", str(table)]).exit_code
+        == 0
+    )
+    expected = finished.predict(folder)
+    written = pd.read_csv(table, index_col="image")
+    assert written["predicted"].equals(expected["predicted"])
+    assert written[[f"probability_{name}" for name in CLASSES]].to_numpy() == pytest.approx(
+        expected[CLASSES].to_numpy(), abs=1e-6
+    )
+    one = sorted(folder.glob("*.png"))[0]
+    printed = runner.invoke(build_app(), ["predict", str(finished.workspace), str(one)]).output
+    assert printed.splitlines()[0] == "image,predicted,probability_nevus,probability_melanoma"
+    as_json = json.loads(runner.invoke(build_app(), ["predict", str(finished.workspace), str(one), "--json"]).output)
+    assert as_json[0]["probability_nevus"] == pytest.approx(expected.loc[one.name, "nevus"], abs=1e-6)
+
+
+def test_a_run_offers_its_model_its_predictions_and_a_table_for_notebooks(finished, sites, tmp_path):
+    written = finished.predictions
+    assert list(written["site"].unique()) == ["site-1", "site-2"]
+    assert len(written) == 40
+    images = [Image.open(sites.folder.parent / "images" / name) for name in written["image"]]
+    tensors = torch.stack([torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255 for image in images])
+    with torch.no_grad():
+        found = finished.model(tensors).softmax(1).numpy()
+    assert found == pytest.approx(written[[f"probability_{name}" for name in CLASSES]].to_numpy(), abs=1e-5)
+    shown = finished._repr_html_()
+    assert f"{finished.scores().loc['pooled', 'accuracy']:.3f}" in shown
+    shutil.copytree(finished.workspace, tmp_path / "federation", ignore=shutil.ignore_patterns("predictions_*"))
+    with pytest.raises(gr.DataError, match="in a federation predictions stay at the sites"):
+        gr.Run(tmp_path / "federation").predictions  # noqa: B018
 
 
 def test_objects_in_memory_are_predicted_like_their_files(finished, sites, tmp_path):
