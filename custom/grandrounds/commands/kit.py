@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import megabytes, notes, results, say, say_json
@@ -40,7 +41,7 @@ stay. Rights and the privacy policy are read when FLARE starts: restart a runnin
   grandrounds overlay /opt/kits/hospital-a --gpus 1 --gpu-memory 24 --plugin our-networks
 """
 
-KIT_HELP = """Start and stop a startup kit, renew its certificate, and remove folders of old jobs.
+KIT_HELP = """Start and stop a startup kit, renew its certificate, remove folders of old jobs, and ask for support.
 
 [bold]Examples[/bold]
 
@@ -49,6 +50,19 @@ KIT_HELP = """Start and stop a startup kit, renew its certificate, and remove fo
   grandrounds kit stop /opt/kits/hospital-a
   grandrounds kit renew /opt/kits/hospital-a --from kits/grand_rounds/prod_01/hospital-a
   grandrounds kit clean /opt/kits/hospital-a --older-than 30 --dry-run
+  grandrounds kit support /opt/kits/hospital-a --out support.zip
+"""
+SUPPORT_HELP = """Write a zip with what helps to find a fault, to be read before it is sent.
+
+It has versions, findings of status and doctor, options of the last jobs, digests, and the last lines of the logs, of which
+only words that stand in the source of grandrounds and FLARE are kept. It has no key, image, name of a file or patient,
+label, or row of a manifest. README.txt in it says what is in it; an existing file is not replaced.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds kit support /opt/kits/hospital-a --dry-run
+  grandrounds kit support /opt/kits/hospital-a --out support.zip
 """
 KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit of a server or a site.")]
 
@@ -66,6 +80,7 @@ def build_group() -> typer.Typer:
     group.command(help="Remove folders of finished jobs. Models, states, ledger and results are in other folders.")(
         clean
     )
+    group.command(help=SUPPORT_HELP)(support)
     return group
 
 
@@ -134,6 +149,32 @@ def clean(
         remove(found)
     size = megabytes(sum(job.size for job in found))
     say(console, f"{len(found)} folders, {size}" + (" would be removed" if dry_run else " removed"))
+
+
+def support(
+    kit: KitFolder,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The zip to write; nobody else can read it.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be in it; write nothing.")] = False,
+    no_network: Annotated[bool, typer.Option("--no-network", help="Do not contact the server.")] = False,
+) -> None:
+    """Write a support bundle and show what is in it."""
+    from grandrounds.deployment.operation.support import require_new, support_entries, write_bundle
+
+    if out is None and not dry_run:
+        raise typer.BadParameter("give --out FILE.zip, or --dry-run to see what would be in it")
+    if out is not None:
+        require_new(out)
+    entries = support_entries(_participant(kit), not no_network)
+    table = Table("file", "bytes", "what it is")
+    for entry in entries:
+        table.add_row(entry.name, str(len(entry.content)), entry.meaning)
+    console = results()
+    console.print(table)
+    if out is None or dry_run:
+        say(console, "nothing was written")
+        return
+    write_bundle(entries, out)
+    say(console, f"{out}: {megabytes(out.stat().st_size)}; read it (README.txt first), then send it")
 
 
 def _participant(folder: Path) -> Kit:

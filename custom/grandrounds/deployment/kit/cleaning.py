@@ -28,9 +28,14 @@ def old_jobs(kit: Kit, days: float) -> list[OldJob]:
     Models, states, the ledger, the audit trail and the server's stored results are in other folders.
     """
     running = _arguments_of(kit)
-    found = [_described(folder) for folder in kit.folder.iterdir() if folder.is_dir() and _is_job(folder.name)]
+    found = [_described(folder) for folder in job_folders(kit)]
     old = [job for job in found if job.days >= days and job.folder.name not in running]
     return sorted(old, key=lambda job: -job.days)
+
+
+def job_folders(kit: Kit) -> list[Path]:
+    """FLARE's folders of jobs in a kit, also of running ones."""
+    return [folder for folder in kit.folder.iterdir() if folder.is_dir() and is_job(folder.name)]
 
 
 def remove(jobs: list[OldJob]) -> None:
@@ -39,18 +44,18 @@ def remove(jobs: list[OldJob]) -> None:
         shutil.rmtree(job.folder)
 
 
-def _described(folder: Path) -> OldJob:
-    stats = [path.lstat() for path in (folder, *folder.rglob("*"))]
-    size = sum(stat.st_blocks * 512 for stat in stats)
-    return OldJob(folder, size, (time.time() - max(stat.st_mtime for stat in stats)) / DAY)
-
-
-def _is_job(name: str) -> bool:
+def is_job(name: str) -> bool:
     """Whether a name is an id of FLARE's."""
     try:
         return str(uuid.UUID(name)) == name
     except ValueError:
         return False
+
+
+def _described(folder: Path) -> OldJob:
+    stats = [path.lstat() for path in (folder, *folder.rglob("*"))]
+    size = sum(stat.st_blocks * 512 for stat in stats)
+    return OldJob(folder, size, (time.time() - max(stat.st_mtime for stat in stats)) / DAY)
 
 
 def _arguments_of(kit: Kit) -> str:
