@@ -81,7 +81,7 @@ class Entry:
 
 
 def support_entries(kit: Kit, network: bool = True) -> list[Entry]:
-    """What a bundle of this kit has, the README_TEXT first.
+    """What a bundle of this kit has, the README first.
 
     Args:
         kit: of a server or a site; it is only read.
@@ -189,7 +189,7 @@ def _readme(kit: Kit, entries: Sequence[Entry]) -> Entry:
         files=files,
         removed=REMOVED,
     )
-    return Entry("README_TEXT.txt", "what is in the bundle, and what is not", text.encode())
+    return Entry("README.txt", "what is in the bundle, and what is not", text.encode())
 
 
 def _guarded(make: Callable[[], Any], reduce: _Reducer) -> bytes:
