@@ -8,6 +8,7 @@ import pytest
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.assignments import with_options
+from grandrounds.deployment.disclosure import statistics_of, withheld_scores
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import ConfigurationError
@@ -41,6 +42,11 @@ def test_the_counts_are_those_of_the_manifests(tmp_path, shared_cache):
     shares = [entry["value"] for name, entry in found["overall"].items() if name.startswith("intensity.0.")]
     assert sum(shares) == pytest.approx(1.0, abs=0.05)
     assert summary["bytes"].get("site-1", {}) == {}, "no tensor travels"
+    assert statistics_of(summary) == found["sites"]
+    classes = summary["configuration"]["problem"]["classes"]
+    fewest = min(min(counts[name] for name in classes) for counts in expected.values())
+    assert not withheld_scores(found["sites"], classes, fewest), "what was released is read by its own names"
+    assert withheld_scores(found["sites"], classes, fewest + 1)
 
 
 def test_a_site_that_asks_for_more_patients_reports_less(tmp_path, shared_cache, monkeypatch):

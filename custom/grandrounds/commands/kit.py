@@ -174,7 +174,7 @@ def support(
         say(console, "nothing was written")
         return
     write_bundle(entries, out)
-    say(console, f"{out}: {megabytes(out.stat().st_size)}; read it (README.txt first), then send it")
+    say(console, f"{out}: {out.stat().st_size} bytes; read it (README.txt first), then send it")
 
 
 def _participant(folder: Path) -> Kit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
@@ -31,7 +31,9 @@ class Resume(StrEnum):
 
 SUBMIT_HELP = """Submit a job to a federation, watch it, and download its results.
 
-The command first shows what will run at each site and what will leave it. With --resume auto it submits an unfinished run
+The command first shows what will run at each site, what will leave it, and which scores will be withheld because a site has
+few patients of a class: for that it reads the results of the job statistics of the same data set and classes, if they are
+beside the folder for results. With --resume auto it submits an unfinished run
 again, which resumes after the last complete round and includes sites that were away. The run's own summary decides whether
 it has finished.
 
@@ -120,7 +122,7 @@ def _by_site(text: str | None) -> dict[str, float]:
 
 
 def _run(job: CheckedJob, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcome | None:
-    from grandrounds.deployment.disclosure import disclosure
+    from grandrounds.deployment.disclosure import announced_scores, disclosure
     from grandrounds.deployment.job_watch import admin_session, connected_sites
     from grandrounds.deployment.kit.read import read_kit
     from grandrounds.deployment.submission import require_gpu_sites, submit_and_watch
@@ -134,7 +136,7 @@ def _run(job: CheckedJob, kit: Path, out: Path, attempts: int, dry_run: bool) ->
         if not dry_run:
             raise
     require_gpu_sites(job, [] if dry_run else connected)
-    for line in disclosure(job, connected):
+    for line in (*disclosure(job, connected), *announced_scores(job, out)):
         say(console, line)
     if dry_run:
         return None
@@ -150,12 +152,13 @@ def _show_as_json(outcome: Outcome) -> None:
 
 def _show(outcome: Outcome, job: Job) -> None:
     from grandrounds.console.scores import facts, score_table
+    from grandrounds.deployment.disclosure import statistics_of, withheld_scores
     from grandrounds.federation.server.record import absences
     from grandrounds.reporting.runs import read_models
 
     console = results()
     summary: dict[str, Any] = outcome.summary
-    if sites := _statistics(summary):
+    if sites := statistics_of(summary):
         console.print(_statistics_table(sites))
         classes, minimum = summary["configuration"]["problem"]["classes"], int(job.value("executor", "min_count"))
         for line in withheld_scores(sites, classes, minimum):
@@ -197,39 +200,6 @@ def _checkpoint(kept: dict[str, Any]) -> str:
     remarks = [f"score {kept['score']:.3f}"] if kept["score"] is not None else []
     remarks += ["bad"] if kept["bad"] else []
     return f"round {kept['round']}" + (f" ({', '.join(remarks)})" if remarks else "")
-
-
-def _statistics(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The sites' numbers, if it was a run of the job ``statistics``, which has no model."""
-    found = (entry["statistics"]["sites"] for entry in summary.get("rounds", ()) if "statistics" in entry)
-    return next(found, {})
-
-
-def withheld_scores(sites: Mapping[str, Mapping[str, float]], classes: Sequence[str], minimum: int) -> list[str]:
-    """Which scores a later run will not have of which site, by the counts that the job ``statistics`` was given.
-
-    Example:
-        >>> withheld_scores({"a": {"images.test.1": 31.0}}, ["nv", "mel"], 10)[0]
-        'a: fewer than 10 test patients of nv; largest class: mel (31 images)'
-    """
-    from grandrounds.data.doctor import SHIPPED_MINIMUM, score_remedy
-
-    lines = []
-    for site, numbers in sites.items():
-        known = {name: numbers.get(f"images.test.{number}") for number, name in enumerate(classes)}
-        shown = {name: count for name, count in known.items() if count is not None}
-        few = ", ".join(name for name in known if name not in shown)
-        largest = max(shown, key=lambda name: shown[name], default=None)
-        beside = f"; largest class: {largest} ({shown[largest]:.0f} images)" if largest else ""
-        if few:
-            lines.append(f"{site}: fewer than {minimum} test patients of {few}{beside}")
-    if not lines:
-        return []
-    effect = "balanced accuracy and F1 of these sites are withheld where a policy asks for so many"
-    return [
-        *lines,
-        f"{effect} ({SHIPPED_MINIMUM} in that of startup kits), unless a class has none; {score_remedy('test')}",
-    ]
 
 
 def _statistics_table(sites: dict[str, dict[str, float]]) -> Table:

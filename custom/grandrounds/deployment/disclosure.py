@@ -6,15 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grandrounds.data.doctor import SHIPPED_MINIMUM, score_remedy
 from grandrounds.data.partition.files import DESCRIPTION_FILE
 from grandrounds.deployment.jobs import Job, named_classes
 from grandrounds.deployment.presets import FIRST_JOB
+from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.server.record import SUMMARY
 from grandrounds.federation.server.robust import ENCRYPTED
 from grandrounds.json_files import read_json_object
+from grandrounds.methods.statistics.controller import StatisticsController
 from grandrounds.option_keys import option_defaults
 from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES
 from grandrounds.protocol.messages import UPDATE, ReleaseKind
 
+DOWNLOADED = f"workspace/results/{SUMMARY}"
+"""Below the folder of a job that was downloaded."""
 IN_A_SUM = (
     f"  leaves at the end: in an encrypted sum of at least {MIN_SITES} sites the counts of their tests, in place of "
     "each site's own where small counts must be hidden; sites release the sum without these (pooled_counts)"
@@ -48,8 +54,7 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         *([IN_A_SUM] if encrypts(job) else []),
         "  leaves each site at the end: counts of at least ten patients for curves (curves), and scalar metrics",
         "  stays: balanced accuracy and F1 of a site of whose classes one has fewer patients than its policy asks for (10 "
-        "in that of startup kits); the job statistics and grandrounds doctor name these classes, "
-        "and what to change, before a run",
+        "in that of startup kits)",
         f"  privacy: {scope}, as the site's own privacy.json defines it",
     ]
 
@@ -74,6 +79,90 @@ def releases_of(job: Job) -> dict[str, ReleaseKind]:
     """What leaves a site in a round, by name, apart from scalar metrics."""
     shared = job.value("executor", "model") == "shared"
     return {**({UPDATE: ReleaseKind.MODEL_UPDATE} if shared else {}), **job.component("executor").releases}
+
+
+def announced_scores(job: Job, out: Path) -> list[str]:
+    """Which scores of a training sites will withhold, by the statistics that they have released before; none for other jobs.
+
+    Args:
+        job: to be submitted.
+        out: its folder for results; those of the job ``statistics`` are looked for in it and in the folders beside it.
+    """
+    if issubclass(job.component("controller"), StatisticsController):
+        return []
+    dataset, classes = job.value("problem", "dataset"), list(job.value("problem", "classes"))
+    found = _last_statistics(out, dataset, classes)
+    if found is None:
+        return [
+            f"  withheld: not known, because no statistics of data set {dataset!r} with these classes are in {out.parent}; "
+            "grandrounds submit statistics, with the same --dataset and --classes, says before a run which scores will be "
+            "withheld, and grandrounds doctor --site-config says it at a site"
+        ]
+    path, told = found
+    sites = {name: numbers for name, numbers in told.items() if not job.sites or name in job.sites}
+    lines = withheld_scores(sites, classes, SHIPPED_MINIMUM, encrypts(job))
+    if not lines:
+        every = f"every site has test images of at least {SHIPPED_MINIMUM} patients of each class"
+        return [f"  withheld: no score, where policies ask for no more than that; {every} ({path})"]
+    return [f"  warning: scores will be withheld, by the statistics in {path}:", *(f"    {line}" for line in lines)]
+
+
+def withheld_scores(
+    sites: Mapping[str, Mapping[str, float]], classes: Sequence[str], minimum: int, pooled: bool = False
+) -> list[str]:
+    """Which scores a later run will not have of which site, by the counts that the job ``statistics`` was given.
+
+    Args:
+        sites: released numbers by site.
+        classes: the vocabulary.
+        minimum: patients behind a count that was released.
+        pooled: whether the run adds up the sites' counts in an encrypted sum.
+
+    Example:
+        >>> withheld_scores({"a": {"images.test.mel": 31.0}}, ["nv", "mel"], 10)[0]
+        'a: fewer than 10 test patients of nv; largest class: mel (31 images)'
+        >>> withheld_scores({"a": {"images.test.mel": 31.0, "images.test.nv": 40.0}}, ["nv", "mel"], 10)
+        []
+    """
+    lines = []
+    for site, numbers in sites.items():
+        known = {name: numbers.get(f"images.test.{name}", 0.0) for name in classes}
+        few = ", ".join(name for name, count in known.items() if count < minimum)
+        largest = max(known, key=lambda name: known[name])
+        beside = f"; largest class: {largest} ({known[largest]:.0f} images)" if known[largest] else ""
+        if few:
+            lines.append(f"{site}: fewer than {minimum} test patients of {few}{beside}")
+    if not lines:
+        return []
+    effect = "balanced accuracy and F1 of these sites are withheld where a policy asks for so many"
+    remedy = (
+        "the scores of all sites together come from the encrypted sum, where it has so many"
+        if pooled
+        else score_remedy("test")
+    )
+    return [*lines, f"{effect} ({SHIPPED_MINIMUM} in that of startup kits), unless a class has none; {remedy}"]
+
+
+def statistics_of(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The sites' numbers in the summary of a run of the job ``statistics``; none in that of another job."""
+    found = (entry["statistics"]["sites"] for entry in summary.get("rounds", ()) if "statistics" in entry)
+    return next(found, {})
+
+
+def _last_statistics(
+    out: Path, dataset: str, classes: Sequence[str]
+) -> tuple[Path, dict[str, dict[str, float]]] | None:
+    """The newest statistics of a data set with these classes, and their folder; None if there are none."""
+    paths = {*out.glob(f"*/{DOWNLOADED}"), *out.parent.glob(f"*/*/{DOWNLOADED}")}
+    for path in sorted(paths, key=lambda path: -path.stat().st_mtime):
+        try:
+            summary = read_json_object(path)
+            problem, sites = summary["configuration"]["problem"], statistics_of(summary)
+        except (GrandRoundsError, KeyError, TypeError):  # of a run that has not begun, or another version's
+            continue
+        if sites and problem["dataset"] == dataset and sorted(problem["classes"]) == sorted(classes):
+            return path.parent, sites
+    return None
 
 
 def _listed(options: Mapping[str, Any]) -> str:

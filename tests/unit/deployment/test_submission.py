@@ -1,6 +1,7 @@
 """Who takes part, what a job will do, and when it is lost."""
 
 import json
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ from nvflare.app_common.resource_managers.gpu_resource_manager import GPUResourc
 from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
 from grandrounds.deployment.assignments import with_options
-from grandrounds.deployment.disclosure import disclosure, releases_of
+from grandrounds.deployment.disclosure import announced_scores, disclosure, releases_of, withheld_scores
 from grandrounds.deployment.job_watch import JobWatch, run_statistics, summary_in
 from grandrounds.deployment.jobs import Job, load_job, write_job
 from grandrounds.deployment.presets import with_preset
@@ -127,6 +128,63 @@ def test_a_model_that_stays_is_not_among_the_releases():
 )
 def test_counts_in_an_encrypted_sum_are_named(name, options, summed):
     assert ("pooled_counts" in "\n".join(disclosure(with_options(load_job(name), options)))) is summed
+
+
+CLASSES = list(load_job("fedperl").value("problem", "classes"))
+ENOUGH = {f"images.test.{name}": 31.0 for name in CLASSES}
+
+
+def write_statistics(runs, folder, sites, dataset="phantom", classes=None):
+    """The downloaded summary of a run of the job ``statistics``."""
+    path = runs / folder / "workspace" / "results" / "summary.json"
+    path.parent.mkdir(parents=True)
+    problem = {"dataset": dataset, "classes": classes or CLASSES}
+    rounds = [{"statistics": {"sites": sites}}]
+    path.write_text(json.dumps({"configuration": {"problem": problem}, "rounds": rounds}))
+    return path
+
+
+@pytest.mark.parametrize("folder", ["statistics/job-1", "skin-1/job-1"])
+def test_a_training_is_told_which_scores_will_be_withheld(tmp_path, folder):
+    few = {f"images.test.{CLASSES[0]}": 31.0}
+    write_statistics(tmp_path, folder, {"a": few, "b": ENOUGH})
+    first, site, remedy = announced_scores(load_job("fedperl"), tmp_path / "skin-1")
+    assert str(tmp_path / folder) in first
+    assert site.strip() == (
+        f"a: fewer than 10 test patients of {', '.join(CLASSES[1:])}; largest class: {CLASSES[0]} (31 images)"
+    )
+    assert "give more patients the split test" in remedy
+
+
+def test_a_roster_and_a_sum_are_heeded_before_a_training(tmp_path):
+    write_statistics(tmp_path, "statistics/job-1", {"a": {}, "b": ENOUGH})
+    (line,) = announced_scores(with_roster(load_job("fedperl"), ["b"], min_sites=1), tmp_path / "skin-1")
+    assert "withheld: no score" in line
+    job = with_options(load_job("fedavg"), ["controller.aggregation=encrypted"])
+    assert "from the encrypted sum" in announced_scores(job, tmp_path / "skin-1")[-1]
+
+
+def test_statistics_of_others_and_damaged_ones_say_nothing(tmp_path):
+    assert announced_scores(load_job("statistics"), tmp_path / "statistics") == []
+    write_statistics(tmp_path, "one/job-1", {"a": ENOUGH}, dataset="skin")
+    write_statistics(tmp_path, "two/job-1", {"a": ENOUGH}, classes=["nevus"])
+    write_statistics(tmp_path, "three/job-1", {"a": ENOUGH}).write_text("{")
+    write_statistics(tmp_path, "four/job-1", {"a": ENOUGH}).write_text("{}")
+    (line,) = announced_scores(load_job("fedperl"), tmp_path / "skin-1")
+    assert "grandrounds submit statistics" in line
+
+
+def test_the_newest_statistics_count(tmp_path):
+    old = write_statistics(tmp_path, "statistics/job-1", {"a": {}})
+    write_statistics(tmp_path, "statistics/job-2", {"a": ENOUGH})
+    os.utime(old, (1, 1))
+    (line,) = announced_scores(load_job("fedperl"), tmp_path / "skin-1")
+    assert "job-2" in line
+
+
+def test_a_count_below_the_minimum_is_few_also_where_it_was_released():
+    (line, _) = withheld_scores({"a": {"images.test.nv": 3.0, "images.test.mel": 40.0}}, ["nv", "mel"], 10)
+    assert line == "a: fewer than 10 test patients of nv; largest class: mel (40 images)"
 
 
 def test_further_classes_of_a_job_are_named():

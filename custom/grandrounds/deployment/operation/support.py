@@ -16,11 +16,12 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from grandrounds.data.doctor import Finding
-from grandrounds.deployment.kit.cleaning import job_folders
+from grandrounds.deployment.kit.cleaning import is_job, job_folders
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, file_digest, installed_digest
 from grandrounds.deployment.kit.read import OWN_PID, Kit, running_processes, supervisor
@@ -103,7 +104,7 @@ def support_entries(kit: Kit, network: bool = True) -> list[Entry]:
         parts.append(("answers.json", "the last lines of the audit trail", lambda: [*_answers(kit, reduce)]))
     entries = [Entry(name, meaning, _guarded(make, reduce)) for name, meaning, make in parts]
     for name, lines in logs.items():
-        content = "".join(f"{json.dumps(reduce.log_line(line))}\n" for line in lines)
+        content = "".join(f"{json.dumps(reduce.log_line(line, name), ensure_ascii=False)}\n" for line in lines)
         entries.append(Entry(f"logs/{name}.jsonl", f"the last {len(lines)} lines of its log", content.encode()))
     return [_readme(kit, entries), *entries]
 
@@ -162,14 +163,14 @@ class _Reducer:
             for one in findings
         ]
 
-    def log_line(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """A line of a log, of FLARE's form or of this package's."""
+    def log_line(self, line: Mapping[str, Any], log: str) -> dict[str, Any]:
+        """A line of a log, of FLARE's form or of this package's; the log of a job is named by its id."""
         level, logger = _first(line, "level", "levelname"), _first(line, "logger", "fullName")
         job = re.search(r"\brun=([0-9a-f-]{36})\b", str(line.get("fl_ctx", "")))
         return {
             "time": _moment(_first(line, "time", "asctime")),
             "level": level if level in LOG_LEVELS else None,
-            "job": _plain(line.get("job")) or (job[1] if job else None),
+            "job": _plain(line.get("job")) or (job[1] if job else log if is_job(log) else None),
             "round": line.get("round") if type(line.get("round")) is int else None,
             "event": _plain(line.get("event")),
             "logger": logger if MODULE.fullmatch(str(logger)) else None,
@@ -223,7 +224,7 @@ def _status(status: Status, reduce: _Reducer) -> dict[str, Any]:
         "version": status.version,
         "free": status.free,
         "certificate_days": status.certificate_days,
-        "epsilon": {_plain(name): value for name, value in status.epsilon.items()},
+        "epsilon": {_plain(name): value if isfinite(value) else None for name, value in status.epsilon.items()},
         "sites": {_plain(name): facts for name, facts in status.sites.items()},
         "findings": reduce.findings(status.findings),
         "runs": [_run(run, reduce) for run in status.runs],
