@@ -33,6 +33,7 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
 
+from grandrounds.federation.endurance import outlive_full_logs, show_life
 from grandrounds.federation.identity.copies import guard_copies
 from grandrounds.federation.memory import share_cleanup_thread
 from grandrounds.federation.proxy import replace_connect
@@ -102,6 +103,9 @@ class ChannelGuard(FLComponent):
             if not isinstance(found, ShellCommandProcessor)
         ]
         if kit := _kit_of(sys.argv[1:]):
+            outlive_full_logs()
+            if not runs_a_job():
+                show_life(kit)
             _list_plugins(kit)
             guard_copies(kit)
         _guard_new_cells()

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
 from grandrounds.deployment.kit import service as background
-from grandrounds.deployment.kit.overlay import PROVISIONING
+from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, PROVISIONING
 from grandrounds.deployment.kit.provision import PROJECT, read_project
 
 CONTAINERS = PROVISIONING / "containers"
@@ -32,9 +32,14 @@ def test_every_kit_of_the_project_has_a_service_that_mounts_it_alone():
     parties = [e["name"] for e in read_project(PROJECT)["participants"] if e["type"] in ("server", "client")]
     assert list(services) == parties
     for name, service in services.items():
-        kits = [volume for volume in service["volumes"] if volume.endswith(":/kit")]
-        assert [re.search(r"\}/(.+):/kit", kit).group(1) for kit in kits] == [name]
-        assert all(volume.endswith(":ro") for volume in service["volumes"] if volume not in kits)
+        mounts = [re.sub(r"\$\{(\w+)[^}]*\}", r"\1", volume) for volume in service["volumes"]]
+        kit = {f"KITS/{name}:/kit", f"KITS/{name}/startup:/kit/startup:ro", f"KITS/{name}/local:/kit/local:ro"}
+        if name != "server":  # of local, as under systemd, ledger and audit trail only
+            kit |= {f"KITS/{name}/local/{LEDGER_FOLDER}:/kit/local/{LEDGER_FOLDER}"}
+        assert kit <= set(mounts)
+        assert [re.fullmatch(r"DATA_[A-Z]:/data:ro", other) is not None for other in set(mounts) - kit] == (
+            [] if name == "server" else [True]
+        )
         assert service["read_only"]
     assert [name for name, service in services.items() if "ports" in service] == ["server"], "hospitals only call out"
 
@@ -76,6 +81,30 @@ def test_every_party_comes_back_unless_it_was_stopped_and_its_log_is_bounded():
         assert service["restart"] == "unless-stopped"
         assert service["stop_grace_period"] == "10s"
         assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+
+
+def test_no_party_takes_the_machine_from_the_others():
+    """Memory without swap, processes and a share of the processors; a job that takes too much ends alone."""
+    for service in yaml.safe_load((CONTAINERS / "compose.yml").read_text())["services"].values():
+        assert service["mem_limit"] == service["memswap_limit"] == "${MEMORY:-8g}"
+        assert service["pids_limit"] == 4096
+        assert (service["cpus"], service["cpu_shares"]) == ("${CPUS:-0}", 512)
+    lines = UNIT.read_text().splitlines()
+    for line in ("MemoryMax=80%", "OOMPolicy=continue", "TasksMax=4096", "CPUWeight=50", "IOWeight=50"):
+        assert line in lines
+
+
+def test_the_unit_hears_that_the_service_lives_and_starts_it_again_as_often_as_it_ends():
+    lines = UNIT.read_text().splitlines()
+    for line in (
+        "Type=notify",
+        "NotifyAccess=main",
+        "WatchdogSec=2min",
+        "Restart=on-failure",
+        "StartLimitIntervalSec=0",
+    ):
+        assert line in lines
+    assert "TimeoutStartSec=10min" in lines, "the doctor reads all images before the service is ready"
 
 
 def locked(variant):

@@ -2,7 +2,8 @@
 
 FLARE's own start script keeps the process id of its last start in the kit. In a container that id is always 1, so the
 script takes itself for a running instance and ends; it also ignores SIGTERM there. Here stale ids are removed, signals are
-passed on, and FLARE is started again when it dies.
+passed on, and FLARE is started again when it dies or hangs. A service manager is told what happens, and that this process
+lives.
 """
 
 from __future__ import annotations
@@ -13,25 +14,32 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 from grandrounds.deployment.kit.read import OWN_PID, Kit, running_processes, supervisor
 from grandrounds.deployment.processes import await_end, signal_processes, start_program
 from grandrounds.deployment.retrying import pause_after
+from grandrounds.deployment.supervision.output import bound
+from grandrounds.deployment.supervision.pulse import Pulse
+from grandrounds.deployment.supervision.systemd import VARIABLES, Watchdog, notify
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.protocol.paths import ALIVE
 
 COMMAND = (sys.executable, "-m", "grandrounds.cli")
 SHUTDOWN = "shutdown.fl"
-STALE = (OWN_PID, "pid.fl", SHUTDOWN, "restart.fl")
+STALE = (OWN_PID, "pid.fl", SHUTDOWN, "restart.fl", ALIVE)
 CONSOLE = "console.txt"
 MAX_CONSOLE = 10 * 1024**2
+"""Bytes of the console's file, and of its older part."""
 SERVICE_STOP_SECONDS = 8.0
 """A container engine kills after ten."""
 RESTART_PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)
 """Seconds before FLARE is started again; the last one counts for all later times."""
 GOOD_SECONDS = 300.0
+HANG_SECONDS = 300.0
+"""Without a sign of life of FLARE, after which it is ended and started again."""
 PRIVATE = 0o077
 """The umask of a kit's processes: decoded images and models are for its user alone, as under systemd."""
 SERVICE_POLL_SECONDS = 0.2
@@ -107,24 +115,28 @@ def serve(kit: Kit, report: Report) -> None:
     """
     remove_stale_files(kit)
     (kit.folder / OWN_PID).write_text(f"{os.getpid()}\n")
+    watchdog = Watchdog()
+    tell = _telling(report)
     deaths = 0
     try:
         while True:
             started = time.monotonic()
-            status = _run_once(kit, report)
+            status = _run_once(kit, tell, watchdog)
             if (kit.folder / SHUTDOWN).exists():
-                report(f"{kit.name}: FLARE was shut down")
+                notify("STOPPING=1")
+                tell(f"{kit.name}: FLARE was shut down")
                 return
             end_processes(kit)  # a job's process that FLARE had just started would wait for its parent for ever
             deaths = 0 if time.monotonic() - started >= GOOD_SECONDS else deaths
             deaths += 1
             pause = pause_after(deaths, RESTART_PAUSES)
-            report(f"{kit.name}: FLARE ended with status {status}; it is started again in {pause:g} s")
-            time.sleep(pause)
+            tell(f"{kit.name}: FLARE ended with status {status}; it is started again in {pause:g} s")
+            _sleep(pause, watchdog)
     except Stopped:
-        report(f"{kit.name}: stopping")
+        notify("STOPPING=1")
+        tell(f"{kit.name}: stopping")
         end_processes(kit)
-        report(f"{kit.name}: stopped")
+        tell(f"{kit.name}: stopped")
         raise
     finally:
         for name in STALE:
@@ -143,8 +155,7 @@ def start_in_background(kit: Kit) -> int:
     """
     remove_stale_files(kit)
     console = kit.folder / CONSOLE
-    if console.is_file() and console.stat().st_size > MAX_CONSOLE:
-        os.replace(console, console.with_suffix(".1.txt"))
+    bound(console, MAX_CONSOLE)
     with console.open("ab") as stream:
         process = start_program([*COMMAND, "kit", "start", str(kit.folder)], stream, kit.folder, umask=PRIVATE)
     deadline = time.monotonic() + SERVICE_START_SECONDS
@@ -176,23 +187,49 @@ def end_processes(kit: Kit, seconds: float = SERVICE_STOP_SECONDS) -> None:
     signal_processes(running_processes(kit), signal.SIGKILL)
 
 
-def _run_once(kit: Kit, report: Report) -> int:
-    """Start FLARE, wait for its end and return its exit status."""
+def _run_once(kit: Kit, tell: Report, watchdog: Watchdog) -> int:
+    """Start FLARE, wait for its end and return its exit status; it is ended when it hangs."""
+    (kit.folder / ALIVE).unlink(missing_ok=True)
     child = subprocess.Popen(
         ["bash", str(kit.startup / "sub_start.sh"), "--once"],
         stdin=subprocess.DEVNULL,
         cwd=kit.folder,
         env=_environment(),
     )
-    report(f"{kit.name}: FLARE runs as process {child.pid}")
+    notify("READY=1")
+    tell(f"{kit.name}: FLARE runs as process {child.pid}")
+    pulse = Pulse(kit.folder / ALIVE, HANG_SECONDS)
     asked_at: float | None = None
     while (status := _reap(child.pid)) is None:
-        time.sleep(SERVICE_POLL_SECONDS)
+        _sleep(SERVICE_POLL_SECONDS, watchdog)
+        bound(kit.folder / CONSOLE, MAX_CONSOLE)
         if asked_at is None and (kit.folder / SHUTDOWN).exists():
             asked_at = time.monotonic()
         if asked_at is not None and time.monotonic() - asked_at > SERVICE_STOP_SECONDS:
             end_processes(kit, 0.0)  # FLARE's threads can outlive its shutdown
+        elif pulse.lost():
+            tell(f"{kit.name}: FLARE gives no sign of life for {HANG_SECONDS:g} s; it is ended")
+            end_processes(kit, 0.0)
     return status
+
+
+def _telling(report: Report) -> Report:
+    """Tell a line to the service manager as well; one that cannot be written, as on a full disk, ends nothing."""
+
+    def tell(line: str) -> None:
+        notify(f"STATUS={line}")
+        with suppress(OSError):
+            report(line)
+
+    return tell
+
+
+def _sleep(seconds: float, watchdog: Watchdog) -> None:
+    """Sleep, while the service manager hears that this process lives."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        watchdog.alive()
+        time.sleep(min(left, 1.0))
 
 
 def _environment() -> dict[str, str]:
@@ -201,7 +238,8 @@ def _environment() -> dict[str, str]:
         if name in os.environ:
             Path(os.environ[name]).mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {OUTCOME_WAIT: OUTCOME_SECONDS, **os.environ, "PATH": path}
+    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    return {OUTCOME_WAIT: OUTCOME_SECONDS, **kept, "PATH": path}
 
 
 def _reap(child: int) -> int | None:

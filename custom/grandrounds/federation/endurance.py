@@ -1,0 +1,86 @@
+"""What keeps the processes of a kit up: a log that cannot be written ends none, and one that hangs can be found."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.sec.audit import Auditor
+
+from grandrounds.protocol.paths import ALIVE
+
+REMARK_SECONDS = 600.0
+"""Between two remarks that a log cannot be written: on a full disk, what fails must not fill it further."""
+BEAT_SECONDS = 5.0
+
+
+def outlive_full_logs(pause: float = REMARK_SECONDS) -> None:
+    """Let this process go on where its logs, or FLARE's trail of commands, cannot be written, for example on a full disk.
+
+    The lines are lost, which the standard error says once in a while; without this Python prints several stacks for each
+    line, into the same disk, and FLARE ends the task or the command that it wanted to note. The gate's own audit trail is
+    not concerned: what it cannot note does not leave the site.
+    """
+    if hasattr(logging.Handler.handleError, "enduring"):
+        return
+    remark = _Remark(pause)
+    usual = logging.Handler.handleError
+
+    def handle(handler: logging.Handler, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            remark(getattr(handler, "baseFilename", "the console"), error)
+        else:
+            usual(handler, record)
+
+    handle.enduring = True  # type: ignore[attr-defined]
+    logging.Handler.handleError = handle  # type: ignore[method-assign, assignment]
+    for name in ("add_event", "add_job_event"):
+        setattr(Auditor, name, _enduring(getattr(Auditor, name), remark))
+
+
+def show_life(kit: Path, seconds: float = BEAT_SECONDS) -> None:
+    """Touch a file of the kit again and again from a thread, so that who has started this process sees that it moves."""
+
+    def beat() -> None:
+        while True:
+            with suppress(OSError):  # a full disk takes no new file
+                (kit / ALIVE).touch()
+            time.sleep(seconds)
+
+    threading.Thread(target=beat, name="show-life", daemon=True).start()
+
+
+class _Remark:
+    """Says on the standard error what cannot be written, and not again before the pause has ended."""
+
+    def __init__(self, pause: float) -> None:
+        self._pause = pause
+        self._next = 0.0
+
+    def __call__(self, where: str, error: OSError) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self._pause
+        with suppress(OSError):
+            sys.stderr.write(f"{where} cannot be written ({error.strerror}): lines are lost until there is room\n")
+
+
+def _enduring(write: Callable[..., str], remark: _Remark) -> Callable[..., str]:
+    @functools.wraps(write)
+    def attempt(*given: Any, **named: Any) -> str:
+        try:
+            return write(*given, **named)
+        except OSError as error:
+            remark("audit.log", error)
+            return ""
+
+    return attempt

@@ -1,0 +1,114 @@
+"""A log that cannot be written ends no process and says so once; FLARE's process shows that it moves."""
+
+import errno
+import io
+import logging
+import os
+import time
+
+import pytest
+from nvflare.fuel.sec.audit import Auditor
+
+from grandrounds.federation.endurance import outlive_full_logs, show_life
+
+
+class Full(io.StringIO):
+    """A file on a full disk."""
+
+    def write(self, text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture
+def enduring(monkeypatch):
+    """This process as one of a kit; afterwards Python's and FLARE's functions are the old ones."""
+    monkeypatch.setattr(logging.Handler, "handleError", logging.Handler.handleError)
+    for name in ("add_event", "add_job_event"):
+        monkeypatch.setattr(Auditor, name, getattr(Auditor, name))
+
+    def endure(pause=600.0):
+        outlive_full_logs(pause)
+
+    return endure
+
+
+def logger_to(stream):
+    handler = logging.StreamHandler(stream)
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    return logger
+
+
+def test_a_full_log_is_one_remark_and_no_stack(enduring, capsys):
+    enduring()
+    logger = logger_to(Full())
+    for _ in range(1000):
+        logger.info("a line")
+    assert capsys.readouterr().err == (
+        "the console cannot be written (No space left on device): lines are lost until there is room\n"
+    )
+
+
+def test_the_remark_comes_again_after_a_while(enduring, capsys):
+    enduring(pause=0.0)
+    logger = logger_to(Full())
+    logger.info("one")
+    logger.info("two")
+    assert capsys.readouterr().err.count("cannot be written") == 2
+
+
+def test_a_rotated_file_on_a_full_disk_writes_again_when_there_is_room(enduring, tmp_path, capsys):
+    enduring()
+    path = tmp_path / "log.txt"
+    handler = logging.FileHandler(path)
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    usual = handler.stream
+    handler.stream = Full()
+    logger.info("lost")
+    handler.stream = usual
+    logger.info("kept")
+    handler.close()
+    assert path.read_text() == "kept\n"
+    assert str(path) in capsys.readouterr().err
+
+
+def test_a_full_disk_under_the_standard_error_is_no_error_either(enduring, monkeypatch):
+    enduring()
+    monkeypatch.setattr("sys.stderr", Full())
+    logger_to(Full()).info("a line")
+
+
+def test_a_wrong_line_is_told_as_before(enduring, capsys):
+    enduring()
+    logger_to(io.StringIO()).info("%d", "text")
+    assert "Logging error" in capsys.readouterr().err
+
+
+def test_flares_trail_of_commands_on_a_full_disk_ends_no_command(enduring, tmp_path, capsys):
+    enduring()
+    auditor = Auditor(str(tmp_path / "audit.log"))
+    auditor.audit_file.close()
+    auditor.audit_file = Full()
+    assert auditor.add_event("operator", "list_jobs") == ""
+    assert auditor.add_job_event("job", task_name="train") == ""
+    assert "audit.log cannot be written" in capsys.readouterr().err
+
+
+def test_it_is_set_up_once(enduring):
+    enduring()
+    first = logging.Handler.handleError
+    enduring()
+    assert logging.Handler.handleError is first
+
+
+def test_a_living_process_touches_its_file_again_and_again(tmp_path):
+    show_life(tmp_path, seconds=0.01)
+    path = tmp_path / "alive.fl"
+    deadline = time.monotonic() + 30
+    seen = set()
+    while len(seen) < 3:
+        assert time.monotonic() < deadline
+        if path.exists():
+            seen.add(path.stat().st_mtime_ns)
+        time.sleep(0.005)
