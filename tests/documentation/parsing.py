@@ -40,6 +40,8 @@ PROGRAMS = frozenset(
     }
 )
 """Other programs that pages call; nothing is known of their arguments."""
+STARTERS = frozenset({"kubectl", "sbatch", "srun"})
+"""Programs that start another, perhaps ours, elsewhere."""
 USAGE_ERROR: Any = typer.BadParameter.__base__
 PLACEHOLDER = re.compile(r"[A-Z][A-Z-]*")
 
@@ -59,6 +61,10 @@ def check_command(words: list[str]) -> None:
     elif program.endswith("pip"):
         extras = re.findall(r"grandrounds\[(\w+)\]", " ".join(rest))
         assert set(extras) <= set(metadata("grandrounds").get_all("Provides-Extra")), f"no extra {extras}"
+    elif program in STARTERS:
+        ours = [place for place, word in enumerate(rest) if word == "grandrounds" or word.endswith("/bin/grandrounds")]
+        if ours:
+            check_grandrounds(rest[ours[0] + 1 :])
     else:
         assert program in PROGRAMS, f"{program} is not a program that these tests know"
 

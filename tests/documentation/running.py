@@ -25,6 +25,8 @@ ELSEWHERE = {
     "benchmarks/ssl_cifar10/README.md": "it takes hours",
     "docs/hospital.md": "it needs root and a signed certificate",
     "docs/how-to/consortium.md": "it needs a federation of several machines",
+    "docs/how-to/kubernetes.md": "it needs a cluster",
+    "docs/how-to/slurm.md": "it needs a cluster",
     "docs/how-to/lost-ledger.md": "it needs a ledger that has lost lines; a test of its own runs it",
     "provisioning/README.md": "it needs several machines and a certificate authority",
 }

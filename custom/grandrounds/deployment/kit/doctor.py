@@ -51,6 +51,8 @@ from grandrounds.protocol.paths import LOCK
 from grandrounds.protocol.tasks import FINDINGS
 
 TEMPORARY = ("/tmp", "/var/tmp")
+POD_LAUNCHER = "k8s_launcher"
+"""In the name of FLARE's component that starts a job in a pod of Kubernetes."""
 OTHERS = 0o077
 """Access rights of others than the owner in a file's mode."""
 Check = Callable[[Kit], Iterator[Finding]]
@@ -68,6 +70,7 @@ def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
             allowed_classes,
             authorisation,
             channels,
+            _launcher,
             machine.disk,
             machine.weights,
         ]
@@ -187,6 +190,18 @@ def overlay(kit: Kit) -> Iterator[Finding]:
         yield Finding("warning", "overlay", message)
     else:
         yield Finding("ok", "overlay", f"{', '.join(files)} unchanged")
+
+
+def _launcher(kit: Kit) -> Iterator[Finding]:
+    """Jobs run at the kit. From a pod of its own FLARE brings back a job's folder alone, and what else it wrote is lost."""
+    for entry in in_force(kit, RESOURCES).get("components") or ():
+        if POD_LAUNCHER in str(entry.get("path")):
+            lost = "privacy ledger, audit trail and states" if kit.kind == "site" else "states and checkpoints"
+            message = (
+                f"{RESOURCES}: {entry['path']} runs each job in a pod of its own, with which {lost} are lost; use FLARE's "
+                f"process launcher, which is in {RESOURCES}.default"
+            )
+            yield Finding("failure", "launcher", message)
 
 
 def data_sets(kit: Kit) -> Iterator[Finding]:

@@ -287,6 +287,22 @@ def test_data_sets_are_counted_and_their_labels_named(site):
     assert re.search(r"'phantom': \d+ train, \d+ val, \d+ test; labels: clustered, irregular, ring, round", message)
 
 
+@pytest.mark.parametrize(
+    ("kind", "lost"), [("site", "privacy ledger, audit trail and states"), ("server", "states and")]
+)
+def test_jobs_in_pods_of_their_own_would_lose_what_they_must_keep(make_kit, kind, lost):
+    kit = make_kit(kind)
+    apply_overlay(kit)
+    assert found(kit, "launcher") == []
+    path = kit.local / "resources.json"
+    content = json.loads(path.read_text())
+    others = [entry for entry in content["components"] if entry["id"] != "process_launcher"]
+    launcher = f"nvflare.app_opt.job_launcher.k8s_launcher.{'Client' if kind == 'site' else 'Server'}K8sJobLauncher"
+    content["components"] = [*others, {"id": "k8s_launcher", "path": launcher, "args": {"config_file_path": ""}}]
+    path.write_text(json.dumps(content))
+    assert lost in failure(kit, "launcher")
+
+
 def test_a_choice_of_scopes_is_a_warning(site):
     path = site.local / "privacy.json"
     content = json.loads(path.read_text())
