@@ -31,7 +31,7 @@ LAYERS = (
 )
 """From the top to the bottom; a module imports its own layer and those below."""
 MAX_MODULES = 16
-SHARED_METHODS = {"supervised", "fixmatch"}
+SHARED_METHODS = {"supervised", "fixmatch", "ridge"}
 BORROWED = {("feddf", "mutual"), ("baselines", "mutual")}
 """A method may import these methods beside the shared ones."""
 MATHS = {

@@ -30,6 +30,8 @@ from grandrounds.methods.mutual.public import PublicImages, public_images
 from grandrounds.methods.mutual.schedule import Exchanges
 from grandrounds.methods.mutual.soft_labels import SoftLabels, decode
 from grandrounds.methods.mutual.training import train_locally
+from grandrounds.methods.ridge.at_site import solve_own_head
+from grandrounds.methods.ridge.options import OwnHeadOptions
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, State
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.wire import decode_result
@@ -40,11 +42,20 @@ class LocalTrainingExecutor(SiteExecutor):
 
     record_level_obstacle: ClassVar[str] = "its local batches are not drawn in secret"
     local: LocalOptions
+    beginning: OwnHeadOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"model": self.models[0], **options})
         if self.site_options.optimizer != "fresh":
             raise ConfigurationError("optimizer must be fresh: others have changed the model since the last round")
+        self.beginning.require_own(self.own_model)
+
+    def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
+        """See :meth:`SiteExecutor.starting_model`; a model of the site's own may begin with a head in closed form."""
+        network = super().starting_model(payload, context)
+        if self.beginning.own_head == "ridge" and not self.kept:
+            solve_own_head(network, context)
+        return network
 
     def train_round(
         self, network: nn.Module, first: bool, epoch: int, epochs: int, context: SiteContext

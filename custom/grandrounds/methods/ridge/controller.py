@@ -19,7 +19,7 @@ from grandrounds.evaluation.metrics import WORST_LOSS
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.methods.ridge.bounds import share_notes, used_shares
-from grandrounds.methods.ridge.logits import DEFAULT_TEMPERATURE, TEMPERATURES, best_temperature
+from grandrounds.methods.ridge.logits import DEFAULT_TEMPERATURE, TEMPERATURES, best_temperature, uncorrected
 from grandrounds.methods.ridge.options import RidgeOptions
 from grandrounds.methods.ridge.phases import (
     CENTRE,
@@ -109,7 +109,7 @@ class RidgeController(RoundController):
         if self.phase == SOLVE:
             parts[CLASS_WEIGHTS] = {CLASS_WEIGHTS: self._weights()}
         if self.phase == LOGITS:
-            centre, offset = self._centre_and_offset(0.0)
+            centre, offset = uncorrected(self.problem.kind, self._class_shares())
             parts[LOGITS] = {CENTRE: centre, OFFSET: offset}
         return self.payload(parts, **{PHASE: self.phase, LARGEST_NORM: self.ridge.largest_norm})
 
@@ -260,10 +260,10 @@ class RidgeController(RoundController):
         found = {"held_out_errors": dict(zip(map(str, grid), errors, strict=True))} if errors else {}
         self.notes = {"penalty": chosen, **found}
 
-    def _centre_and_offset(self, correction: float) -> tuple[Tensor, Tensor]:
-        total = self._total
-        assert total is not None
-        return self.problem.kind.centre_and_offset(total.targets[-1] / total.weight, correction)
+    def _class_shares(self) -> Tensor:
+        """Of all images, by weight."""
+        assert self._total is not None
+        return self._total.targets[-1] / self._total.weight
 
     def summed_losses(self) -> tuple[list[float], int]:
         """The losses of :meth:`loss_names` over all validation images, and their number; within the bounds of each site."""
@@ -280,7 +280,7 @@ class RidgeController(RoundController):
         if temperature is None and count:
             temperature = best_temperature(torch.tensor(losses, dtype=torch.float64))
         temperature = temperature or DEFAULT_TEMPERATURE
-        centre, offset = self._centre_and_offset(self.ridge.prior_correction)
+        centre, offset = self.problem.kind.centre_and_offset(self._class_shares(), self.ridge.prior_correction)
         assert self._solved is not None
         self._write(self._solved, offset / temperature - centre, temperature)
         self.notes = {"temperature": temperature, "validation_images": count}

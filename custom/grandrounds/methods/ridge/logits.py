@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from grandrounds.protocol.task import MASKED, Task
+
 TEMPERATURES = torch.logspace(0, 6, 25, base=2.0, dtype=torch.float64)
 """From 1 to 64; the third step doubles the second last."""
 DEFAULT_TEMPERATURE = 8.0
@@ -26,3 +28,16 @@ def best_temperature(losses: Tensor) -> float:
         8.0
     """
     return float(TEMPERATURES[int((losses == losses.min()).nonzero().max())])
+
+
+def uncorrected(kind: Task, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Centre and offset of the logits by which the temperature is chosen; a name without training images is not masked.
+
+    Were it masked, one validation image of it would outweigh all others.
+
+    Args:
+        kind: what labels are.
+        shares: of the classes or findings, shape ``(classes,)``.
+    """
+    centre, offset = kind.centre_and_offset(shares, 0.0)
+    return centre, torch.where(offset == MASKED, 0.0, offset)

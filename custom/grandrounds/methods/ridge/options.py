@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from grandrounds.data.images.augmentation import view_named
 from grandrounds.errors import ConfigurationError
@@ -67,3 +67,25 @@ class ViewOptions(Options):
         for name in self.views:
             if not view_named(name, "views").fixed:
                 raise ConfigurationError(f"views must be fixed, such as none or half_turn; {name} is drawn at random")
+
+
+@dataclass(frozen=True)
+class OwnHeadOptions(Options):
+    """Where a model of a site's own begins."""
+
+    own_head: Annotated[
+        Literal["given", "ridge"],
+        "head that a model of the site's own starts from: given by weights or seed, or ridge, in closed form from the "
+        "site's labels",
+    ] = "given"
+
+    def require_own(self, own_model: bool) -> None:
+        """Refuse a head of the site's own where sites share a model.
+
+        Raises:
+            ConfigurationError: then.
+        """
+        if self.own_head != "given" and not own_model:
+            raise ConfigurationError(
+                "own_head=ridge is for models of the sites' own; a shared one starts from controller.start_from=ridge"
+            )

@@ -20,7 +20,7 @@ from grandrounds.federation.encrypted_counts import COUNT_TOLERANCE
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.ridge.executor import RidgeExecutor
-from grandrounds.methods.ridge.logits import TEMPERATURES
+from grandrounds.methods.ridge.logits import TEMPERATURES, uncorrected
 from grandrounds.methods.ridge.phases import (
     AGREE,
     CHOSEN_TEMPERATURE,
@@ -118,7 +118,7 @@ class EncryptedRidgeExecutor(RidgeExecutor):
         if not len(rows):
             return Result(metrics={VALIDATION_IMAGES: 0.0}, samples=1)
         features, labels = self._features(rows, payload, context), torch.from_numpy(context.data.labels[rows])
-        centre, offset = kind.centre_and_offset(total.targets[-1] / total.weight, 0.0)
+        centre, offset = uncorrected(kind, total.targets[-1] / total.weight)
         losses: list[float] = []
         for head in solve_grid(total, payload.values[PENALTIES]):
             scores = features @ head[:-1] + head[-1] - centre

@@ -1,0 +1,168 @@
+"""What a site computes for a head in closed form: sums of features, losses of temperatures, and a head of its own labels."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from grandrounds.data.batches import eval_batches
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.external import BATCH
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.methods.ridge.logits import DEFAULT_TEMPERATURE, TEMPERATURES, best_temperature, uncorrected
+from grandrounds.methods.ridge.options import RidgeOptions, ViewOptions
+from grandrounds.methods.ridge.solve import solve_grid, squared_error, standardised
+from grandrounds.methods.ridge.sums import Sums, class_weights, sums_of
+from grandrounds.models.compute import averaged_logits
+from grandrounds.models.depths import DepthNetwork, depth_features, depth_head
+from grandrounds.protocol.problem import DEPTHS
+
+_logger = logging.getLogger(__name__)
+
+
+def labelled_images(context: SiteContext, minimum: int) -> tuple[np.ndarray, np.ndarray, Tensor]:
+    """The labelled training images whose classes have enough patients.
+
+    Args:
+        context: of the site.
+        minimum: patients of a class whose images are used.
+
+    Returns:
+        Rows of training images; their targets, float64, shape ``(rows, classes)``; and the patients of each class.
+
+    Raises:
+        ConfigurationError: if one of several findings is of too few patients.
+    """
+    data, kind, classes = context.data, context.problem.kind, context.problem.classes
+    rows, support = data.rows("labelled"), torch.tensor(list(data.patients_by_class("labelled").values()))
+    targets = _targets(rows, context)
+    few = (support > 0) & (support < minimum)
+    if few.any():  # one of several findings cannot be left out of an image
+        names = ", ".join(classes[number] for number in few.nonzero().flatten().tolist())
+        kind.require_exclusive(f"the site's minimum of {minimum} patients", f"leave {names} out of problem.classes")
+    used = kind.complete(data.labels[rows]) & ~targets[:, few.numpy()].any(axis=1)
+    return rows[used], targets[used], torch.where(few, 0, support)
+
+
+def sums_at_site(
+    network: nn.Module,
+    rows: np.ndarray,
+    targets: np.ndarray,
+    weights: Tensor,
+    context: SiteContext,
+    views: Sequence[str],
+    norm: float,
+) -> Sums:
+    """The sums of some images.
+
+    Args:
+        network: in evaluation mode.
+        rows: of the images.
+        targets: shape ``(rows, classes)``.
+        weights: of classes.
+        context: of the site.
+        views: fixed ones, over which each image is averaged.
+        norm: to which the norm of an image's features is clipped.
+    """
+    batches = _batches(network, rows, targets, weights, context, views, norm)
+    return sums_of(batches, depth_head(network).features, targets.shape[1])
+
+
+def _batches(
+    network: nn.Module,
+    rows: np.ndarray,
+    targets: np.ndarray,
+    weights: Tensor,
+    context: SiteContext,
+    views: Sequence[str],
+    norm: float,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    of_images = context.problem.kind.image_weights(torch.from_numpy(targets), weights)
+    for view in views:
+        for places in eval_batches(np.arange(len(rows)), BATCH):
+            context.check_abort()
+            features = depth_features(network, context.views(rows[places], view)).double().cpu()
+            size = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+            yield (
+                features * (norm / size.clamp(min=norm)),
+                torch.from_numpy(targets[places]),
+                of_images[places] / len(views),
+            )
+
+
+def temperature_losses(network: nn.Module, centre: Tensor, offset: Tensor, context: SiteContext) -> list[float]:
+    """The summed loss of the validation images for each of ``TEMPERATURES``.
+
+    Args:
+        network: with a head of temperature 1, in evaluation mode.
+        centre: of its scores, shape ``(classes,)``.
+        offset: of logits, shape ``(classes,)``.
+        context: of the site, with a validation image.
+    """
+    rows, kind, view = context.data.rows("val"), context.problem.kind, context.problem.test_view
+    with torch.no_grad():
+        batches = eval_batches(rows, BATCH)
+        scores = torch.cat([averaged_logits(network, context.unchanged, one, view) for one in batches]).double().cpu()
+    labels = torch.from_numpy(context.data.labels[rows])
+    return [float(kind.loss(one * (scores - centre) + offset, labels)) for one in TEMPERATURES.tolist()]
+
+
+def solve_own_head(network: nn.Module, context: SiteContext) -> None:
+    """Write a head in closed form, from the site's own labels, into a network, with the options of ``ridge`` by default.
+
+    The penalty is that of the smallest squared error on the site's validation images, the temperature that of their largest
+    likelihood. The log has both.
+
+    Raises:
+        ConfigurationError: if the network has no head of several depths.
+        DataError: if the site has no labelled image.
+    """
+    if not isinstance(network, DepthNetwork):
+        raise ConfigurationError(f"executor.own_head=ridge is a head of several depths: set problem.head={DEPTHS}")
+    kind, ridge, views = context.problem.kind, RidgeOptions(), ViewOptions().views
+    rows, targets, _ = labelled_images(context, 0)
+    if not len(rows):
+        raise DataError(f"{context.site}: executor.own_head=ridge needs a labelled training image, and there is none")
+    training = network.training
+    network.eval()
+    exclusive = len(kind.answers(targets.shape[1])) == 1
+    balance = ridge.class_balance if exclusive else 0.0
+    weights = class_weights(torch.from_numpy(targets.sum(axis=0)), balance)
+    sums = sums_at_site(network, rows, targets, weights, context, views, ridge.largest_norm)
+    heads, validation = solve_grid(sums, ridge.penalties), context.data.rows("val")
+    chosen, temperature = len(heads) // 2, DEFAULT_TEMPERATURE
+    shares = sums.targets[-1] / sums.weight
+    if len(validation):
+        held_out = sums_at_site(
+            network, validation, _targets(validation, context), weights, context, ("none",), ridge.largest_norm
+        )
+        errors = [squared_error(head, held_out) for head in heads]
+        chosen = errors.index(min(errors))
+    linear, bias, shift, scale = standardised(heads[chosen], sums)
+    head = depth_head(network)
+    if len(validation):
+        head.set_linear(linear, bias, shift, scale)
+        losses = temperature_losses(network, *uncorrected(kind, shares), context)
+        temperature = best_temperature(torch.tensor(losses, dtype=torch.float64))
+    centre, offset = kind.centre_and_offset(shares, ridge.prior_correction)
+    if exclusive:  # a class that the site does not have is not ruled out: the others may teach it
+        offset = torch.where(shares > 0, offset, 0.0)
+    head.set_linear(linear, bias + offset / temperature - centre, shift, scale, temperature)
+    network.train(training)
+    _logger.info(
+        "%s: own head of %d images, penalty %g, temperature %g",
+        context.site,
+        len(rows),
+        ridge.penalties[chosen],
+        temperature,
+    )
+
+
+def _targets(rows: np.ndarray, context: SiteContext) -> np.ndarray:
+    data, kind, classes = context.data, context.problem.kind, len(context.problem.classes)
+    found = np.array([kind.class_counts(data.labels[[row]], classes) for row in rows], np.float64)
+    return found.reshape(len(rows), classes)
