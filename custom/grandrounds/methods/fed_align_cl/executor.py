@@ -46,6 +46,7 @@ from grandrounds.methods.fed_align_cl.options import (
     WeightNoiseOptions,
 )
 from grandrounds.methods.fed_align_cl.order import draw_order, moved_forward
+from grandrounds.methods.supervised.loss import adjusted_logits
 from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.models.backbones.resnet22 import recompute_activations
 from grandrounds.models.norm import norm_entries, normalises_by_batch
@@ -143,8 +144,19 @@ class FedAlignExecutor(SiteExecutor):
         random_bytes = self.embedding_noise.random_bytes(context.key("training noise"))
         gate = context.row_noise(BANK)
         norm = self.alignment.alignment_norm
-        trainer = AlignmentTrainer(network, discriminator, optimizers, self.embedding_noise, random_bytes, gate, norm)
+        added = self._added_to_logits(context)
+        noise = self.embedding_noise
+        trainer = AlignmentTrainer(network, discriminator, optimizers, noise, random_bytes, gate, norm, added)
         return trainer, optimizers
+
+    def _added_to_logits(self, context: SiteContext) -> Tensor | None:
+        """The log shares of the site's classes; None if logits are not adjusted."""
+        if not self.method.logit_adjustment:
+            return None
+        kind, labels, classes = context.problem.kind, context.data.labels, len(context.problem.classes)
+        counts = torch.from_numpy(kind.class_counts(labels[labelled_rows(context.data, self.method.labels)], classes))
+        nothing = torch.zeros(1, classes, device=context.device)
+        return adjusted_logits(nothing, counts.to(context.device), self.method.logit_adjustment)[0]
 
     def _remembers(self, interval: LocalInterval) -> bool:
         """Whether the communication after an interval shows what was forgotten, for an epoch that uses it."""

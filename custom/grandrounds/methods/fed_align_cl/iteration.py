@@ -77,6 +77,7 @@ class AlignmentTrainer:
         gate: what the site's privacy gate does to embeddings, see
             :func:`~grandrounds.methods.fed_align_cl.noise.noisy_embeddings`.
         norm: how batch norm normalises while aligning; the network has the deployed running statistics.
+        added: to the logits of classification in training, shape ``(classes,)``; None for nothing.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class AlignmentTrainer:
         random_bytes: RandomBytes = os.urandom,
         gate: tuple[float, float] | None = None,
         norm: AlignmentNorm = "batch",
+        added: Tensor | None = None,
     ) -> None:
         self.network = network
         self.discriminator = discriminator
@@ -97,6 +99,7 @@ class AlignmentTrainer:
         self._random_bytes = random_bytes
         self._gate = gate
         self._norm = norm
+        self._added = added
         # Classification goes on with the running statistics of the site.
         self._deployed = {
             name: value.clone() for name, value in self._encoder.state_dict().items() if is_running_statistic(name)
@@ -111,7 +114,7 @@ class AlignmentTrainer:
             aligning: whether the iteration aligns, too.
         """
         with self._frozen() if aligning else nullcontext():
-            loss = F.cross_entropy(at_least_single(self.network(images)), labels)
+            loss = self._cross_entropy(self.network(images), labels)
             self._descend("classification", loss, self.network)
         return loss.detach()
 
@@ -170,7 +173,7 @@ class AlignmentTrainer:
         with self._frozen():
             own = self.as_seen(self._encoder(images))
             adversary = self.discriminate(banked or own, batches)
-            classification = F.cross_entropy(at_least_single(self._head(own.clean)), labels)
+            classification = self._cross_entropy(self._head(own.clean), labels)
             alignment = encoder_objective(self.discriminator, others, own.source, own.noisy)
             self._descend("classification", classification + weight * alignment, self.network)
         return {
@@ -185,7 +188,7 @@ class AlignmentTrainer:
         """Classification and the distance of moments on one graph, see :meth:`learn_jointly`; return the two losses."""
         with self._frozen():
             own = self.as_seen(self._encoder(images))
-            classification = F.cross_entropy(at_least_single(self._head(own.clean)), labels)
+            classification = self._cross_entropy(self._head(own.clean), labels)
             alignment = moment_distance(own.noisy, self.as_seen(own_bank).noisy, banks)
             self._descend("classification", classification + weight * alignment, self.network)
         return {"loss": classification.detach(), "loss_alignment": alignment.detach()}
@@ -201,6 +204,10 @@ class AlignmentTrainer:
         embeddings = at_least_single(embeddings)
         noisy = noisy_embeddings(embeddings, self._noise, self._random_bytes, self._gate)
         return Embedded(embeddings, noisy, embeddings if self._noise.own_embeddings == "clean" else noisy)
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        logits = at_least_single(logits)
+        return F.cross_entropy(logits if self._added is None else logits + self._added, labels)
 
     def _frozen(self) -> AbstractContextManager[None]:
         return fixed_statistics(self.network) if self._norm == "frozen" else nullcontext()

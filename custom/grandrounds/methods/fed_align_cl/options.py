@@ -145,6 +145,9 @@ class MethodOptions(Options):
         Literal["labelled", "all"], "labels used: those of the labelled part, or every known one of the training part"
     ] = "labelled"
     view: Annotated[str, "view of training images; none is the paper's"] = "none"
+    logit_adjustment: Annotated[
+        float, "log class shares of the site's labels that training adds to logits, times this; 0 adds none", Min(0)
+    ] = 0.0
     recompute_activations: Annotated[
         bool, "recompute activations for the gradient, for resnet22 on images that do not fit into memory otherwise"
     ] = False

@@ -49,6 +49,8 @@ class FedIRMExecutor(SiteExecutor):
         super().require_kind(kind)
         if self.unlabelled.unlabelled_objective == "self_training":
             kind.require_exclusive("executor.unlabelled_objective=self_training", "set it to fedirm")
+        if self.labelled.logit_adjustment:
+            kind.require_exclusive("executor.logit_adjustment", "set it to 0")
 
     @classmethod
     def nothing_to_do(cls, labelled: Mapping[str, int], unlabelled: Mapping[str, int]) -> str:

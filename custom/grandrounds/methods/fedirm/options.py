@@ -112,6 +112,9 @@ class LabelledOptions(Options):
         0.0
     )
     two_views: Annotated[bool, "learn two views of each image, summed"] = True
+    logit_adjustment: Annotated[
+        float, "log class shares of the site's labels that training adds to logits, times this; 0 adds none", Min(0)
+    ] = 0.0
 
     def rate_after(self, elapsed: int) -> float:
         """The learning rate after ``elapsed`` rounds."""

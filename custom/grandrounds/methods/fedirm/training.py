@@ -19,6 +19,7 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, train_steps
 from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, withhold_rows
+from grandrounds.methods.supervised.loss import adjusted_logits
 from grandrounds.protocol.tensors import at_least_single
 
 EXACT_BATCH = 256
@@ -131,6 +132,8 @@ def train_labelled(
     if not len(rows):
         raise DataError(f"{context.site}: the labelled set is empty: no training image has a label that may be used")
     steps = local.round_steps(len(rows))
+    kind, classes = context.problem.kind, len(context.problem.classes)
+    counts = torch.from_numpy(kind.class_counts(context.data.labels[rows], classes))
     views, meter = Views(context, "labelled"), Meter()
     last_pass = LastPass(context, relations, steps, local.pass_steps(len(rows)))
     batches = list(index_batches(rows, local.batch_size, steps, context.generator("labelled batches")))
@@ -145,7 +148,9 @@ def train_labelled(
             logits = [network(view) for view in views.draw(batch, step, count)]
         logits = [at_least_single(values) for values in logits]
         last_pass.add(batch, logits[0], labels, step)
-        return context.problem.kind.smoothed_loss(logits, labels, options.smoothing)
+        if options.logit_adjustment:
+            logits = [adjusted_logits(values, counts, options.logit_adjustment) for values in logits]
+        return kind.smoothed_loss(logits, labels, options.smoothing)
 
     train_steps(context, steps, loss_of, OptimizerStep(network, optimizer, clip_norm=local.clip_norm), meter)
     relation = last_pass.relation(network, rows)

@@ -96,6 +96,25 @@ def test_without_neighbours_an_iteration_is_plain_training():
     assert not moved(state(plain.network), alone.network)
 
 
+@pytest.mark.parametrize("update", ["summed", "joint", "moments"])
+def test_what_is_added_to_logits_counts_in_every_loss_of_classification(update):
+    images, labels = batch("site-1")
+    added = torch.tensor([0.75, 0.25], dtype=torch.float64).log()
+    plain, adjusted = participant("site-1"), participant("site-1")
+    expected = torch.nn.functional.cross_entropy(copy.deepcopy(plain.network)(images) + added, labels)
+    trainer = AlignmentTrainer(
+        adjusted.network,
+        adjusted.discriminator,
+        make_optimizers(adjusted.network, adjusted.discriminator),
+        EmbeddingNoiseOptions(),
+        added=added,
+    )
+    bank = plain.embed(images).noisy.detach() if update == "moments" else None
+    options = EncoderAlignmentOptions(update=update)
+    losses = train_iteration(trainer, "site-1", images, labels, neighbours("site-1"), options, numpy_generator(1), bank)
+    assert float(losses["loss"]) == pytest.approx(float(expected), rel=1e-9)
+
+
 @pytest.mark.parametrize("update", ["summed", "joint"])
 def test_the_order_in_which_neighbours_are_named_does_not_matter(update):
     found = []

@@ -103,3 +103,14 @@ def test_smoothing_and_two_views_change_the_loss(labelled):
 def test_a_site_without_labels_cannot_train(context):
     with pytest.raises(DataError, match="site-1: the labelled set is empty"):
         fit_labelled(network_of(), context)
+
+
+def test_logits_are_adjusted_in_the_loss_and_not_in_the_relation_matrix(labelled):
+    plain, adjusted = network_of(), network_of()
+    relations = RelationOptions(min_support=0)
+    one_step = ClientOptions(batch_size=BATCH, steps=1)
+    first, matrix = fit_labelled(plain, labelled, relations, local=one_step)
+    second, same = fit_labelled(adjusted, labelled, relations, local=one_step, logit_adjustment=1.0)
+    assert torch.equal(matrix.matrix, same.matrix), "of the logits before the first step"
+    assert first["loss"] != second["loss"]
+    assert not torch.equal(plain.state_dict()["classifier.bias"], adjusted.state_dict()["classifier.bias"])
