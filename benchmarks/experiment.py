@@ -311,8 +311,12 @@ def read_predictions(path: Path, classes: Sequence[str]) -> Predicted:
 
 
 def tested(run: Run) -> Predicted:
-    """Labels, and the selected model's probabilities as the sites wrote them, of the test images of all sites together."""
-    found = sorted((run.place / "results").glob("*/predictions_common.csv"))
+    """Labels, and probabilities as the sites wrote them, of the test images of all sites together.
+
+    The model is the selected one, or each site's own where there is no other.
+    """
+    results = run.place / "results"
+    found = sorted(results.glob("*/predictions_common.csv")) or sorted(results.glob("*/predictions_own.csv"))
     return pooled({path.parent.name: read_predictions(path, run.partition["classes"]) for path in found})
 
 

@@ -22,9 +22,11 @@ def parts(results: Results) -> Iterator[Part]:
         for method, runs in found.items():
             for seed, run in sorted(runs.items()):
                 figures = [f"{run['scores'][score]:.3f}" for score in SCORES]
-                rows.append([results.titles[method], seed, *figures, f"{run['cpu_seconds']:.0f}"])
+                spent = run["cpu_seconds"]
+                rows.append([results.titles[method], seed, *figures, "" if spent is None else f"{spent:.0f}"])
             means = [mean_and_spread([run["scores"][score] for run in runs.values()]) for score in SCORES]
-            seconds = mean_and_spread([run["cpu_seconds"] for run in runs.values()], 0)
+            each = [run["cpu_seconds"] for run in runs.values()]
+            seconds = "" if None in each else mean_and_spread(each, 0)
             rows.append([results.titles[method], "mean", *means, seconds])
             if method != RIDGE:
                 less = [
