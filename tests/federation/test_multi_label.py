@@ -66,8 +66,9 @@ def test_methods_train_score_and_write_findings(name, tiny, run, hospitals, tmp_
     assert [len(finding) for finding in counts] == [2, 2, 2], "absent and present"
 
 
-def test_the_recommended_filter_of_fedirm_takes_findings(tiny, run, hospitals, tmp_path):
-    advised = with_preset(load_job("fedirm"), "recommended")
+@pytest.mark.parametrize("preset", ["scratch", "recommended"])
+def test_the_filter_of_fedirms_presets_takes_findings(preset, tiny, run, hospitals, tmp_path):
+    advised = with_preset(load_job("fedirm"), preset)
     chosen = [f"executor.{one}={dumps(advised.options('executor')[one])}" for one in ("mc_dropout", "min_confidence")]
     chosen.append(f"controller.labelled_weight={advised.options('controller')['labelled_weight']}")
     job = with_options(job_of("fedirm", tiny), chosen)

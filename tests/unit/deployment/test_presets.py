@@ -49,8 +49,8 @@ def test_the_jobs_of_the_paper_offer_its_text_its_code_and_a_recommendation(name
 
 
 FEDERATED, ALONE = ("fedavg", "fedperl", "ssfl"), ("local", "local_fixmatch")
-FAMILIES = [("paper", "paper"), ("code", "code"), ("scratch", "recommended")]
-"""A preset of the federated methods, and that of their baselines at one site, which have no head to start from."""
+FAMILIES = [("paper", "paper"), ("code", "code"), ("scratch", "scratch"), ("recommended", "recommended")]
+"""A preset of the federated methods, and that of their baselines at one site."""
 
 
 @pytest.mark.parametrize(("preset", "own"), FAMILIES)
@@ -60,10 +60,10 @@ def test_a_site_alone_is_stricter_with_pseudo_labels_than_a_federation(preset, o
     assert ssfl == fedperl < alone
 
 
-@pytest.mark.parametrize(("preset", "own"), [*FAMILIES, ("recommended", None)])
+@pytest.mark.parametrize(("preset", "own"), FAMILIES)
 def test_fedperl_and_its_baselines_train_the_same_network_in_the_same_way(preset, own):
     found, network = {}, ("backbone", "image_size", "weights", "intensities", "trainable", "norm", "head")
-    chosen = {**dict.fromkeys(FEDERATED, preset), **(dict.fromkeys(ALONE, own) if own else {})}
+    chosen = {**dict.fromkeys(FEDERATED, preset), **dict.fromkeys(ALONE, own)}
     for name, one in chosen.items():
         controller, executor, problem = options_of(name, one)
         shared = [executor[option] for option in ("batch_size", "learning_rate", "class_weights", "feature_cache")]
