@@ -24,7 +24,7 @@ POOLED = "pooled"
 
 
 class Custom(Experiment):
-    """Rows that share nothing, neither images nor features that another row has left, unless setting or method say ``shares``.
+    """Rows that share nothing, neither images nor features that another row has left, unless setting or method ``shares``.
 
     Rows that share have no CPU seconds: the first of them would pay for the others.
     """
