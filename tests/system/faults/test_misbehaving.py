@@ -7,7 +7,12 @@ import signal
 
 import pytest
 
+from benchmarks.processes import running_module
+
 pytestmark = pytest.mark.faults
+HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
+LOGS = ("log.txt", "log.json", "error_log.txt", "log_fl.txt", "audit.log")
+"""FLARE's, of a site's own process."""
 
 
 def test_a_straggler_is_dropped_and_the_others_go_on(run):
@@ -101,16 +106,47 @@ def test_a_full_disk_of_the_server_is_the_reason_and_a_later_attempt_finishes(fe
     disk = small_disk(federation.kits / federation.server / "grandrounds" / "server-full")
     run = run("server-full", attempts=5)
     run.await_round(3)
-    filler = disk / "filler"
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
-        while True:
-            stream.write(bytes(4096))
+    fill(disk)
     run.wait_until(lambda: any("the server's disk" in line for line in run.reported))
-    filler.unlink()
+    (disk / "filler").unlink()
     outcome = run.end()
     assert 1 < len(outcome.jobs) <= 5
     assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
     assert run.same_as_undisturbed()
+
+
+def test_logs_on_a_full_disk_cost_a_site_nothing(federation, run, restart, small_disk):
+    """FLARE's own trail of commands is among them. The site registers, the disk fills, and a run goes well."""
+    kit = federation.kits / "hospital-c"
+    disk = small_disk(federation.folder / "small-disk")
+    restart(kit.name, stopped=True)
+    before = {path: path.with_name(f"{path.name}.before") for path in map(kit.joinpath, LOGS) if path.is_file()}
+    for path, kept in before.items():
+        path.rename(kept)
+        path.symlink_to(disk / path.name)
+        (disk / path.name).touch()
+    try:
+        restart(kit.name)
+        fill(disk)
+        parent = running_module(kit, "client_train")
+        outcome = run("logs-full").end()
+        assert outcome.summary["contributions"] == dict.fromkeys(HOSPITALS, 4)
+        assert running_module(kit, "client_train") == parent
+        console = (federation.folder / "logs" / f"{kit.name}.txt").read_text()
+        assert "cannot be written (No space left on device)" in console
+        (disk / "filler").unlink()
+    finally:
+        restart(kit.name, stopped=True)
+        for path, kept in before.items():
+            path.unlink()
+            kept.rename(path)
+
+
+def fill(disk):
+    """Leave no byte on a disk."""
+    with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as stream:
+        while True:
+            stream.write(bytes(4096))
 
 
 def test_a_site_whose_images_are_gone_loses_its_rounds_alone(federation, run):
