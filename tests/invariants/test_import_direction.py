@@ -25,7 +25,17 @@ LAYERS = (
     {"models", "data"},
     {"protocol"},
     {
-        *("checks", "csv_files", "errors", "files", "json_files", "option_annotations", "option_keys", "options"),
+        *(
+            "checks",
+            "csv_files",
+            "errors",
+            "files",
+            "json_files",
+            "logs",
+            "option_annotations",
+            "option_keys",
+            "options",
+        ),
         *("ordering", "plain", "plotting", "plugins", "rounds_figure", "seeding"),
     },
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.assignments import with_options
@@ -22,6 +23,7 @@ from grandrounds.deployment.local_federation import prepare
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.errors import GrandRoundsError
+from grandrounds.logs.lines import LINE_SCHEMA
 from grandrounds.reporting.export import export_model
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.page import write_report
@@ -84,6 +86,19 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(
     write_report(report, tmp_path / "report")
     export_model(report, tmp_path / "report")
     assert small_counts(tmp_path / "report") == []
+
+
+def test_every_line_of_every_structured_log_has_the_form_of_the_schema(federation):
+    """After the job above: of the kits, of its processes at the sites, and of the server's in its results."""
+    validator = Draft202012Validator(json.loads(LINE_SCHEMA.read_text()))
+    logs = [*federation.kits.rglob("log.json")]
+    assert len(logs) > len(HOSPITALS) + 1
+    lines = [json.loads(line) for path in logs for line in path.read_text().splitlines()]
+    for line in lines:
+        validator.validate(line)
+    assert {line["party"] for line in lines} == {"server", *HOSPITALS}
+    told = {(line["party"], line["round"]) for line in lines if line["event"] == "released" and line["job"]}
+    assert told >= {(site, number) for site in HOSPITALS for number in (1, 2)}
 
 
 def test_everything_is_in_the_folder(federation):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import threading
 import time
@@ -38,6 +37,7 @@ from grandrounds.federation.identity.copies import guard_copies
 from grandrounds.federation.memory import share_cleanup_thread
 from grandrounds.federation.proxy import replace_connect
 from grandrounds.json_files import read_json_object
+from grandrounds.logs.lines import JOB_ID
 from grandrounds.plugins import LISTED_VARIABLE, Distribution, load_plugins
 from grandrounds.protocol.paths import LOCK
 
@@ -53,10 +53,6 @@ FROM_SERVER = frozenset(
     }
 )
 """Channels on which a site answers the server. FLARE's network diagnosis (settings, processes, routes) is not among them."""
-
-
-JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""The form of an id that FLARE gives a job."""
 JOB_MODULES = ("worker_process", "runner_process")
 """FLARE's modules that run a job at a site and at the server."""
 PARENT_GRACE_SECONDS = 60.0

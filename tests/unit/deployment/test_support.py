@@ -15,6 +15,7 @@ from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.deployment.kit.overlay import Settings, apply_overlay
 from grandrounds.deployment.operation import support
 from grandrounds.deployment.operation.sentences import Sentences, sources
+from grandrounds.federation.server.record import RunRecord
 from grandrounds.privacy.gate.audit import Reason, write_audit
 
 JOB = "3f2b8a44-0f3e-4ad4-9d0e-0a7c1c5f9b12"
@@ -207,6 +208,24 @@ def test_a_kit_with_damaged_files_still_has_a_bundle(site, tmp_path):
     _, files = bundle(site, tmp_path / "support.zip")
     assert "Mueller" not in "\n".join(files.values())
     assert json.loads(files["status.json"])["level"] == "critical"
+
+
+def test_a_server_has_the_options_of_its_runs(make_kit, tmp_path):
+    kit = make_kit("server")
+    record = RunRecord(
+        kit.folder / "grandrounds" / "skin-1" / "server",
+        {"rounds": 3, "seed": 1, "problem": {"classes": ["nevus", "melanoma"]}, "mandatory_sites": ["a"]},
+    )
+    record.folder.mkdir(parents=True)
+    record.write("finished")
+    _, files = bundle(kit, tmp_path / "support.zip")
+    assert json.loads(files["jobs.json"])["skin-1"] == {
+        "rounds": 3,
+        "seed": 1,
+        "problem": {"classes": "2 entries"},
+        "mandatory_sites": "1 entries",
+    }
+    assert "answers.json" not in files
 
 
 @pytest.mark.parametrize(

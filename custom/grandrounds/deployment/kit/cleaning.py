@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from grandrounds.deployment.kit.read import PROCESSES, Kit, running_processes
+from grandrounds.federation.channels import is_job_id
 
 DAY = 86400.0
 
@@ -35,21 +35,13 @@ def old_jobs(kit: Kit, days: float) -> list[OldJob]:
 
 def job_folders(kit: Kit) -> list[Path]:
     """FLARE's folders of jobs in a kit, also of running ones."""
-    return [folder for folder in kit.folder.iterdir() if folder.is_dir() and is_job(folder.name)]
+    return [folder for folder in kit.folder.iterdir() if folder.is_dir() and is_job_id(folder.name)]
 
 
 def remove(jobs: list[OldJob]) -> None:
     """Remove the folders of these jobs."""
     for job in jobs:
         shutil.rmtree(job.folder)
-
-
-def is_job(name: str) -> bool:
-    """Whether a name is an id of FLARE's."""
-    try:
-        return str(uuid.UUID(name)) == name
-    except ValueError:
-        return False
 
 
 def _described(folder: Path) -> OldJob:

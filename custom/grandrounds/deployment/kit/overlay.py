@@ -7,6 +7,7 @@ digest of its files, which is the same for a wheel and for its installation.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import sys
 import zipfile
@@ -14,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from nvflare.fuel.utils.log_utils import default_log_dict
 
 from grandrounds import __version__
 from grandrounds.data.site import CONFIG_NAME, read_site_config
@@ -24,7 +27,7 @@ from grandrounds.deployment.kit.distributions import (
     locked_plugins,
     reviewed_plugins,
 )
-from grandrounds.deployment.kit.policy import restricted, server_resources, site_resources
+from grandrounds.deployment.kit.policy import line_log, restricted, server_resources, site_resources
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.deployment.kit.signers import SIGNERS, read_signers
 from grandrounds.errors import ConfigurationError
@@ -36,7 +39,7 @@ from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger
 from grandrounds.protocol.paths import LOCK
 
-RESOURCES, AUTHORIZATION = "resources.json", "authorization.json"
+RESOURCES, AUTHORIZATION, LOG_CONFIG = "resources.json", "authorization.json", "log_config.json"
 LEDGER_FOLDER = "privacy"
 OVERLAY_MIN_SUPPORT = 10
 """Patients behind a figure of a class, where the hospital's own file does not say otherwise."""
@@ -106,6 +109,7 @@ def _applied(kit: Kit, settings: Settings, distributions: Mapping[str, Any]) -> 
     contents: dict[str, Any] = {
         RESOURCES: _resources(kit, settings),
         AUTHORIZATION: restricted(_existing(kit, AUTHORIZATION) or read_json_object(OVERLAYS / AUTHORIZATION)),
+        LOG_CONFIG: line_log(_log_config(kit), kit.name),
     }
     if kit.kind == "site":
         contents[POLICY_FILE] = _privacy(kit, settings)
@@ -126,7 +130,7 @@ def _applied(kit: Kit, settings: Settings, distributions: Mapping[str, Any]) -> 
         Ledger.create(kit.local / LEDGER_FOLDER, kit.name)
     locked = [
         name
-        for name in (RESOURCES, AUTHORIZATION, POLICY_FILE, SIGNERS, CONFIG_NAME, ROSTER)
+        for name in (RESOURCES, AUTHORIZATION, LOG_CONFIG, POLICY_FILE, SIGNERS, CONFIG_NAME, ROSTER)
         if (kit.local / name).is_file()
     ]
     lock |= {"files": {name: file_digest(kit.local / name) for name in locked}}
@@ -174,6 +178,13 @@ def _resources(kit: Kit, settings: Settings) -> dict[str, Any]:
     first = _existing(kit, RESOURCES) is None
     storage = settings.storage or (kit.folder / "storage" if first else None)
     return server_resources(current, storage.absolute() if storage else None, _classes(kit, settings))
+
+
+def _log_config(kit: Kit) -> dict[str, Any]:
+    """How the kit writes its logs: by its own file, the one that it was made with, or FLARE's."""
+    default = kit.local / (LOG_CONFIG + DEFAULT)
+    made_with = read_json_object(default) if default.is_file() else copy.deepcopy(default_log_dict)
+    return _existing(kit, LOG_CONFIG) or made_with
 
 
 def _classes(kit: Kit, settings: Settings) -> list[str]:

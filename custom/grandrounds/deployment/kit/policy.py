@@ -1,7 +1,7 @@
 """The rules for a participant's own files, applied to plain values.
 
-FLARE reads ``resources.json``, ``authorization.json`` and ``privacy.json`` in a kit's folder ``local``; no job can change
-them. Every function returns a changed copy and changes nothing when applied twice.
+FLARE reads ``resources.json``, ``authorization.json``, ``log_config.json`` and ``privacy.json`` in a kit's folder ``local``;
+no job can change them. Every function returns a changed copy and changes nothing when applied twice.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from grandrounds.deployment.kit.classes import EVERYTHING, with_allowed_classes
 from grandrounds.errors import ConfigurationError
+from grandrounds.logs.lines import LineFormatter
 
 GUARD = {"id": "channel_guard", "path": "grandrounds.federation.channels.ChannelGuard"}
 """The component of a kit that restricts FLARE's channels."""
@@ -20,6 +21,8 @@ FORBIDDEN = {"byoc": "bring code with a job", "shell_commands": "read files by F
 """Rights that no role has, and what they allow."""
 SHELL_COMMANDS = ("cat", "grep", "head", "ls", "pwd", "tail")
 """FLARE's commands that are rights of their own as well."""
+JSON_FORMATTER, FLARES_FORMATTER = "jsonFormatter", "nvflare.fuel.utils.log_utils.JsonFormatter"
+"""The formatter of ``log.json`` in FLARE's ``log_config.json``, and its class there."""
 REFUSED = (None, "none", "no")
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
 GPU_MANAGER, JOB_MANAGER = "resource_manager", "job_manager"
@@ -64,6 +67,21 @@ def server_resources(resources: dict[str, Any], storage: Path | None, listed: Se
         snapshots = changed.get("snapshot_persistor", {}).get("args", {}).get("storage", {}).get("args")
         if snapshots is not None:
             snapshots["root_dir"] = str(storage / "snapshots")
+    return changed
+
+
+def line_log(config: dict[str, Any], party: str) -> dict[str, Any]:
+    """A copy of ``log_config.json`` in which ``log.json`` has this project's lines; a formatter of one's own stays.
+
+    Example:
+        >>> line_log({"formatters": {"jsonFormatter": {"()": "own.Formatter"}}}, "hospital-a")
+        {'formatters': {'jsonFormatter': {'()': 'own.Formatter'}}}
+    """
+    ours = f"{LineFormatter.__module__}.{LineFormatter.__qualname__}"
+    changed = copy.deepcopy(config)
+    formatters = changed.get("formatters", {})
+    if formatters.get(JSON_FORMATTER, {}).get("()") in (FLARES_FORMATTER, ours):
+        formatters[JSON_FORMATTER] = {"()": ours, "party": party}
     return changed
 
 

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from grandrounds.deployment.jobs import PACKAGE
-from grandrounds.deployment.kit.cleaning import is_job
+from grandrounds.federation.channels import is_job_id
 from grandrounds.protocol.messages import ReleaseKind
 
 REMOVED = "…"
@@ -80,7 +80,15 @@ OF_KIT = frozenset(
             "ledger.jsonl",
             "grandrounds.lock.json",
         ),
-        *("privacy.json", "grandrounds.json", "resources.json", "authorization.json", "signers.json", "roster.json"),
+        *(
+            "privacy.json",
+            "grandrounds.json",
+            "resources.json",
+            "authorization.json",
+            "signers.json",
+            "roster.json",
+            "log_config.json",
+        ),
         *("client.crt", "server.crt", "rootCA.pem", "fed_client.json", "fed_server.json"),
     }
 )
@@ -186,7 +194,7 @@ def _word(word: str, names: set[str], numbers: bool) -> str:
 
 
 def _value(core: str, names: set[str], numbers: bool) -> str:
-    if not WORD.search(core) or core in names or is_job(core):
+    if not WORD.search(core) or core in names or is_job_id(core):
         return core
     if core.startswith(("KIT", "HOME", "/")):
         return _path(core)
@@ -197,6 +205,6 @@ def _value(core: str, names: set[str], numbers: bool) -> str:
 def _path(path: str) -> str:
     """A path of the kit as far as its names are known ones; of any other path the first part alone."""
     parts = path.split("/")
-    if parts[0] == "KIT" and all(part in OF_KIT or is_job(part) for part in parts):
+    if parts[0] == "KIT" and all(part in OF_KIT or is_job_id(part) for part in parts):
         return path
     return f"{parts[0] if parts[0] in ('KIT', 'HOME') else ''}/{REMOVED}"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.data.doctor import Finding
-from grandrounds.deployment.kit.cleaning import is_job, job_folders
+from grandrounds.deployment.kit.cleaning import job_folders
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, file_digest, installed_digest
 from grandrounds.deployment.kit.read import OWN_PID, Kit, running_processes, supervisor
@@ -29,11 +29,12 @@ from grandrounds.deployment.kit.service import CONSOLE
 from grandrounds.deployment.operation.sentences import REMOVED, Sentences, sources
 from grandrounds.deployment.operation.status import Status, kit_status
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.server.record import versions
+from grandrounds.federation.channels import is_job_id
+from grandrounds.federation.server.record import SUMMARY, versions
 from grandrounds.files import replacing
 from grandrounds.json_files import read_json_object
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason
-from grandrounds.protocol.paths import LOCK
+from grandrounds.protocol.paths import LOCK, STATES
 
 LAST_LINES = 300
 """Lines of each log."""
@@ -170,7 +171,7 @@ class _Reducer:
         return {
             "time": _moment(_first(line, "time", "asctime")),
             "level": level if level in LOG_LEVELS else None,
-            "job": _plain(line.get("job")) or (job[1] if job else log if is_job(log) else None),
+            "job": _plain(line.get("job")) or (job[1] if job else log if is_job_id(log) else None),
             "round": line.get("round") if type(line.get("round")) is int else None,
             "event": _plain(line.get("event")),
             "logger": logger if MODULE.fullmatch(str(logger)) else None,
@@ -291,7 +292,10 @@ def _locked(lock: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _jobs(kit: Kit) -> Iterator[tuple[str, Any]]:
-    """By id, the options of the parts of the last jobs."""
+    """By id, the options of the parts of the last jobs; at a server, which keeps no folders of jobs, those of runs."""
+    summaries = sorted((kit.folder / STATES).glob(f"*/server/{SUMMARY}"), key=lambda path: -path.stat().st_mtime)
+    for path in summaries[:LAST_JOBS] if kit.kind == "server" else ():
+        yield str(_plain(path.parts[-3])), _options(read_json_object(path).get("configuration", {}))
     for folder in _last_jobs(kit):
         parts: dict[str, Any] = {}
         for path in sorted(folder.glob("app_*/config/config_fed_*.json")):

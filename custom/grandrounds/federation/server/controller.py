@@ -36,6 +36,7 @@ from grandrounds.federation.server.subscribers import (
     Tracking,
 )
 from grandrounds.files import exclusive
+from grandrounds.logs.lines import enter_round
 from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import with_intensities
 from grandrounds.options import Configurable
@@ -240,6 +241,7 @@ class RoundController(Configurable, RoundHooks, Controller):
 
     def _run_round(self) -> None:
         started, number = time.monotonic(), self.round_number
+        enter_round(number)
         self._subscribers.tell(RoundSubscriber.round_started, number)
         available, chosen = self._choose_sites()
         every = self.run.validate_every
@@ -367,7 +369,6 @@ class RoundController(Configurable, RoundHooks, Controller):
     def _remark_missing(self, gone: Sequence[int], after: int) -> None:
         if gone:
             text = f"the checkpoint after round {gone[-1]} is missing; the run goes on after round {after}"
-            self.log_warning(self.fl_ctx, text)
             self.record.remark(text)
 
     def _saved(self) -> dict[str, Any]:

@@ -169,7 +169,6 @@ class TaskDispatcher:
         number = self._round_number
         self._sites.health.missed(site, number, silent)
         self._record.event("dropped", round=number, site=site, reason=reason or "")
-        self._controller.log_warning(self._fl_ctx, f"round {number}: {site} is dropped: {reason}")
 
     def _changed(self, site: str) -> None:
         """Other images under the same manifest: what the site has answered before was about the earlier ones.
@@ -179,7 +178,6 @@ class TaskDispatcher:
         number, dataset = self._round_number, self._problem.dataset
         text = f"images of {site} in {dataset!r} have changed under the same manifest, as round {number} told"
         self._record.remark(text, site=site, dataset=dataset)
-        self._controller.log_warning(self._fl_ctx, text)
 
     def _received(self, site: str, task: str, answer: Result) -> None:
         if self._pins.note(site, self._problem.dataset, answer):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import platform
 import shutil
@@ -31,12 +32,15 @@ from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
 from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.evaluation.record import EvalRecord, received
 from grandrounds.files import append_line, is_held, replacing
+from grandrounds.logs.lines import FIELDS, log_event
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import OWN_ROUND, PACE_ROUNDS, SPENT
 from grandrounds.protocol.problem import Problem
 
 if TYPE_CHECKING:  # reports read this module and do without torch
     from grandrounds.federation.count_sums import PooledRecord
+
+_logger = logging.getLogger(__name__)
 
 FORMAT = 2
 """Of ``summary.json``: a number that changes when readers must."""
@@ -56,6 +60,8 @@ _DIVERGED = "the training has diverged"
 RUNNING_ROUNDS = 10
 """How many of the last rounds the summary of a running run has."""
 ROUND_END, SCORE, REMARK = "round_end", "score", "remark"
+SERIOUS = frozenset({"dropped", "failed", REMARK})
+"""Events that are warnings in a log."""
 OF_EVENT = {"event", "seconds", "moved"}
 """What the event of a round has beside its entry in the summary."""
 POOLED, MEAN, AT_SERVER = "pooled", "mean over sites", "server's images"
@@ -114,8 +120,12 @@ class RunRecord:
         self._remarks: list[str] = []
 
     def event(self, kind: str, **content: Any) -> None:
-        """Append one event with the time since the start."""
+        """Append one event with the time since the start, and write it to the log."""
         append_line(self.folder / EVENTS, {"event": kind, "seconds": round(time.time() - self._started, 3), **content})
+        told = {name: content[name] for name in ("round", *FIELDS) if name in content}
+        words = ": ".join(str(told[name]) for name in FIELDS if told.get(name)) or str(content.get("text", ""))
+        level = logging.WARNING if kind in SERIOUS else logging.INFO
+        log_event(_logger, kind, f"{kind.replace('_', ' ')}{': ' * bool(words)}{words}", level, **told)
 
     def remark(self, text: str, **about: Any) -> None:
         """Note, once, what whoever watches or reads the run must know: a sentence for terminals, pages and reports.

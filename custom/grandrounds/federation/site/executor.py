@@ -37,6 +37,7 @@ from grandrounds.federation.site.pooling import CountPool
 from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, evaluate_models, released, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.worker import declare_training, hides_failures, require_gate, run_in_child
+from grandrounds.logs.lines import enter_round
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
@@ -239,6 +240,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             if self._unreadable is not None:
                 raise self._unreadable
             payload = decode_payload(shareable)
+            enter_round(payload.round_number)
             self._asked = _Asked(payload) if task_name == TRAIN else None
             if self.compute.isolation == "process":
                 reply, store = run_in_child(self.work, task_name, payload, fl_ctx, abort_signal)

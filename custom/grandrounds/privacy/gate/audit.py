@@ -7,6 +7,7 @@ leaves a site with a gate. The audit trail, which stays at the site, has a line 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.errors import GrandRoundsError
+from grandrounds.logs.lines import log_event
 
 
 class Reason(StrEnum):
@@ -58,7 +60,10 @@ class Refused(GrandRoundsError):
 AUDIT_NAME = "audit.jsonl"
 FAILED = "failed"
 """The outcome of a task that an executor could not do; what has left in place of its result has a line of its own."""
+NO_WARNING = frozenset({"released", "repeated"})
+"""Outcomes that are no warning in a log."""
 MAX_TEXT_LENGTH = 500
+_logger = logging.getLogger(__name__)
 
 
 def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
@@ -66,7 +71,8 @@ def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
 
     The outcome is ``released``, ``repeated`` (an answer that may have been lost, again), ``refused``, ``stripped`` or
     ``unanswered``; ``failed`` comes before the answer's own line,
-    ``changed`` before that of the first task that has read other images under the same manifest.
+    ``changed`` before that of the first task that has read other images under the same manifest. The log has the same
+    without details.
 
     Raises:
         Refused: if the file cannot be written.
@@ -81,3 +87,7 @@ def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
             os.fsync(stream.fileno())
     except OSError as error:
         raise Refused(Reason.AUDIT, f"{folder / AUDIT_NAME}: {error.strerror or error}") from error
+    told = {name: details.get(name) for name in ("job", "round", "task", "reason")}
+    words = ": ".join(str(told[name]) for name in ("task", "reason") if told[name])
+    level = logging.INFO if outcome in NO_WARNING else logging.WARNING
+    log_event(_logger, outcome, f"{outcome}{': ' * bool(words)}{words}", level, **told)

@@ -1,0 +1,1 @@
+"""Structured logs: one form of line for server and sites."""
