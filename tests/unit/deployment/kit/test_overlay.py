@@ -48,6 +48,23 @@ def test_a_site_gets_all_that_it_needs(make_kit):
     assert read(kit, LOCK)["files"]["privacy.json"] == file_digest(kit.local / "privacy.json")
 
 
+@pytest.mark.parametrize("kind", ["site", "server"])
+def test_the_structured_log_names_the_kit_and_is_locked(make_kit, kind):
+    kit = make_kit(kind)
+    apply_overlay(kit)
+    formatter = read(kit, "log_config.json")["formatters"]["jsonFormatter"]
+    assert formatter == {"()": "grandrounds.logs.lines.LineFormatter", "party": kit.name}
+    assert "log_config.json" in read(kit, LOCK)["files"]
+
+
+def test_a_log_configuration_of_ones_own_stays(make_kit):
+    kit = make_kit("site")
+    own = {"formatters": {"jsonFormatter": {"()": "own.Formatter"}}, "loggers": {"root": {"level": "DEBUG"}}}
+    (kit.local / "log_config.json").write_text(json.dumps(own))
+    apply_overlay(kit)
+    assert read(kit, "log_config.json") == own
+
+
 def test_startup_and_defaults_stay_as_they_were(make_kit):
     kit = make_kit("site")
     before = {path: path.read_bytes() for path in kit.folder.rglob("*") if path.is_file()}
