@@ -239,6 +239,9 @@ def test_a_server_has_the_options_of_its_runs(make_kit, tmp_path):
         ("ValueError MuellerError", "ValueError …"),
         (f"{JOB} hospital-a 12", f"{JOB} hospital-a …"),
         ("melanoma", "…"),
+        ("benign and malignant", "… and …"),
+        ("not malignant", "not …"),
+        ("basal cell carcinoma", "…"),
         ("cannot be readable", "…"),
     ],
 )

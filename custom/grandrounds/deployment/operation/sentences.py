@@ -22,7 +22,10 @@ from grandrounds.protocol.messages import ReleaseKind
 
 REMOVED = "…"
 """Stands for what was taken out."""
-UNSAID = ("data/datasets", "data/partition", "methods", "testing.py")
+UNSAID = (
+    *("api", "commands", "console", "data/datasets", "data/partition", "deployment/skeletons.py", "evaluation"),
+    *("methods", "reporting", "testing.py"),
+)
 """Parts of this package in whose source names of classes stand, or whose words no operator needs."""
 LEAST_WORDS = 2
 """Of a piece of source; one word alone may also be a name."""
