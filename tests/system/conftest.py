@@ -97,7 +97,7 @@ class Authority:
     def make(self, name, folder):
         """Request, approve and package a participant's kit below a folder; each one has a key of its own."""
         requests = self.place / f"{folder}-requests" / name
-        signed = requests.with_name(f"{name}.signed.zip")
+        signed = self.place / f"{name}-{folder}.signed.zip"  # the operator has one folder for all answers
         file = "server" if name == self.SERVER else "researcher" if "@" in name else "hospital"
         self.flare("cert", "request", "-p", self._edited(file, name), "--out", requests)
         request = requests / f"{name}.request.zip"

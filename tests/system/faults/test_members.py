@@ -2,6 +2,7 @@
 
 import shutil
 import ssl
+import subprocess
 import time
 
 import pytest
@@ -12,6 +13,7 @@ from grandrounds.deployment.kit.certificates import read_certificate
 from grandrounds.deployment.kit.overlay import apply_overlay
 from grandrounds.deployment.local_federation import Federation, await_clients, start_participant
 from grandrounds.federation.identity.copies import refused_here
+from grandrounds.privacy.ledger.ledger import read_ledger
 
 pytestmark = pytest.mark.faults
 
@@ -135,3 +137,43 @@ def test_the_servers_certificate_is_rotated_under_a_run(authority, federation, j
     served = ssl.get_server_certificate((kit.host, kit.port), timeout=20)
     assert served.encode().strip() == new.certificate.read_bytes().strip()
     assert read_certificate(kit.certificate) == read_certificate(new.certificate)
+
+
+def replace_machine(federation, name, grandrounds):
+    """Stop a participant, archive its kit as the runbook says, and unpack it where nothing of it is left."""
+    kits, archive = federation.kits, federation.folder / f"{name}.tgz"
+    status, reported = grandrounds("kit", "stop", kits / name)
+    assert status == 0, reported
+    packed = ("tar", "-C", kits, f"--exclude={name}/grandrounds/cache", "-czf", archive, name)
+    subprocess.run(packed, check=True)
+    shutil.rmtree(kits / name)
+    subprocess.run(("tar", "-C", kits, "-xzf", archive), check=True)
+
+
+def test_a_hospitals_machine_is_replaced_and_the_next_job_has_it_again(federation, joined, run, grandrounds):
+    """With its ledger, its policy and the state of its runs; the job that runs goes on without it."""
+    ledger = federation.kits / NEW / "local" / "privacy" / "ledger.jsonl"
+    running, head = run("machine-replaced", grace=25), read_ledger(ledger).chain.head
+    running.await_round(2)
+    replace_machine(federation, NEW, grandrounds)
+    status, reported = grandrounds("doctor", "--kit", federation.kits / NEW)
+    assert status == 0, reported
+    start_participant(federation, NEW)
+    running.end()
+    await_clients(federation, (*FIRST, NEW))
+    after = run("machine-after")
+    assert after.end().summary["contributions"] == dict.fromkeys((*FIRST, NEW), after.ROUNDS)
+    assert read_ledger(ledger).chain.head == head
+
+
+def test_the_servers_machine_is_replaced_in_the_middle_of_a_run(federation, joined, run, grandrounds):
+    """Hospitals find it again by themselves, because its name and its key stay; the run is resumed from its checkpoint."""
+    running = run("server-replaced", "controller.rounds=12", attempts=3)
+    running.ROUNDS = 12
+    running.await_round(2)
+    replace_machine(federation, federation.server, grandrounds)
+    home = str(federation.folder / "home")
+    status, reported = grandrounds("kit", "start", federation.kits / federation.server, "--background", HOME=home)
+    assert status == 0, reported
+    assert running.end().summary["contributions"] == dict.fromkeys(running.HOSPITALS, running.ROUNDS)
+    assert any(event["event"] == "resume" for event in running.events())
