@@ -1,13 +1,17 @@
 """Hospitals from startup kits solve a head by ridge regression, as they do in one process."""
 
+import json
+
 import pytest
 import torch
 
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.reference import submit_reference
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.methods.ridge.executor import RidgeExecutor
+from grandrounds.reporting.run import references_told
 
 pytestmark = [pytest.mark.provisioned, pytest.mark.slow]
 
@@ -50,3 +54,35 @@ def test_the_head_is_that_of_one_process_and_a_class_of_one_patient_is_in_no_sum
         assert here.keys() == there.keys()
         for entry in here:
             torch.testing.assert_close(here[entry], there[entry], rtol=1e-6, atol=1e-6)
+
+
+def test_another_method_has_the_row_where_policies_let_sums_out(federation, tmp_path, shared_cache):
+    """And says so where they do not: ``submit --reference`` is a job of its own, which each site's policy decides on."""
+    kit, job = federation.kit(federation.researcher), trained("with-row")
+    finished = submit_and_watch(kit, job, tmp_path / "results", print)
+    entry = submit_reference(job, finished, kit, tmp_path / "results", print)
+    assert entry["records"].keys() == set(HOSPITALS)
+    shown = references_told(json.loads((finished.download / "workspace" / "results" / "summary.json").read_text()))
+    assert shown == [f"ridge: {entry['told']}"]
+    assert "the run's network" in entry["told"]
+
+
+def test_a_policy_without_a_rule_for_sums_is_the_reason_for_no_row(federation, tmp_path, shared_cache):
+    for site in HOSPITALS:
+        path = federation.kits / site / "local" / "privacy.json"
+        allowed = path.read_text()
+        content = json.loads(allowed)
+        scope = content["scopes"][0]["properties"]["grandrounds"]
+        scope["releases"] = [rule for rule in scope["releases"] if rule["kind"] != "sufficient_statistics"]
+        path.write_text(json.dumps(content))
+    kit, job = federation.kit(federation.researcher), trained("without-row")
+    finished = submit_and_watch(kit, job, tmp_path / "results", print)
+    entry = submit_reference(job, finished, kit, tmp_path / "results", print)
+    assert entry["reason"].startswith("not computed: policy"), entry
+    assert finished.finished
+
+
+def trained(name):
+    options = [f"controller.run_name={name}", "controller.rounds=1", "executor.steps=1", "executor.batch_size=4"]
+    job = with_options(load_job("fedavg"), [*OPTIONS, *options])
+    return with_roster(job, mandatory=HOSPITALS, min_sites=2).checked()

@@ -80,6 +80,12 @@ def submit(
         ),
     ] = None,
     attempts: Annotated[int, typer.Option(min=1, help="With --resume auto: maximum number of submissions.")] = 3,
+    reference: Annotated[
+        bool,
+        typer.Option(
+            "--reference", help="Then run ridge at the same sites, if their policies let sums out, as the row to beat."
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the job; submit nothing.")] = False,
     json: Json = False,
 ) -> None:
@@ -99,6 +105,8 @@ def submit(
     outcome = _run(job, kit, target, attempts if resume is Resume.AUTO else 1, dry_run)
     if outcome is None:
         return
+    if reference and outcome.finished:
+        _add_reference(job, outcome, kit, target)
     if json:
         _show_as_json(outcome)
     else:
@@ -144,6 +152,15 @@ def _run(job: CheckedJob, kit: Path, out: Path, attempts: int, dry_run: bool) ->
     return submit_and_watch(
         person, job, out, lambda line: say(console, f"[{time.monotonic() - started:6.0f} s] {line}"), attempts
     )
+
+
+def _add_reference(job: CheckedJob, outcome: Outcome, kit: Path, out: Path) -> None:
+    from grandrounds.deployment.kit.read import read_kit
+    from grandrounds.deployment.reference import submit_reference
+
+    console = notes()
+    entry = submit_reference(job, outcome, read_kit(kit), out, lambda line: say(console, f"ridge: {line}"))
+    say(console, f"ridge: {entry.get('reason') or entry['told']}")
 
 
 def _show_as_json(outcome: Outcome) -> None:

@@ -16,15 +16,17 @@ import resource
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from grandrounds.data.partition.files import DESCRIPTION_FILE
 from grandrounds.deployment.jobs import CheckedJob, Job, Values, load_job
+from grandrounds.deployment.kit.read import Kit
 from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, presets_of, values_in, weighing_alike
 from grandrounds.deployment.processes import variables_set
 from grandrounds.deployment.simulate import simulate
+from grandrounds.deployment.submission import Outcome, Report, submit_and_watch, with_roster
 from grandrounds.deployment.workspace import Simulation, require_own
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import REFERENCES, SUMMARY
@@ -194,6 +196,57 @@ def add_reference(
     return entry
 
 
+def submit_reference(job: CheckedJob, finished: Outcome, kit: Kit, out: Path, report: Report) -> dict[str, Any]:
+    """Run the row in the federation in which a job has finished, and write it into the summary of the job's download.
+
+    It is a job of its own, ``ridge`` at the same sites: each site's policy decides whether its sums leave.
+
+    Args:
+        job: which has finished.
+        finished: how it ended.
+        kit: of a person who may submit.
+        out: gets the row's results in a folder ``reference``.
+        report: called with a line whenever something has changed.
+
+    Returns:
+        The entry of the summary: what the row is, and records by site, or the reason why there are none.
+
+    Raises:
+        ConfigurationError: if the job is ridge itself, or its run has no download.
+    """
+    sites = sorted(finished.summary.get("contributions", ()))
+    row = ridge_row(job, len(sites))
+    if row is None or finished.download is None:
+        raise ConfigurationError("a ridge row is for a finished run of another method than ridge")
+    named = {("controller", "run_name"): f"{job.run_name}-ridge"}
+    for option in ("round_timeout", "grace"):
+        named["controller", option] = job.value("controller", option)
+    ridge = with_roster(row.job.with_values(named), sites)
+    meta = {**ridge.meta, **({"scope": job.meta["scope"]} if "scope" in job.meta else {})}
+    try:
+        outcome = submit_and_watch(kit, replace(ridge, meta=meta).checked(), out / "reference", report)
+    except GrandRoundsError as error:
+        entry: dict[str, Any] = {"reason": f"not computed: {error}"}
+    else:
+        entry = {"told": row.told, "records": _tested(outcome.summary)}
+        if not outcome.finished or not entry["records"]:
+            entry = {"reason": _refusal(outcome)}
+    results = finished.download / "workspace" / "results"
+    write_json(results / SUMMARY, {**read_json_object(results / SUMMARY), REFERENCES: {FIRST_JOB: entry}})
+    return entry
+
+
+def _refusal(outcome: Outcome) -> str:
+    reason = outcome.summary.get("reason") or "; ".join(f"{site}: {why}" for site, why in outcome.refused.items())
+    return (
+        f"{POLICY}: sums of features leave a site only by a rule for sufficient_statistics ({reason or outcome.status})"
+    )
+
+
+def _tested(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {site: tested["common"] for site, tested in summary.get("records", {}).items() if "common" in tested}
+
+
 def _computed(
     row: RidgeRow, workspace: Path, sites: Sequence[str], sites_dir: Path | None, workers: int
 ) -> dict[str, Any]:
@@ -215,8 +268,7 @@ def _computed(
         if predicted.is_file():
             (workspace / "results" / site).mkdir(parents=True, exist_ok=True)
             shutil.copyfile(predicted, workspace / "results" / site / f"predictions_{FIRST_JOB}.csv")
-    records = {site: tested["common"] for site, tested in found["records"].items() if "common" in tested}
-    entry = {"told": row.told, "cpu_seconds": round(_cpu_seconds() - before, 1), "records": records}
+    entry = {"told": row.told, "cpu_seconds": round(_cpu_seconds() - before, 1), "records": _tested(found)}
     shutil.copyfile(Simulation(folder, "").results / "selected.pt", workspace / RIDGE_MODEL)
     write_json(kept, {"digest": digest, "entry": entry})
     shutil.rmtree(folder)

@@ -253,7 +253,8 @@ def references_told(summary: Mapping[str, Any]) -> list[str]:
     """
     found = summary.get(REFERENCES, {})
     told = {
-        name: one["reason"] if "reason" in one else f"{one['told']} ({one['cpu_seconds']:.0f} CPU seconds)"
+        name: one.get("reason")
+        or one["told"] + (f" ({spent:.0f} CPU seconds)" if (spent := one.get("cpu_seconds")) else "")
         for name, one in found.items()
     }
     return [f"{name}: {text}" for name, text in told.items()]

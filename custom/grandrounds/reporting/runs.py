@@ -143,7 +143,9 @@ def _not_in_kits(summary: Mapping[str, Any], answers: Path) -> str:
     ridge = str(summary["configuration"].get("method", "")).startswith("Ridge")
     if ridge or summary["status"] != FINISHED or not summary["records"] or _provenance(answers / PROVENANCE):
         return ""
-    return "ridge: not computed: policy (this job sends no sums of features; submit the job ridge where sites let them out)"
+    return (
+        "ridge: not computed: policy (this job sends no sums of features; where sites let them out, submit --reference)"
+    )
 
 
 def _read_references(
