@@ -237,10 +237,11 @@ def submit_reference(job: CheckedJob, finished: Outcome, kit: Kit, out: Path, re
 
 
 def _refusal(outcome: Outcome) -> str:
+    """Why there is no row; where sites have answered and no round is complete, their gates have held the sums back."""
     reason = outcome.summary.get("reason") or "; ".join(f"{site}: {why}" for site, why in outcome.refused.items())
-    return (
-        f"{POLICY}: sums of features leave a site only by a rule for sufficient_statistics ({reason or outcome.status})"
-    )
+    held_back = outcome.summary and not outcome.summary.get("rounds_done")
+    rule = ": sums of features leave a site only by a rule for sufficient_statistics"
+    return f"{POLICY + rule if held_back else 'not computed'} ({reason or outcome.status})"
 
 
 def _tested(summary: Mapping[str, Any]) -> dict[str, Any]:
