@@ -12,13 +12,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.federation import KINDS, new_federation, started_run
+from benchmarks.federation import new_federation
 from benchmarks.measure import MEBIBYTE, run, spread, table
 from benchmarks.parties import SMALL_TRAINING
 from benchmarks.processes import resident_bytes
 from benchmarks.rounds.simulator import BEYOND, SAMPLE_SECONDS, beyond_training
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.rehearsal.federated_run import MODULES, started_run
 
 SITES, ROUNDS = (2, 4), 20
 
@@ -33,12 +34,12 @@ def provisioned_rounds(sites: int, rounds: int) -> dict[str, Any]:
     job = with_options(
         load_job("fedavg"), [*SMALL_TRAINING, "controller.run_name=rounds", f"controller.rounds={rounds}"]
     )
-    largest = dict.fromkeys(KINDS, 0)
+    largest = dict.fromkeys(MODULES, 0)
     with tempfile.TemporaryDirectory() as folder:
         federation = new_federation(Path(folder) / "federation", [f"hospital-{letter}" for letter in "abcd"[:sites]])
         with started_run(federation, job) as found:
             while found.is_active(SAMPLE_SECONDS):
-                for kind in KINDS:
+                for kind in MODULES:
                     largest[kind] = max([largest[kind], *map(resident_bytes, found.processes(kind))])
         beyond = beyond_training(found.events(), sites, sites)
     return {
@@ -50,7 +51,7 @@ def provisioned_rounds(sites: int, rounds: int) -> dict[str, Any]:
 
 
 def tables(result: dict[str, Any]) -> str:
-    memory = {f"MiB of {kind}": f"resident_mib.{kind}" for kind in KINDS}
+    memory = {f"MiB of {kind}": f"resident_mib.{kind}" for kind in MODULES}
     return table({"sites": "sites", **BEYOND, **memory}, result["cases"], 2)
 
 

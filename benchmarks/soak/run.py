@@ -1,10 +1,9 @@
 """Run FedPerl for a long time on a federation of real processes, and make a fault now and then.
 
-The server and three hospitals run from startup kits on phantoms; each training has a child process. At random moments a
-process is killed, mostly a training, sometimes a hospital's job or client, the server's job or the server, or for a minute
-a hospital's processes are stopped, its disk is full, its policy is damaged, or its data are gone. The run is submitted
-again without help. The result has rounds, attempts, contributions, faults of the record, and the memory of each kind of
-process.
+The server and three hospitals run from startup kits on phantoms; each training has a child process. Faults are those of
+``grandrounds rehearse`` but for the links: each comes when the last one is recovered from. The run is submitted again
+without help. The result has rounds, attempts, contributions, faults of the record, and the memory of each kind of process;
+what each fault costs is measured by the rehearsal.
 
 Growth of memory is estimated within the lives of processes: one slope for all processes of a kind, and a level for each
 process. Its first rounds are left out. Processes that are killed do not live long; a second run without faults measures
@@ -26,12 +25,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from benchmarks.federation import KINDS, FederatedRun, new_federation, started_run
+from benchmarks.federation import new_federation
 from benchmarks.measure import MEBIBYTE, run, table
 from benchmarks.processes import resident_bytes
-from benchmarks.soak.faults import TRAINING, RandomFaults, processes
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.rehearsal.faults import FAULT_KINDS, LINK_FAULTS, RENEWAL_FAULTS, FaultStage, drawn_faults
+from grandrounds.deployment.rehearsal.federated_run import MODULES, TRAINING, FederatedRun, started_run
+from grandrounds.deployment.rehearsal.watching import FaultWatch
 from grandrounds.federation.checkpoints import read_saved
 from grandrounds.plotting import BLUE, label_axes, new_figure
 
@@ -60,29 +61,32 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     lives = dict[tuple[str, int], Life]()
     with started_run(new_federation(options.workspace, SITES), job, MAX_ATTEMPTS) as soaked:
         started = time.monotonic()
-        faults = RandomFaults(soaked, every, started)
+        drawn = drawn_faults(
+            0, SITES, every, [kind for kind in FAULT_KINDS if kind not in LINK_FAULTS | RENEWAL_FAULTS]
+        )
+        stage, faults = FaultStage(soaked), FaultWatch(drawn, SITES, started)
         try:
             while (now := time.monotonic()) - started < 60 * minutes:
                 if number := len(soaked.rounds()):
                     sample(soaked, (now - started) / 60, number, lives)
-                    faults.look(now, number)
+                    faults.look(now, stage)
                 soaked.wait(SAMPLE_SECONDS)
         finally:
-            faults.end()
+            faults.end(time.monotonic())
         watched = time.monotonic() - started
         ends, untrue = soaked.rounds(), record_faults(soaked)
     given = Counter(site for event in ends for site in event["answered"])
     return {
         "rounds": len(ends),
         "attempts": sum(line.startswith("submitted as") for line in soaked.messages),
-        "faults": dict(faults.begun),
+        "faults": dict(Counter(cost.kind for cost in faults.costs)),
         "untrue_in_the_record": untrue,
         "contributions": {site: given[site] for site in SITES},
         "rounds_with_a_site_dropped": sum(bool(event["dropped"]) for event in ends),
         "median_round_seconds": round(float(np.median([event["round_seconds"] for event in ends])), 2),
         "memory": memory(lives, options.warm_up),
         "lives": {
-            kind: [each_minute(life) for life in alike] for kind, alike in by_kind(lives).items() if kind in KINDS
+            kind: [each_minute(life) for life in alike] for kind, alike in by_kind(lives).items() if kind in MODULES
         },
         "warm_up": options.warm_up,
         "minutes": round(watched / 60, 1),
@@ -90,8 +94,8 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def sample(soaked: FederatedRun, minutes: float, number: int, lives: dict[tuple[str, int], Life]) -> None:
-    for kind in (*KINDS, TRAINING):
-        for process in processes(soaked, kind):
+    for kind in (*MODULES, TRAINING):
+        for process in soaked.processes(kind):
             if size := resident_bytes(process):
                 lives.setdefault((kind, process), []).append((minutes, number, size))
 
@@ -140,7 +144,7 @@ def memory(lives: dict[tuple[str, int], Life], warm_up: int) -> dict[str, Any]:
         sizes = [size / MEBIBYTE for life in alike for _, _, size in life]
         levels = {"median_mib": round(statistics.median(sizes), 1), "largest_mib": round(max(sizes), 1)}
         found[kind] = {"processes": len(alike), **levels}
-        if kind in KINDS:  # a training lasts no longer than its task
+        if kind in MODULES:  # a training lasts no longer than its task
             found[kind]["growth_mib_per_100_rounds"] = growth(alike, warm_up)
     return found
 
@@ -182,7 +186,7 @@ def tables(result: dict[str, Any]) -> str:
 def drawing(result: dict[str, Any]) -> tuple[str, Figure]:
     """Memory over time, with a panel for each kind of process and a line for each process."""
     figure = new_figure(9, 5.5)
-    for axes, kind in zip(figure.subplots(2, 2, sharex=True).flat, KINDS, strict=True):
+    for axes, kind in zip(figure.subplots(2, 2, sharex=True).flat, MODULES, strict=True):
         for life in result["lives"].get(kind, []):
             axes.plot(life["minutes"], life["mib"], color=BLUE, linewidth=1.2, marker=".", markersize=4)
         axes.set_ylim(0, 1.1 * axes.get_ylim()[1])

@@ -1,8 +1,9 @@
 """Measure rounds with one hospital behind a slow link, and the effect of the deadline.
 
 A server and three hospitals from startup kits train ``mobilenetv2`` (9 MB per model and direction) on phantoms, one step
-per round. One hospital reaches the server through a proxy (``link.py``), whose bandwidth, latency and losses change during
-the run. Its kit names the proxy's port; that file is not signed, and the certificate is for a host and not for a port.
+per round. One hospital reaches the server through a proxy of the rehearsal, whose bandwidth, latency and losses change
+during the run. Its kit names the proxy's port; that file is not signed, and the certificate is for a host and not for a
+port.
 
 Once two hospitals have answered, the third has ``controller.grace`` seconds. If it is late, the round ends without it, and
 it is asked again after pauses of one, two and four rounds. The result has the seconds of rounds in which it was asked (the
@@ -19,12 +20,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.federation import FederatedRun, free_port, new_federation, started_run
+from benchmarks.federation import new_federation
 from benchmarks.measure import MEBIBYTE, run, table
-from benchmarks.wire.link import Quality, SlowLink
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.local_federation import Federation
+from grandrounds.deployment.rehearsal.federated_run import FederatedRun, free_port, started_run
+from grandrounds.deployment.rehearsal.link import Quality, SlowLink
 from grandrounds.files import write_json
 from grandrounds.json_files import read_json_object
 

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from grandrounds.deployment.job_watch import admin_session, connected_sites
@@ -19,10 +19,14 @@ from grandrounds.deployment.kit.read import Kit, processes_of, read_kit
 from grandrounds.deployment.kit.service import OUTCOME_SECONDS, OUTCOME_WAIT
 from grandrounds.deployment.processes import await_end, signal_processes, start_program
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.proxy import PROXY_VARIABLE
 from grandrounds.files import write_json
 from grandrounds.json_files import read_json_object
 
 DESCRIPTION = "federation.json"
+HOME, TEMPORARY_FILES = "home", "temporary"
+PARTS = (HOME, TEMPORARY_FILES, "logs")
+"""The folders into which participants write beside their kits."""
 START_SECONDS = 300.0
 STOP_SECONDS = 40.0
 PROBE_SECONDS = 0.5
@@ -32,7 +36,10 @@ OUTSIDE_VARIABLES = ("GRANDROUNDS_", "NVFL", "XDG_", "MPLCONFIGDIR", "TORCH_HOME
 
 @dataclass(frozen=True)
 class Federation:
-    """The kits of a federation on this machine: its folders, and the names of the kits in them."""
+    """The kits of a federation on this machine: its folders, and the names of the kits in them.
+
+    ``proxies`` are addresses of HTTP proxies through which sites reach the server, by site.
+    """
 
     folder: Path
     kits: Path
@@ -40,6 +47,7 @@ class Federation:
     sites: tuple[str, ...]
     operator: str
     researcher: str
+    proxies: dict[str, str] = field(default_factory=dict)
 
     def kit(self, name: str) -> Kit:
         """The kit of a participant."""
@@ -74,7 +82,7 @@ def prepare(
     missing = [role for role in ("server", "project_admin", "lead") if role not in roles]
     if missing:
         raise ConfigurationError(f"{project}: there is no participant with the role {', '.join(missing)}")
-    for part in ("home", "temporary", "logs"):
+    for part in PARTS:
         (folder / part).mkdir(parents=True)
     write_project(description, folder / "project.yml")
     kits = provision(folder / "project.yml", folder / "kits")
@@ -126,7 +134,7 @@ def start_participant(federation: Federation, name: str) -> int:
     with log.open("ab") as stream:
         kit = federation.kits / name
         command = ["bash", str(kit / "startup" / "sub_start.sh")]
-        return start_program(command, stream, kit, _environment(federation.folder)).pid
+        return start_program(command, stream, kit, _environment(federation, name)).pid
 
 
 def await_clients(federation: Federation, sites: Sequence[str], seconds: float = START_SECONDS) -> None:
@@ -188,12 +196,14 @@ def _signal_all(federation: Federation, number: signal.Signals) -> list[int]:
     return remaining
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(federation: Federation, name: str) -> dict[str, str]:
     """Environment of a participant's processes: this Python, and paths inside the folder for all that they write."""
+    folder = federation.folder
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OUTSIDE_VARIABLES)}
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
-    paths = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "temporary"), "PATH": path}
+    paths = {"HOME": str(folder / HOME), "TMPDIR": str(folder / TEMPORARY_FILES), "PATH": path}
     # This also works in a checkout that is not installed.
     modules = os.pathsep.join([str(PACKAGE.parent), *filter(None, [kept.get("PYTHONPATH")])])
     waits = {OUTCOME_WAIT: OUTCOME_SECONDS}
-    return {**kept, **paths, **waits, "PYTHONPATH": modules, "PYTHONDONTWRITEBYTECODE": "1"}
+    proxy = {PROXY_VARIABLE: federation.proxies[name]} if name in federation.proxies else {}
+    return {**kept, **paths, **waits, **proxy, "PYTHONPATH": modules, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from benchmarks.processes import running_module
+from grandrounds.deployment.rehearsal.kit_processes import running_module
 
 pytestmark = pytest.mark.faults
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")

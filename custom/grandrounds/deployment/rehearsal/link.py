@@ -1,4 +1,7 @@
-"""A slow link on one machine: a TCP proxy whose bandwidth, latency and loss can be changed at any time.
+"""A bad link on one machine: a TCP proxy whose bandwidth, latency and loss can be changed at any time, and that can be cut.
+
+It carries to one port of this machine, or is an HTTP proxy that takes every CONNECT there, whatever host it names: then
+kits keep the server's real name, and nothing leaves this machine.
 
 All connections share one line per direction: bytes take their time on it one after the other, and arrive a latency later.
 Above TCP a lost packet is a pause until it has been sent again, so it blocks the line for Linux's minimum retransmission
@@ -59,11 +62,18 @@ class _Line:
 
 
 class SlowLink:
-    """A proxy before a port of this machine, in a thread of its own."""
+    """A proxy before a port of this machine, in a thread of its own.
 
-    def __init__(self, target: int, seed: int = 0) -> None:
+    Args:
+        target: the port.
+        seed: of the lost packets.
+        connect: whether connections begin with the CONNECT of an HTTP proxy.
+    """
+
+    def __init__(self, target: int, seed: int = 0, connect: bool = False) -> None:
         self.port = 0
-        self._target = target
+        self._target, self._connect = target, connect
+        self._whole, self._open = True, set[asyncio.StreamWriter]()
         self._lines = (_Line(seed), _Line(seed + 1))
         self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
@@ -78,6 +88,20 @@ class SlowLink:
         """Change both directions."""
         for line in self._lines:
             line.quality = quality
+
+    def cut(self) -> None:
+        """Break all connections, and take no other until the link is mended."""
+        self._whole = False
+        self._loop.call_soon_threadsafe(self._abort)
+
+    def mend(self) -> None:
+        """Take connections again."""
+        self._whole = True
+
+    @property
+    def address(self) -> str:
+        """Of the HTTP proxy."""
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def carried(self) -> tuple[int, int]:
@@ -99,13 +123,28 @@ class SlowLink:
             task.cancel()
         server.close()
 
+    def _abort(self) -> None:
+        for writer in self._open:
+            writer.transport.abort()
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
+            if self._connect:
+                await reader.readuntil(b"\r\n\r\n")
+            if not self._whole:
+                raise ConnectionAbortedError
             there, back = await asyncio.open_connection("127.0.0.1", self._target)
-        except OSError:
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             writer.close()
             return
-        await asyncio.gather(self._carry(reader, back, self._lines[0]), self._carry(there, writer, self._lines[1]))
+        if self._connect:
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        ends = {writer, back}
+        self._open |= ends
+        try:
+            await asyncio.gather(self._carry(reader, back, self._lines[0]), self._carry(there, writer, self._lines[1]))
+        finally:
+            self._open -= ends
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: _Line) -> None:
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(WAITING_CHUNKS)

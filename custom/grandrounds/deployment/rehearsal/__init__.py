@@ -1,0 +1,1 @@
+"""A rehearsal: a consortium's kits on one machine, with faults."""
