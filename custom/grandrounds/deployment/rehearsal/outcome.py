@@ -25,7 +25,7 @@ from grandrounds.reporting.external.trained import trained_model
 
 COMPARED_SCORES = ("accuracy", "balanced_accuracy")
 """On the rehearsal's own test images; they are compared with those of the undisturbed run."""
-TEST_PHANTOMS = 960
+TEST_PHANTOMS = 480
 """Drawn for each site, of which a quarter are test images."""
 REHEARSED_SIZE, REHEARSED_CHANNELS = 32, 3
 """Of the images of the job."""

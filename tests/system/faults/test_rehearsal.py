@@ -1,0 +1,43 @@
+"""A rehearsal of a few minutes with a consortium's kits: faults are recovered from, and nothing is left or changed."""
+
+import pytest
+
+from grandrounds.deployment.kit import provision
+from grandrounds.deployment.kit.overlay import apply_overlay
+from grandrounds.deployment.kit.read import processes_of
+from grandrounds.deployment.rehearsal import copies, rehearse
+
+pytestmark = pytest.mark.faults
+SITES = ("hospital-a", "hospital-b", "hospital-c")
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory):
+    """As ``grandrounds provision`` writes them, for a server whose name this machine does not know."""
+    folder = tmp_path_factory.mktemp("consortium")
+    project = provision.local_project(provision.read_project(provision.PROJECT), SITES, 8002)
+    for entry in project["participants"]:
+        if entry["type"] == "server":
+            entry |= {"host_names": ["fl.consortium.example"], "default_host": "fl.consortium.example"}
+    provision.write_project(project, folder / "project.yml")
+    provision.provision(folder / "project.yml", folder / "kits")
+    for kit in copies.kits_in(folder / "kits"):
+        if kit.kind != "person":
+            apply_overlay(kit)
+    return folder / "kits"
+
+
+def test_a_rehearsal_ends_with_usable_models_and_leaves_nothing(kits, tmp_path):
+    told = []
+    plan = rehearse.Rehearsal(hours=0.05, rounds=6, every=2)
+    found = rehearse.rehearse(kits, tmp_path / "out", plan, told.append)
+    assert rehearse.passed(found), (found, told)
+    assert found["faults"], told
+    assert all(fault["recovered"] is not None for fault in found["faults"]), found["faults"]
+    assert found["undisturbed"]["missed"] == 0
+    assert found["largest_difference"] <= 0.1
+    assert processes_of(tmp_path) == []
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("home", "logs", "rehearsal.json"),
+        *("results", "temporary"),
+    ]
