@@ -15,7 +15,7 @@ from grandrounds.cli import build_app
 from grandrounds.commands.local import rehearse as command
 from grandrounds.deployment.kit.read import Kit, read_kit
 from grandrounds.deployment.rehearsal import copies, faults, link, outcome, rehearse, watching
-from grandrounds.deployment.rehearsal.federated_run import CompleteRound, FederatedRun, RunProgress
+from grandrounds.deployment.rehearsal.federated_run import CompleteRound, FederatedRun, RoundsSeen
 from grandrounds.deployment.rehearsal.outcome import RehearsedRun
 from grandrounds.deployment.rehearsal.watching import FaultCost
 from grandrounds.deployment.submission import Outcome
@@ -57,17 +57,17 @@ class Scene:
     """A run whose record a test writes, and links that note what is done to them."""
 
     def __init__(self):
-        self.seen, self.done = RunProgress(), []
+        self.seen, self.done = RoundsSeen(), []
         run = SimpleNamespace(progress=lambda: self.seen, record=Path("rehearsal-1") / "server")
         noted = SimpleNamespace(cut=lambda: self.done.append("cut"), mend=lambda: self.done.append("mended"))
         self.stage = faults.FaultStage(run, dict.fromkeys(SITES, noted))
 
     def complete(self, number, *away, beginning=None):
         ended = CompleteRound(number, frozenset(SITES) - {*away}, beginning or len(self.seen.rounds) + 1)
-        self.seen = RunProgress([*self.seen.rounds, ended], max(self.seen.begun, ended.beginning))
+        self.seen = RoundsSeen([*self.seen.rounds, ended], max(self.seen.begun, ended.beginning))
 
     def begin(self):
-        self.seen = RunProgress(self.seen.rounds, self.seen.begun + 1)
+        self.seen = RoundsSeen(self.seen.rounds, self.seen.begun + 1)
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_a_fault_with_nothing_to_harm_is_left_out_after_a_while(scene):
 def test_the_record_has_rounds_that_were_done_again_and_not_half_a_line(tmp_path):
     run = object.__new__(FederatedRun)
     run.record = tmp_path
-    assert run.progress() == RunProgress([], 0)
+    assert run.progress() == RoundsSeen([], 0)
     lines = [
         {"event": "round_start", "round": 1},
         {"event": "round_end", "round": 1, "answered": ["a"]},

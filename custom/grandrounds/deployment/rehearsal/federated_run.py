@@ -35,7 +35,7 @@ class CompleteRound(NamedTuple):
     beginning: int
 
 
-class RunProgress(NamedTuple):
+class RoundsSeen(NamedTuple):
     """The complete rounds of a run, and how many have begun so far, those included that were begun again."""
 
     rounds: Sequence[CompleteRound] = ()
@@ -99,7 +99,7 @@ class FederatedRun:
         """The complete rounds so far."""
         return [event for event in self.events() if event["event"] == ROUND_END]
 
-    def progress(self) -> RunProgress:
+    def progress(self) -> RoundsSeen:
         """The rounds in the order in which they were completed, also those that a resumed run has done again."""
         try:
             lines = (self.record / EVENTS).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -114,7 +114,7 @@ class FederatedRun:
             begun += event["event"] == ROUND_START
             if event["event"] == ROUND_END:
                 rounds.append(CompleteRound(event["round"], frozenset(event["answered"]), begun))
-        return RunProgress(rounds, begun)
+        return RoundsSeen(rounds, begun)
 
     def processes(self, kind: str, site: str | None = None) -> list[int]:
         """Ids of the federation's processes of a kind, or of those of one site."""

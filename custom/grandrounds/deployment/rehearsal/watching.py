@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from grandrounds.deployment.rehearsal.faults import FAULT_KINDS, DrawnFault, FaultStage, Undo
-from grandrounds.deployment.rehearsal.federated_run import CompleteRound, RunProgress
+from grandrounds.deployment.rehearsal.federated_run import CompleteRound, RoundsSeen
 
 UNRECOVERED_SECONDS = 300.0
 """After which a fault counts as not recovered, and the next one may begin."""
@@ -84,7 +84,7 @@ class FaultWatch:
         self._undo, self._ended, self._begun = None, now, begun
         self.costs[-1].lasted = round(now - self._began, 1)
 
-    def close(self, now: float, seen: RunProgress, name: str, usable: bool) -> None:
+    def close(self, now: float, seen: RoundsSeen, name: str, usable: bool) -> None:
         """The run of this name has ended: end the fault that lasts, and note how the run has ended for all of its faults."""
         self.end(now)
         if self._waiting:
@@ -94,7 +94,7 @@ class FaultWatch:
             if cost.run == name:
                 cost.usable = usable
 
-    def _settle(self, now: float, seen: RunProgress) -> None:
+    def _settle(self, now: float, seen: RoundsSeen) -> None:
         whole = (
             index
             for index, one in enumerate(seen.rounds)
