@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     __version__: str
     from grandrounds import testing
     from grandrounds.api.evaluation import Evaluation, evaluate
-    from grandrounds.api.reports import report
+    from grandrounds.api.reports import paper, report
     from grandrounds.api.running import Run, run
     from grandrounds.api.sites import Sites, partition
     from grandrounds.api.sweeping import Sweep, sweep
@@ -42,6 +42,7 @@ __all__ = [
     "Sites",
     "Sweep",
     "evaluate",
+    "paper",
     "partition",
     "register_backbone",
     "register_dataset",
@@ -65,6 +66,7 @@ PLACES = {
     "Sites": "api.sites",
     "Sweep": "api.sweeping",
     "evaluate": "api.evaluation",
+    "paper": "api.reports",
     "partition": "api.sites",
     "register_backbone": "models.backbones.own",
     "register_dataset": "data.own_datasets",

@@ -26,6 +26,7 @@ COMMANDS = {
     "build": (EXPERIMENTS, "jobs", "BUILD_HELP"),
     "new": (EXPERIMENTS, "jobs", "NEW_HELP"),
     "report": (RESULTS_PANEL, "report", "REPORT_HELP"),
+    "paper": (RESULTS_PANEL, "report", "PAPER_HELP"),
     "figures": (RESULTS_PANEL, "report", "FIGURES_HELP"),
     "predict": (RESULTS_PANEL, "predict", "PREDICT_HELP"),
     "evaluate": (RESULTS_PANEL, "evaluate", "EVALUATE_HELP"),

@@ -85,6 +85,43 @@ def report(
         return write_report(content, Path(out), step)
 
 
+def paper(
+    runs: Sequence[Workspace | Path | str] | Mapping[str, Workspace | Path | str],
+    out: Path | str,
+    *,
+    title: str | None = None,
+    reference: str | None = None,
+    model: str | None = None,
+    progress: bool = True,
+) -> list[Path]:
+    """Write what an article needs of finished runs: tables, figures, methods, checklists and an annex for data protection.
+
+    Args:
+        runs: runs or their workspaces, by name or in a list. Runs that differ in their seed alone are one row.
+        out: folder of the files; it must be empty or not exist.
+        title: of the Word document.
+        reference: name of the method to compare with; local training by default, else the first.
+        model: ``common`` or ``own``, whose scores are shown; by default the common one where there is one.
+        progress: show the steps on the standard error if they take long.
+
+    Returns:
+        The paths that were written.
+
+    Raises:
+        ConfigurationError: if there is no run, the runs cannot be compared, or there is something in the folder.
+        DataError: if a run is damaged.
+    """
+    from grandrounds.reporting.paper.folder import require_new_folder, write_paper
+
+    require_new_folder(Path(out))
+    pairs = runs.items() if isinstance(runs, Mapping) else [(None, one) for one in runs]
+    named = [(name, folder_of(one)) for name, one in pairs]
+    with ExitStack() as shown:
+        step = shown.enter_context(steps_on(notes())) if progress else no_steps
+        content = report_content(named, None, title=title, reference=reference, model=model, step=step)
+        return write_paper(content, Path(out), step)
+
+
 def report_content(
     named: Named,
     sites_dir: Path | None,

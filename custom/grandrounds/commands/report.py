@@ -1,4 +1,4 @@
-"""``grandrounds report``, ``figures`` and ``export``: runs as a page and numbers, as figures, and a model with its card."""
+"""``grandrounds report``, ``paper``, ``figures`` and ``export``: runs as a page, for an article, as figures, and a model."""
 
 from __future__ import annotations
 
@@ -50,6 +50,20 @@ show patients' images and must stay where the images are; a report has none of t
   grandrounds figures runs/ham --out runs/ham/figures --groups runs/ham/sites
   grandrounds figures runs/ham --out runs/ham/private --sites-dir runs/ham/sites
   grandrounds figures runs/fed-align-cl --out DIR --sites-dir SITES --against runs/fed-align --against runs/fed
+"""
+PAPER_HELP = """Write what an article needs of finished runs.
+
+Tables as LaTeX (booktabs), CSV and Word, figures as PDF and SVG at 85 and 174 mm, a methods section, the checklists CLAIM
+and TRIPOD+AI, and an annex for data protection: what left which site, in which round, how many bytes, under which rule and
+epsilon. All of it is from the runs' records; what is not in them is called "not recorded", or in a checklist "to be
+written". A RUN is what grandrounds report takes. Runs that differ in their seed alone are one row, with mean and standard
+deviation.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds paper runs/fedperl-1 runs/fedperl-2 runs/fedperl-3 --out paper
+  grandrounds paper FedPerl=runs/fedperl Local=runs/local --out paper --reference Local
 """
 EXPORT_HELP = """Export the selected model of a run.
 
@@ -117,6 +131,31 @@ def report(
         say_json(content.to_json())
     else:
         say(results(), str(page))
+
+
+def paper(
+    runs: Annotated[list[str], typer.Argument(metavar="[NAME=]RUN...", help="Finished runs.")],
+    out: Annotated[Path, typer.Option(help="Folder of the files; it must be empty or not exist.")],
+    reference: Annotated[
+        str | None, typer.Option(help="The method to compare with; default: local training, else the first.")
+    ] = None,
+    model: Annotated[
+        Model | None, typer.Option(help="Whose scores: one common model, or each site's own choice of a round's model.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the Word document.")] = None,
+    json: Json = False,
+) -> None:
+    """Write the parts of an article and print their paths."""
+    from grandrounds.api.reports import paper as write_parts
+    from grandrounds.reporting.runs import names_of, split_argument
+
+    given = [(None, Path(text)) if Path(text).exists() else split_argument(text) for text in runs]
+    named = dict(zip(names_of(given), (path for _, path in given), strict=True))
+    paths = write_parts(named, out, title=title, reference=reference, model=model.value if model else None)
+    if json:
+        say_json([str(path) for path in paths])
+    else:
+        say(results(), f"{len(paths)} files: {out}")
 
 
 def export(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
 MEMORY = Path("/proc/meminfo")
+CARDS = Path("/proc/driver/nvidia/gpus")
 
 
 def usable_cores() -> int:
@@ -37,3 +38,13 @@ def available_memory() -> int | None:
         statistics = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
         found.append(max(0, limit - used + int(statistics.get("inactive_file", 0))))
     return min(found, default=None)
+
+
+def graphics_cards() -> list[str]:
+    """Models of NVIDIA's cards here, by their driver, without CUDA, which must not be started before a fork."""
+    found = []
+    for path in sorted(CARDS.glob("*/information")):
+        with suppress(OSError):
+            lines = path.read_text(errors="replace").splitlines()
+            found += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return found

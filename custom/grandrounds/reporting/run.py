@@ -66,6 +66,8 @@ class RunLog:
         versions: of the software that computed the result.
         started: date and time in UTC, ISO 8601; empty where it is not recorded.
         remarks: what whoever reads the run must know, such as a checkpoint that was damaged.
+        privacy: by site the treatments that its gate has reported, and the epsilon that it has told.
+        machine: of the server, in a simulation of all sites; empty where it is not recorded.
     """
 
     method: str
@@ -83,6 +85,8 @@ class RunLog:
     versions: Mapping[str, str]
     started: str = ""
     remarks: tuple[str, ...] = ()
+    privacy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def seed(self) -> int | None:

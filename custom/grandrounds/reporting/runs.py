@@ -82,6 +82,8 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
         versions=summary.get("versions", {}),
         started=str(summary.get("started", "")),
         remarks=tuple(summary.get("remarks", ())),
+        privacy=summary.get("privacy", {}),
+        machine=summary.get("machine", {}),
     )
     weights = folder / SELECTED
     origin = Origin(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
@@ -199,7 +200,8 @@ class TaskDispatcher:
         # Curves and counts are not part of what training costs; like the scores they come with, they are not counted.
         released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}
         facts = {"facts": dict(result.facts)} if result.facts else {}
-        record.event("answer", round=number, site=site, task=task, metrics=result.metrics, **facts)
+        left = {"released": released_parts(answer)} if answer.releases else {}
+        record.event("answer", round=number, site=site, task=task, metrics=result.metrics, **facts, **left)
         self._subscribers.tell(RoundSubscriber.answered, site, number, result.metrics)
         record.count_bytes(site, "up", released)
         record.note_privacy(site, {name: one.treated for name, one in answer.releases.items()}, result.metrics)
@@ -219,6 +221,18 @@ class TaskDispatcher:
             raise
         self._sites.registered[site] = registration
         self._record.registered[site] = registration.to_dict()
+
+
+def released_parts(answer: Result) -> dict[str, dict[str, Any]]:
+    """What has left a site, by name: kind, bytes of tensors, and the gate's treatment if it reports one."""
+    return {
+        name: {
+            "kind": one.kind.value,
+            "bytes": one.travelled_bytes,
+            **({"treated": one.treated} if one.treated else {}),
+        }
+        for name, one in answer.releases.items()
+    }
 
 
 def require_possible_scores(metrics: Mapping[str, float]) -> None:

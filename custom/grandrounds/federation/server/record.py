@@ -31,6 +31,7 @@ from grandrounds.evaluation.counts import SiteCounts
 from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
 from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.evaluation.record import EvalRecord, received
+from grandrounds.federation.machine import graphics_cards, usable_cores
 from grandrounds.files import append_line, is_held, replacing
 from grandrounds.logs.lines import FIELDS, log_event
 from grandrounds.ordering import natural_sorted
@@ -337,6 +338,7 @@ class RunRecord:
             "configuration": self.configuration,
             "configuration_sha256": hashlib.sha256(json.dumps(self.configuration, sort_keys=True).encode()).hexdigest(),
             "versions": versions(),
+            "machine": server_machine(),
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 3),
         }
@@ -454,6 +456,17 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:  # a BYOC job runs where a package may lack its metadata
             found[name] = "unknown"
     return found
+
+
+@cache
+def server_machine() -> dict[str, Any]:
+    """The machine of the server, in a simulation of all sites: system, processor, usable cores, and graphics cards."""
+    return {
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "cores": usable_cores(),
+        "graphics": graphics_cards(),
+    }
 
 
 def with_true_status(summary: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -1,0 +1,145 @@
+"""The annex for data protection: what left which site, in which round, how many bytes, under which rule and epsilon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from grandrounds.evaluation.history import Event
+from grandrounds.federation.server.record import traffic
+from grandrounds.protocol.names import SPENT
+from grandrounds.reporting.overview import NO_PRIVACY
+from grandrounds.reporting.paper.tables import PaperTable
+from grandrounds.reporting.run import ReadRun, Spent
+
+NOT_IN_RECORD = "not recorded"
+NO_RULE = "none reported"
+SCALARS = "numbers"
+ANNEX = ("run", "site", "round", "task", "what left", "kind", "bytes", "rule", "epsilon so far")
+
+
+def annex_tables(runs: Sequence[ReadRun]) -> list[PaperTable]:
+    """What left each site: the sums of each run, and every answer."""
+    header = [
+        "run",
+        "site",
+        "rounds",
+        "dropped in",
+        "parts",
+        "bytes of tensors sent",
+        "bytes received",
+        "rules",
+        "epsilon",
+    ]
+    sums = [row for run in runs for row in _sums(run)]
+    answers = [row for run in runs for event in run.log.events for row in _of_event(run, event)]
+    return [
+        PaperTable(
+            "annex_sites",
+            "Data protection: what each site sent in the whole run. Rules are the treatments that the site's gate reports; "
+            "bytes are of tensors, without numbers and what FLARE adds to a message.",
+            header,
+            sums,
+            5,
+        ),
+        PaperTable(
+            "annex_rounds",
+            "Data protection: what left each site in each round. Numbers are scores, losses and counts of images; a message "
+            "is not counted in bytes for them.",
+            ANNEX,
+            answers,
+            6,
+        ),
+    ]
+
+
+def guarantees(run: ReadRun) -> str:
+    """The privacy of a run in a sentence: budgets of ledgers, what gates have reported, or that there is no guarantee."""
+    parts = [_budget(one) for one in run.origin.spent]
+    told = {site: one["epsilon"] for site, one in run.log.privacy.items() if "epsilon" in one}
+    if not parts and told:
+        parts = [f"{site} reports epsilon {epsilon:.3g}" for site, epsilon in told.items()]
+    rules = _rules(run)
+    if rules:
+        parts.append(f"rules of the gates: {', '.join(rules)}")
+    if not run.log.traffic.up and not parts:
+        return "no tensor left a site."
+    return f"{'; '.join(parts)}." if parts else f"no treatment by a gate is recorded. {NO_PRIVACY}"
+
+
+def _rules(run: ReadRun) -> list[str]:
+    found = [f"{name} {rule}" for one in run.log.privacy.values() for name, rule in one.get("treated", {}).items()]
+    return list(dict.fromkeys(found))
+
+
+def _budget(one: Spent) -> str:
+    epsilon = "infinite" if one.epsilon is None else f"{one.epsilon:.3g}"
+    return f"{one.site}: epsilon {epsilon}, delta {one.delta:g}, per {one.unit}"
+
+
+def _sums(run: ReadRun) -> Iterator[list[str]]:
+    dropped, log = run.log.dropped(), run.log
+    for site in log.sites:
+        parts = log.bytes.get(site, {})
+        moved = traffic({site: parts})
+        sent = ", ".join(
+            f"{name.removeprefix('up.')} {size} B" for name, size in parts.items() if name.startswith("up.")
+        )
+        told = log.privacy.get(site, {})
+        rules = ", ".join(f"{name}: {rule}" for name, rule in told.get("treated", {}).items())
+        rounds = str(log.contributions.get(site, 0)) if log.contributions else NOT_IN_RECORD
+        missed = ", ".join(map(str, dropped.get(site, []))) or "none"
+        sizes = [str(moved.up), str(moved.down_global + moved.down_extra)]
+        yield [
+            run.name,
+            run.site_name(site),
+            rounds,
+            missed,
+            sent or "no tensors",
+            *sizes,
+            rules or NO_RULE,
+            _spent(run, site),
+        ]
+
+
+def _spent(run: ReadRun, site: str) -> str:
+    booked = [_booked(one) for one in run.origin.spent if one.site == site]
+    if booked:
+        return "; ".join(booked)
+    told = run.log.privacy.get(site, {}).get("epsilon")
+    return NOT_IN_RECORD if told is None else f"{told:.4g}"
+
+
+def _booked(one: Spent) -> str:
+    return f"{'infinite' if one.epsilon is None else format(one.epsilon, '.4g')} (delta {one.delta:g}, per {one.unit})"
+
+
+def _of_event(run: ReadRun, event: Event) -> Iterator[list[str]]:
+    """The rows of one answer: each release, and the numbers beside them."""
+    if event["event"] != "answer":
+        return
+    site, number = str(event["site"]), int(event["round"])
+    leading = [run.name, run.site_name(site), str(number), str(event["task"])]
+    epsilon = _epsilon(run, event, site, number)
+    for name, one in event.get("released", {}).items():
+        yield [*leading, name, str(one["kind"]), str(one["bytes"]), one.get("treated") or NO_RULE, epsilon]
+    # A record of before releases were noted in answers has the bytes of the whole run alone.
+    if "released" not in event and any(name.startswith("up.") for name in run.log.bytes.get(site, {})):
+        older = not any("released" in found for found in run.log.events)
+        if older:
+            yield [*leading, NOT_IN_RECORD, NOT_IN_RECORD, NOT_IN_RECORD, NOT_IN_RECORD, epsilon]
+    metrics: Mapping[str, Any] = event.get("metrics", {})
+    if metrics:
+        yield [*leading, ", ".join(sorted(metrics)), SCALARS, NOT_IN_RECORD, NO_RULE, epsilon]
+
+
+def _epsilon(run: ReadRun, event: Event, site: str, number: int) -> str:
+    """What the site has told with the answer, else what its ledger has booked up to the round."""
+    told = event.get("metrics", {}).get(SPENT)
+    if told is not None and math.isfinite(told):
+        return f"{told:.4g}"
+    history = [one for spent in run.origin.spent if spent.site == site for one in spent.history if one[0] <= number]
+    if not history:
+        return NOT_IN_RECORD
+    return "infinite" if history[-1][1] is None else f"{history[-1][1]:.4g}"

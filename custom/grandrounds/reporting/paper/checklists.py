@@ -1,0 +1,42 @@
+"""Checklists of an article: what the record answers is filled in, the rest is to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from grandrounds.reporting.format import plain_markdown
+from grandrounds.reporting.paper.items import ChecklistItem
+
+TO_WRITE = "to be written"
+CHECKLIST_COLUMNS = ("item", "section", "what it asks for", "state", "from the record")
+FILLED, PART, LACKING = "from the record", "in part from the record", "not recorded"
+
+
+def checklist_rows(items: Sequence[ChecklistItem], facts: Mapping[str, str]) -> list[list[str]]:
+    """A row for each item with its state; a subject that the record lacks says so."""
+    found = []
+    for item in items:
+        texts = list(dict.fromkeys(facts[name] for name in item.subjects))
+        known = [not _is_absent(text) for text in texts]
+        state = TO_WRITE if not texts else FILLED if all(known) else PART if any(known) else f"{LACKING}, {TO_WRITE}"
+        found.append([item.number, item.section, item.words, state, f"{'. '.join(texts)}." if any(known) else ""])
+    return found
+
+
+def checklist_markdown(title: str, rows: Sequence[Sequence[str]]) -> str:
+    """A checklist as a table of Markdown."""
+    lines = [
+        f"# {title}",
+        "",
+        "Items in short words; the published checklist is what counts. What a run's record answers is filled in and must be "
+        "read before it is sent; the record knows nothing of patients' recruitment, ethics or the clinic.",
+        "",
+        f"| {' | '.join(CHECKLIST_COLUMNS)} |",
+        f"|{'---|' * len(CHECKLIST_COLUMNS)}",
+        *(f"| {' | '.join(map(plain_markdown, row))} |" for row in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _is_absent(text: str) -> bool:
+    return text == LACKING

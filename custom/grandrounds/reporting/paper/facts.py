@@ -1,0 +1,205 @@
+"""What the record of runs says of how they were made, a sentence for each subject of a methods section."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from grandrounds.data.importing import account
+from grandrounds.reporting.format import SCORE_NAMES, pluralize
+from grandrounds.reporting.model import Report
+from grandrounds.reporting.paper.annex import guarantees
+from grandrounds.reporting.paper.seeds import over_seeds
+from grandrounds.reporting.population import population_of
+from grandrounds.reporting.run import ReadRun
+
+NOT_RECORDED = "not recorded"
+IMAGE_OPTIONS = ("image_size", "channels", "intensities", "preprocessing", "test_view")
+NETWORK_OPTIONS = ("backbone", "head", "norm", "trainable", "dropout", "dropout_at")
+IMBALANCE = ("class_weights", "class_counts", "class_weight_limit", "logit_adjustment", "class_balance")
+AUGMENTATION = ("weak_augmentation", "weak_view", "strong_levels", "augmentation", "views")
+
+
+def facts_of(report: Report, drawn: Sequence[str] = ()) -> dict[str, str]:
+    """The facts by subject, ``NOT_RECORDED`` where the record has none; ``drawn`` are the names of the figures."""
+    runs = [one.run for one in report.runs.values()]
+    found = {
+        "kind": f"Deep learning, {_told(runs, _place)}; methods: {', '.join(report.methods)}.",
+        "task": f"{report.task.activity.capitalize()} {pluralize(len(report.classes), report.task.noun)}: "
+        f"{', '.join(report.classes)}; data set {_told(runs, lambda run: run.log.problem.get('dataset'))}.",
+        "sources": _told(runs, _source),
+        "sites": f"{pluralize(len(report.sites), 'site')}: {', '.join(report.sites)}.",
+        "division": _told(runs, _division),
+        "level": _told(runs, lambda run: _data(run).get("division", {}).get("group_by")),
+        "images": _told(runs[:1], _images),
+        "imaging": _told(runs, lambda run: _chosen(run.log.problem, IMAGE_OPTIONS)),
+        "network": _told(runs, lambda run: _chosen(run.log.problem, NETWORK_OPTIONS)),
+        "start": _told(runs, _start),
+        "training": " ".join(_training(name, method.runs[0].run) for name, method in report.methods.items()),
+        "augmentation": _told(runs, lambda run: _chosen(run.origin.options, AUGMENTATION)),
+        "imbalance": _told(
+            runs, lambda run: _chosen({**run.log.configuration, **run.origin.options}, IMBALANCE, keep_zero=True)
+        ),
+        "seeds": " ".join(_seeds(name, [one.run for one in method.runs]) for name, method in report.methods.items()),
+        "selection": " ".join(f"{run.name}: {_selected(run)}." for run in runs),
+        "scores": f"{', '.join(SCORE_NAMES.get(name, name) for name in report.task.scores)}; main score: "
+        f"{SCORE_NAMES.get(report.metric, report.metric)}.",
+        "uncertainty": "Intervals are 95 % intervals, a case being "
+        f"{_told(runs, lambda run: _a(run.tests.unit) if run.tests.sites else None)}; of several seeds mean, standard "
+        "deviation, and from three seeds Student's interval.",
+        "results": " ".join(_result(report, name) for name in report.methods),
+        "by_site": "Table scores_by_site." if any(run.tests.sites for run in runs) else NOT_RECORDED,
+        "by_class": "Table scores_by_class."
+        if any(one.scores.pooled for one in report.runs.values())
+        else NOT_RECORDED,
+        "thresholds": _thresholds(report),
+        "failures": ", ".join(name for name in drawn if name.endswith(("confusion", "risk_coverage"))) or NOT_RECORDED,
+        "calibration": ", ".join(name for name in drawn if name.endswith(("reliability", "roc"))) or NOT_RECORDED,
+        "software": _told(runs, lambda run: ", ".join(f"{name} {text}" for name, text in run.log.versions.items())),
+        "hardware": _told(runs, _machine),
+        "time": " ".join(_time(run) for run in runs),
+        "privacy": _privacy(runs),
+        "command": _told(runs, lambda run: run.origin.provenance.get("command")),
+        "states": " ".join(_state(run) for run in runs),
+    }
+    return {name: text.removesuffix(".") for name, text in found.items()}
+
+
+def methods_paragraphs(facts: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The methods section: titles and texts, from :func:`facts_of`."""
+
+    def told(**subjects: str) -> str:
+        return " ".join(f"{word.replace('_', ' ')}: {facts[name]}." for word, name in subjects.items())
+
+    views = told(Views_of_the_images="augmentation", Imbalance_of_classes="imbalance")
+    return [
+        ("Task and sites", f"{facts['kind']}. {facts['task']}. {facts['sites']}."),
+        ("Images", told(Source="sources", Division="division", Level_of_the_division="level", Numbers="images")),
+        ("Preparation and network", told(Images="imaging", Network="network", Start="start")),
+        ("Training", f"{facts['training']}. {facts['seeds']}. {views} All options are in table settings."),
+        ("Selection", f"{facts['selection']}."),
+        ("Evaluation", f"{told(Scores='scores')} {facts['uncertainty']}. {told(Thresholds='thresholds')}"),
+        ("Privacy", f"{facts['privacy']}."),
+        ("Software and hardware", f"{told(Software='software', Hardware='hardware')} {facts['time']}."),
+        ("Completeness", f"{facts['states']}."),
+    ]
+
+
+def _privacy(runs: Sequence[ReadRun]) -> str:
+    """The guarantees of all runs; runs that have the same are named together."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        found.setdefault(guarantees(run), []).append(run.name)
+    return " ".join(f"{', '.join(names)}: {text}" for text, names in found.items())
+
+
+def _time(run: ReadRun) -> str:
+    return f"{run.name}: {run.log.seconds:.0f} s, started {run.log.started or NOT_RECORDED}."
+
+
+def _state(run: ReadRun) -> str:
+    return f"{run.name}: {run.log.rounds_done} of {run.log.rounds} rounds, {run.log.status}."
+
+
+def _told(runs: Iterable[ReadRun], what: Callable[[ReadRun], Any]) -> str:
+    """What the runs say, each different answer once."""
+    found = dict.fromkeys(str(text) if (text := what(run)) not in (None, "") else NOT_RECORDED for run in runs)
+    return " / ".join(found)
+
+
+def _data(run: ReadRun) -> Mapping[str, Any]:
+    return run.origin.provenance.get("data") or {}
+
+
+def _place(run: ReadRun) -> str:
+    return (
+        "federated, simulated on one machine" if run.origin.provenance.get("simulated") else "federated between sites"
+    )
+
+
+def _source(run: ReadRun) -> str | None:
+    if "import" in _data(run):
+        return str(account(_data(run)["import"]))
+    synthetic = run.origin.provenance.get("simulated") and "data" in run.origin.provenance and not _data(run)
+    return "synthetic images that the package draws" if synthetic else None
+
+
+def _division(run: ReadRun) -> str | None:
+    found = _data(run).get("division")
+    return _listed(found) if found else None
+
+
+def _images(run: ReadRun) -> str | None:
+    known = population_of(run)
+    totals = {part: sum(known.total(site, part) for site in known.counts) for part in known.parts}
+    shown = [f"{part} {known.text(count, False)}" for part, count in totals.items()]
+    return f"{', '.join(shown)} (by site and class in tables images_*)" if shown else None
+
+
+def _chosen(options: Mapping[str, Any], names: Sequence[str], keep_zero: bool = False) -> str | None:
+    known = {name: options[name] for name in names if name in options}
+    return _listed({name: value for name, value in known.items() if keep_zero or value is not None}) or None
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {'none' if value is None else value}" for name, value in values.items())
+
+
+def _start(run: ReadRun) -> str | None:
+    if not run.log.problem:
+        return None
+    named = run.log.configuration.get("start_from")
+    weights = run.log.problem.get("weights")
+    return f"the trained model {named}" if named else f"weights {weights}" if weights else "random weights"
+
+
+def _training(name: str, run: ReadRun) -> str:
+    preset = run.log.configuration.get("preset") or "none"
+    chosen = _chosen(run.origin.options, ("algorithm", "learning_rate", "batch_size", "steps", "epochs"))
+    return f"{name}: method {run.log.method}, preset {preset}, {run.log.rounds} rounds, {chosen or NOT_RECORDED}."
+
+
+def _seeds(name: str, runs: Sequence[ReadRun]) -> str:
+    seeds = [NOT_RECORDED if run.log.seed is None else str(run.log.seed) for run in runs]
+    return f"{name}: {pluralize(len(runs), 'run')}, seed {', '.join(seeds)}."
+
+
+def _selected(run: ReadRun) -> str:
+    found = run.log.selected
+    if not found.get("metric"):
+        return f"selected model {NOT_RECORDED}"
+    basis = f" ({found['basis']})" if found.get("basis") else ""
+    return (
+        f"model of round {found.get('round', NOT_RECORDED)}, by {SCORE_NAMES.get(found['metric'], found['metric'])} on "
+        f"validation images{basis}"
+    )
+
+
+def _result(report: Report, name: str) -> str:
+    found = over_seeds([one.scores.headline(report.metric) for one in report.methods[name].runs])
+    return f"{name}: {SCORE_NAMES.get(report.metric, report.metric)} {found.text}."
+
+
+def _thresholds(report: Report) -> str:
+    points = {
+        run: ", ".join(f"{name} {point.threshold:.3g}" for name, (point, _) in one.points.items())
+        for run, one in report.runs.items()
+        if one.points
+    }
+    text = "; ".join(f"{run}: {told}" for run, told in points.items())
+    return f"{text} (find nine in ten validation images)" if text else NOT_RECORDED
+
+
+def _machine(run: ReadRun) -> str | None:
+    found = run.log.machine
+    if not found:
+        return None
+    cards = ", ".join(found.get("graphics", ())) or "no NVIDIA card found"
+    whose = "" if run.origin.provenance.get("simulated") else " (the server; sites: not recorded)"
+    return (
+        f"{found.get('system')}, {found.get('processor')}, {pluralize(found.get('cores', 0), 'core')}, {cards}{whose}"
+    )
+
+
+def _a(unit: str) -> str:
+    return f"an {unit}" if unit.startswith(("a", "e", "i", "o", "u")) else f"a {unit}"

@@ -1,0 +1,148 @@
+"""The tables of an article as values: printed cells, and the rows of the CSV file with all digits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from grandrounds.reporting.comparison import Comparison
+from grandrounds.reporting.format import CLASS_NAMES, MISSING, SCORE_NAMES, format_number, format_p
+from grandrounds.reporting.model import Method, Report
+from grandrounds.reporting.paper.seeds import OVER_SEEDS, MethodRow, method_rows, over_seeds
+from grandrounds.reporting.parts import Cell, PageTable
+from grandrounds.reporting.population import population_tables, settings_of
+from grandrounds.reporting.run import ReadRun
+
+OF_SEEDS = (
+    "Of several seeds: mean ± standard deviation over seeds; of one: with the 95 % interval of its test cases. "
+    "*: fewer than ten cases."
+)
+POPULATION = ("images_by_site", "images_by_class", "images_by_site_and_class")
+
+
+class PaperTable(NamedTuple):
+    """A table of an article.
+
+    Attributes:
+        name: of its files, without ending.
+        caption: what it shows.
+        header: of the printed table.
+        rows: printed cells.
+        text_columns: how many of the first columns are text; the others are numbers.
+        plain_header: of the CSV file; that of the printed table if empty.
+        plain_rows: of the CSV file, where it has another header.
+    """
+
+    name: str
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text_columns: int = 1
+    plain_header: Sequence[str] = ()
+    plain_rows: Sequence[Sequence[str]] = ()
+
+
+def paper_tables(report: Report) -> list[PaperTable]:
+    """All tables of results, images and settings."""
+    found = {name: method_rows(_runs(method)) for name, method in report.methods.items()}
+    tables = [
+        _scores("scores", {name: rows for name, (_, rows) in found.items()}, report, "All sites together"),
+        _scores("scores_by_site", {name: rows for name, (rows, _) in found.items()}, report, "Each site"),
+        *_classes(report),
+        *([_comparison(report.comparison)] if report.comparison else []),
+        *_population(report.first.run),
+        _settings(report),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def _runs(method: Method) -> list[ReadRun]:
+    return [one.run for one in method.runs]
+
+
+def _scores(name: str, methods: dict[str, list[MethodRow]], report: Report, what: str) -> PaperTable:
+    names = list(report.task.scores)
+    rows, plain = [], []
+    for method, found in methods.items():
+        for row in found:
+            leading = [method, row.name, row.images, str(row.seeds)]
+            rows.append([*leading, *(row.scores[score].text for score in names)])
+            plain += [[*leading, score, *row.scores[score].plain] for score in names]
+    header = ["method", "test images of", "images", "seeds"]
+    kinds = {one.run.tests.model for one in report.runs.values()}
+    whose = {"common": "the federation's selected model", "own": "each site's own choice"}
+    caption = (
+        f"{what}: scores on test images, of {' or '.join(whose.get(kind, kind) for kind in sorted(kinds))}. {OF_SEEDS} "
+        "Pooled: the images of all sites; mean: the unweighted mean over sites."
+    )
+    titles = [SCORE_NAMES.get(score, score.replace("_", " ")) for score in names]
+    return PaperTable(name, caption, [*header, *titles], rows, 2, [*header, "score", *OVER_SEEDS], plain)
+
+
+def _classes(report: Report) -> Iterator[PaperTable]:
+    rows, plain = [], []
+    noun = report.task.noun
+    sheets = {name: [one.scores.pooled for one in method.runs] for name, method in report.methods.items()}
+    found = [sheet for seeds in sheets.values() for sheet in seeds if sheet]
+    known = [key for key in CLASS_NAMES if any(key in scores for one in found for scores in one.classes.values())]
+    for method, seeds in sheets.items():
+        for name in report.classes:
+            of_class = [sheet.classes[name] for sheet in seeds if sheet and name in sheet.classes]
+            if not of_class:
+                continue
+            scores = {key: over_seeds([one.get(key) for one in of_class]) for key in known}
+            rows.append([method, name, str(len(of_class)), *(one.text for one in scores.values())])
+            plain += [[method, name, str(len(of_class)), key, *one.plain] for key, one in scores.items()]
+    header = ["method", noun, "seeds"]
+    caption = f"Each {noun}, all test images together. {OF_SEEDS}"
+    titles = [CLASS_NAMES[key] for key in known]
+    yield PaperTable("scores_by_class", caption, [*header, *titles], rows, 2, [*header, "score", *OVER_SEEDS], plain)
+
+
+def _comparison(found: Comparison) -> PaperTable:
+    rows, plain, header = [], [], ["method", "reference"]
+    for method, difference in found.differences.items():
+        row = found.row(method)
+        header = ["method", "reference", *row]
+        interval = f" [{format_number(difference.low, 3)}, {format_number(difference.high, 3)}]"
+        known = difference.low == difference.low
+        text = f"{format_number(difference.mean, 3)}{interval if known else ''}"
+        p_values = format_p(difference.p_value), format_p(found.adjusted[method])
+        rows.append([method, found.reference, str(found.seeds[method]), text, *p_values])
+        plain.append([method, found.reference, *("" if cell is None else str(cell) for cell in row.values())])
+    metric = SCORE_NAMES.get(found.metric, found.metric)
+    caption = (
+        f"Differences in {metric} to {found.reference}, with 95 % intervals. Adjusted p: corrected for the number of "
+        "methods (Holm)."
+    )
+    titles = ["method", "reference", "seeds", "difference", "p", "adjusted p"]
+    return PaperTable("comparison", caption, titles, rows, 2, header, plain)
+
+
+def _population(run: ReadRun) -> Iterator[PaperTable]:
+    """The images of the first run; what was not recorded is no table."""
+    tables = population_tables(run)[:-1]
+    names = POPULATION if len(tables) >= len(POPULATION) else ("images",)
+    for name, table in zip(names, tables, strict=False):
+        yield _printed(name, table)
+
+
+def _printed(name: str, table: PageTable) -> PaperTable:
+    rows = [[_text(cell) for cell in row] for row in table.rows]
+    return PaperTable(name, f"{table.caption}.", table.header, rows, table.text_columns)
+
+
+def _text(cell: Cell | str) -> str:
+    if isinstance(cell, str):
+        return cell
+    return f"{cell.text} {cell.interval}" if cell.interval else cell.text
+
+
+def _settings(report: Report) -> PaperTable:
+    rows = []
+    for name, method in report.methods.items():
+        seeds = [one.run.log.seed for one in method.runs]
+        rows.append([name, "seeds", ", ".join(MISSING if seed is None else str(seed) for seed in seeds)])
+        rows += [[name, *pair] for pair in settings_of(method.runs[0].run)]
+    caption = "Data, options and software of each method; of several seeds those of the first."
+    return PaperTable("settings", caption, ["method", "", "how the models were made"], rows, text_columns=3)
