@@ -49,7 +49,7 @@ _PAGE = (
 )
 _LINE = 15138
 """Twentieths of a point between the margins."""
-SHORTEST, LONGEST = 7, 60
+SHORTEST, LONGEST = 8, 45
 """Characters for which a column of a table is made at least and at most."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -71,10 +71,12 @@ def word_document(title: str, paragraphs: Iterable[tuple[str, str]], tables: Seq
     return stream.getvalue()
 
 
-def _words(text: str, bold: bool = False) -> str:
-    """A run of text; XML has no control characters."""
+def _words(text: str, bold: bool = False, small: bool = False) -> str:
+    """A run of text, in tables of 8 points; XML has no control characters."""
     line = "".join(sign if sign.isprintable() else " " for sign in text)
-    return f'<w:r>{"<w:rPr><w:b/></w:rPr>" if bold else ""}<w:t xml:space="preserve">{escape(line)}</w:t></w:r>'
+    look = ("<w:b/>" if bold else "") + ('<w:sz w:val="16"/>' if small else "")
+    shape = f"<w:rPr>{look}</w:rPr>" if look else ""
+    return f'<w:r>{shape}<w:t xml:space="preserve">{escape(line)}</w:t></w:r>'
 
 
 def _paragraph(text: str, style: str) -> str:
@@ -104,7 +106,7 @@ def _table(table: PaperTable) -> str:
 def _widths(table: PaperTable) -> list[int]:
     """Widths of columns by their longest texts, so that a long one is broken into lines and a number is not."""
     longest = [max(len(row[n]) for row in (table.header, *table.rows)) for n in range(len(table.header))]
-    weights = [min(max(length, SHORTEST), LONGEST) for length in longest]
+    weights = [min(max(length, SHORTEST), LONGEST) + 3 for length in longest]
     return [_LINE * weight // sum(weights) for weight in weights]
 
 
@@ -112,4 +114,6 @@ def _cell(text: str, width: int, number: bool, head: bool = False) -> str:
     side = '<w:jc w:val="right"/>' if number else ""
     border = f"<w:tcBorders>{_RULE.format('bottom', 6)}</w:tcBorders>" if head else ""
     shape = f'<w:tcPr><w:tcW w:w="{width}" w:type="dxa"/>{border}</w:tcPr>'
-    return f'<w:tc>{shape}<w:p><w:pPr><w:spacing w:after="0"/>{side}</w:pPr>{_words(text, head)}</w:p></w:tc>'
+    return (
+        f'<w:tc>{shape}<w:p><w:pPr><w:spacing w:after="0"/>{side}</w:pPr>{_words(text, head, small=True)}</w:p></w:tc>'
+    )
