@@ -50,6 +50,12 @@ PRESUMED = {
     "docs/how-to/python.md": "grandrounds partition ham10000 --root DIR --out runs/the-same/sites\n"
     "grandrounds simulate fedavg --sites-dir runs/the-same/sites --workspace runs/ham/fedavg\n"
     f"grandrounds partition manifest {OTHER} clinic.csv --out runs/clinic",
+    "docs/how-to/paper.md": "\n".join(
+        [
+            *(f"grandrounds simulate fedperl --seed {n} --workspace runs/fedperl-{n}" for n in (1, 2, 3)),
+            "grandrounds simulate local --workspace runs/local",
+        ]
+    ),
     "docs/how-to/results.md": f"{SITES}{FEDAVG} WORKSPACE\n{FEDAVG} OTHER-WORKSPACE --seed 2",
     "docs/how-to/unseen-hospital.md": f"{SITES}{FEDAVG} WORKSPACE\n"
     f"grandrounds partition manifest {OTHER} groups.csv --out OTHER",
