@@ -1,12 +1,12 @@
-"""Atomic writing of files and folders, and reading of JSON with errors that name the file and the key."""
+"""Atomic writing of files, lines that are appended, and folders that one process holds."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,14 +17,16 @@ from typing import Any, BinaryIO
 from grandrounds.errors import ConfigurationError
 
 _LOCK = "lock"
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of writing, which name no file."""
 
 
 @contextmanager
 def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary file beside ``path`` that takes its place when the block ends without an error.
 
-    The bytes are on disk (``fsync``) before the name changes; after an error the old file is as it was. A ``private`` file
-    is for its owner alone.
+    The bytes are on disk (``fsync``) before the name changes; after an error the old file is as it was, and an error of the
+    disk names ``path``. A ``private`` file is for its owner alone.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not a file of tempfile's: those are for their owner alone, and what replaces a file should be as readable as it was.
@@ -36,8 +38,10 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and _is_of(error, temporary):
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
@@ -45,6 +49,12 @@ def write_json(path: Path, content: Any, default: Callable[[Any], Any] | None = 
     """Write ``content`` as indented JSON, atomically; a ``private`` file is for its owner alone."""
     with replacing(path, private) as stream:
         stream.write((json.dumps(content, indent=2, default=default) + "\n").encode())
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file, atomically."""
+    with source.open("rb") as stream, replacing(target) as copy:
+        shutil.copyfileobj(stream, copy)
 
 
 def append_line(path: Path, content: Any) -> None:
@@ -63,11 +73,11 @@ def append_line(path: Path, content: Any) -> None:
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path, told: str = "another job is using this run; choose another run_name") -> Iterator[None]:
     """Hold a folder for this process, so that two jobs cannot write the same run.
 
     Raises:
-        ConfigurationError: if another process holds it.
+        ConfigurationError: if another process holds it; ``told`` is what it says, and what to do.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("w") as stream:
@@ -77,9 +87,7 @@ def exclusive(folder: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if not patience:
-                    raise ConfigurationError(
-                        f"{folder}: another job is using this run; choose another run_name"
-                    ) from None
+                    raise ConfigurationError(f"{folder}: {told}") from None
                 time.sleep(patience)
         yield
 
@@ -96,32 +104,8 @@ def is_held(folder: Path) -> bool | None:
     return False
 
 
-@contextmanager
-def temporary_sibling(folder: Path) -> Iterator[Path]:
-    """A new empty folder beside ``folder``, removed when the block ends unless it was renamed."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    temporary.chmod(0o755)
-    try:
-        yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def put_in_place(temporary: Path, folder: Path) -> None:
-    """Rename ``temporary`` to ``folder``; what was there before is removed afterwards."""
-    if not folder.exists():
-        os.rename(temporary, folder)
-        return
-    with temporary_sibling(folder) as aside:
-        os.rename(folder, aside / "old")
-        try:
-            os.rename(temporary, folder)
-        except OSError:
-            os.rename(aside / "old", folder)
-            raise
-
-
-def file_names(folder: Path) -> list[str]:
-    """The files below a folder, as relative paths with slashes, sorted; none when there is no folder."""
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+def _is_of(error: OSError, temporary: Path) -> bool:
+    """Whether an error is of writing a temporary file, whose name means nothing to anyone."""
+    if error.filename is None:
+        return error.errno in _OF_DISKS
+    return bool(os.fspath(error.filename) == str(temporary))

@@ -30,6 +30,7 @@ LAYERS = (
             "csv_files",
             "errors",
             "files",
+            "folders",
             "json_files",
             "logs",
             "option_annotations",

@@ -23,6 +23,7 @@ from grandrounds.evaluation.curves.binned import site_curves
 from grandrounds.evaluation.curves.files import write_curves
 from grandrounds.evaluation.external import LabelledImages, labels_are_groups, write_predictions
 from grandrounds.evaluation.grouping import grouping_of
+from grandrounds.folders.whole import written_together
 from grandrounds.reporting.external.prediction import Place, draw_failures, place_of, predict_place, read_images
 from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
 from grandrounds.reporting.external.result import ExternalResult, external_result, run_at, write_result
@@ -76,9 +77,10 @@ class Evaluation:
 
     def write_curves(self, folder: Path | str) -> None:
         """Write counts of at least ten patients each, ``SITE/curves_common.json``, as a report finds them in results."""
-        for name, questions in self.tested.tests.questions.items():
-            curves = site_curves(questions, self.tested.classes)
-            write_curves(Path(folder) / name / "curves_common.json", curves, self.tested.classes)
+        with written_together(Path(folder)) as new:
+            for name, questions in self.tested.tests.questions.items():
+                curves = site_curves(questions, self.tested.classes)
+                write_curves(new / name / "curves_common.json", curves, self.tested.classes)
 
     def draw_failures(self, path: Path | str) -> None:
         """Draw the most confident errors as PNG; the file shows patients' images and must stay at the place.

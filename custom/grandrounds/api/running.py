@@ -27,8 +27,8 @@ from grandrounds.deployment.reference import (
     shared_features,
     starts_from_ridge,
 )
-from grandrounds.deployment.simulate import Engine, default_workers, simulate
-from grandrounds.deployment.workspace import Simulation, move_aside
+from grandrounds.deployment.simulate import Engine, default_workers, require_enough, simulate
+from grandrounds.deployment.workspace import Simulation, held_workspace
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
 from grandrounds.evaluation.score import named
@@ -309,12 +309,13 @@ def run(
     values = {**shortcuts(rounds, image_size, backbone, seed), **by_key(options or {})}
     checked, call = _configured(job, preset, values, chosen)
     folder = as_path(workspace, "workspace") if workspace is not None else Path("runs") / checked.run_name
-    if overwrite and (aside := move_aside(folder)):
-        say(notes(), f"the run that was in {folder} is now in {aside}")
     count, names = workers or default_workers(checked, len(chosen.names)), list(chosen.names)
+    require_enough(checked, names)
     wanted = _wants(reference) or starts_from_ridge(checked)
     row = ridge_row(checked, len(names), "noise_rate" in chosen.description) if wanted else None
-    with shared_features(checked, folder) if row else nullcontext():
+    with held_workspace(folder, overwrite) as aside, shared_features(checked, folder) if row else nullcontext():
+        if aside:
+            say(notes(), f"the run that was in {folder} is now in {aside}")
         with (
             computed_start(checked, row, folder, names, chosen.folder, count),
             _followed(checked, folder, chosen) if progress else nullcontext(),

@@ -12,6 +12,8 @@ from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.console.steps import steps_on
 from grandrounds.errors import ConfigurationError
+from grandrounds.files import replacing
+from grandrounds.folders.whole import written_together
 
 REPORT_HELP = """Report on one run, or compare several.
 
@@ -222,9 +224,10 @@ def figures(
             raise ConfigurationError(
                 f"{run}: there is nothing to draw yet: no site has sent a score or trained with others"
             )
-        out.mkdir(parents=True, exist_ok=True)
-        for name, figure in drawn.items():
-            step(f"writing {name}.png")
-            path = out / f"{name}.png"
-            figure.savefig(path)
-            say(results(), str(path))
+        with written_together(out) as new:
+            for name, figure in drawn.items():
+                step(f"writing {name}.png")
+                with replacing(new / f"{name}.png") as stream:
+                    figure.savefig(stream, format="png")
+    for name in drawn:
+        say(results(), str(out / f"{name}.png"))

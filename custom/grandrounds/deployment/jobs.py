@@ -22,6 +22,7 @@ import grandrounds
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.own_methods import OWN_METHODS, OwnMethod
 from grandrounds.files import write_json
+from grandrounds.folders.whole import in_turn, put_in_place, temporary_sibling
 from grandrounds.json_files import read_json_object
 from grandrounds.option_annotations import require_type
 from grandrounds.option_keys import by_key, option_defaults, option_types
@@ -264,17 +265,18 @@ def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
     target = folder.resolve()
     if target.is_relative_to(JOBS.resolve()) or (job.source and job.source.resolve().is_relative_to(target)):
         raise ConfigurationError(f"{folder} is a job's source and is not overwritten; choose another folder")
-    if folder.exists():
-        if not (folder / "meta.json").is_file():
-            raise ConfigurationError(f"{folder} exists and is not a job folder; choose another folder")
-        shutil.rmtree(folder)
-    configuration = folder / "app" / "config"
-    write_json(folder / "meta.json", {**job.meta, "min_clients": job.min_sites})
-    write_json(configuration / SERVER_CONFIG, job.server)
-    write_json(configuration / CLIENT_CONFIG, job.client)
-    if byoc:
-        ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-        shutil.copytree(PACKAGE, folder / "app" / "custom" / PACKAGE.name, ignore=ignored)
+    if folder.exists() and not (folder / "meta.json").is_file():
+        raise ConfigurationError(f"{folder} exists and is not a job folder; choose another folder")
+    with temporary_sibling(folder) as temporary:
+        configuration = temporary / "app" / "config"
+        write_json(temporary / "meta.json", {**job.meta, "min_clients": job.min_sites})
+        write_json(configuration / SERVER_CONFIG, job.server)
+        write_json(configuration / CLIENT_CONFIG, job.client)
+        if byoc:
+            ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+            shutil.copytree(PACKAGE, temporary / "app" / "custom" / PACKAGE.name, ignore=ignored)
+        with in_turn(folder.parent, folder):
+            put_in_place(temporary, folder)
     return folder
 
 

@@ -31,7 +31,7 @@ from grandrounds.deployment.workspace import Simulation, require_own
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import REFERENCES, SUMMARY
 from grandrounds.federation.site.features import VARIABLE as FEATURES
-from grandrounds.files import write_json
+from grandrounds.files import copy_file, write_json
 from grandrounds.json_files import read_json_object
 from grandrounds.models.registry import minimum_image_size
 from grandrounds.models.trained import RIDGE, START_VARIABLE
@@ -267,10 +267,9 @@ def _computed(
     for site in sites:
         predicted = Simulation(folder, "").results / site / "predictions_common.csv"
         if predicted.is_file():
-            (workspace / "results" / site).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(predicted, workspace / "results" / site / f"predictions_{FIRST_JOB}.csv")
+            copy_file(predicted, workspace / "results" / site / f"predictions_{FIRST_JOB}.csv")
     entry = {"told": row.told, "cpu_seconds": round(_cpu_seconds() - before, 1), "records": _tested(found)}
-    shutil.copyfile(Simulation(folder, "").results / "selected.pt", workspace / RIDGE_MODEL)
+    copy_file(Simulation(folder, "").results / "selected.pt", workspace / RIDGE_MODEL)
     write_json(kept, {"digest": digest, "entry": entry})
     shutil.rmtree(folder)
     return entry

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,13 +20,19 @@ from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.deployment.disclosure import nothing_to_do
 from grandrounds.deployment.jobs import PACKAGE, Job, write_job
 from grandrounds.deployment.processes import run_logged, variables_set
-from grandrounds.deployment.workspace import RecordSnapshot, Simulation, logging_to, take_workspace
+from grandrounds.deployment.workspace import (
+    RecordSnapshot,
+    Simulation,
+    logging_to,
+    make_workspace,
+    take_workspace,
+)
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.machine import available_memory, usable_cores
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.store import DIGESTS
-from grandrounds.files import write_json
+from grandrounds.files import copy_file, write_json
 from grandrounds.json_files import read_json_object
 from grandrounds.plugins import environment, plugin_modules
 from grandrounds.protocol.paths import CACHE_VARIABLE, DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
@@ -80,12 +85,8 @@ def simulate(
         GrandRoundsError: if the run failed; the message names the reason and the log.
     """
     job = job.checked()
-    if len(sites) < job.min_sites:
-        raise ConfigurationError(
-            f"job {job.name}: min_sites is {job.min_sites}, but there are {len(sites)} sites; add sites or set "
-            "controller.min_sites"
-        )
-    _make_folder(workspace)
+    require_enough(job, sites)
+    make_workspace(workspace)
     run = Simulation(workspace.absolute(), job.run_name)
     take_workspace(job, run, sites, sites_dir)
     before = RecordSnapshot.of(run.record)
@@ -108,6 +109,15 @@ def simulate(
     return summary
 
 
+def require_enough(job: Job, sites: Sequence[str]) -> None:
+    """Refuse a job that asks for more sites than there are."""
+    if len(sites) < job.min_sites:
+        raise ConfigurationError(
+            f"job {job.name}: min_sites is {job.min_sites}, but there are {len(sites)} sites; add sites or set "
+            "controller.min_sites"
+        )
+
+
 def _variables(run: Simulation, sites_dir: Path | None, cache: str) -> dict[str, str]:
     return {
         STATE_VARIABLE: str(run.state),
@@ -115,15 +125,6 @@ def _variables(run: Simulation, sites_dir: Path | None, cache: str) -> dict[str,
         CACHE_VARIABLE: cache,
         **({SITES_VARIABLE: str(sites_dir.absolute())} if sites_dir else {}),
     }
-
-
-def _make_folder(workspace: Path) -> None:
-    if workspace.exists() and not workspace.is_dir():
-        raise ConfigurationError(f"{workspace} is not a folder; choose another workspace")
-    try:
-        workspace.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"{workspace} cannot be made ({error.strerror}); choose another workspace") from error
 
 
 def require_apart(job: Job, sites: Sequence[str], sites_dir: Path, cache: Path, allowed: bool) -> list[str]:
@@ -207,8 +208,7 @@ def _collect(run: Simulation, sites: list[str], before: RecordSnapshot) -> dict[
     for site in sites:
         own = run.state / run.run_name / site
         for path in (*own.glob("predictions_*.csv"), *own.glob(DIGESTS)):
-            (run.results / site).mkdir(exist_ok=True)
-            shutil.copyfile(path, run.results / site / path.name)
+            copy_file(path, run.results / site / path.name)
     return summary
 
 
@@ -237,10 +237,9 @@ def write_provenance(
 
 
 def _copy_record(run: Simulation, names: Sequence[str]) -> None:
-    run.results.mkdir(parents=True, exist_ok=True)
     for name in names:
         if (run.record / name).is_file():
-            shutil.copyfile(run.record / name, run.results / name)
+            copy_file(run.record / name, run.results / name)
 
 
 def choose_sites(count: int | None, sites_dir: Path | None) -> tuple[list[str], dict[str, Any]]:

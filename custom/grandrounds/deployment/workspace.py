@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from grandrounds.deployment.assignments import assignment, shown
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import EVENTS, SUMMARY
-from grandrounds.files import write_json
+from grandrounds.files import exclusive, write_json
 from grandrounds.json_files import read_json_object
 from grandrounds.option_keys import option_types
 from grandrounds.options import groups_of
@@ -24,6 +24,7 @@ from grandrounds.options import groups_of
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 SITES_FILE = "sites.json"
 """The sites of a workspace's run, each with the digest of its manifest."""
+_OCCUPIED = "another command is running in this workspace; wait for it, or choose another workspace"
 OF_ANY_RUN = ("run_name", "seed")
 """Options of the controller that identify a run beside those of a group that does."""
 
@@ -106,6 +107,20 @@ class Simulation:
         return (self.job / "meta.json").is_file() and (self.state.is_dir() or (self.results / SUMMARY).is_file())
 
 
+def make_workspace(workspace: Path) -> None:
+    """Make the folder of a run.
+
+    Raises:
+        ConfigurationError: if that cannot be.
+    """
+    if workspace.exists() and not workspace.is_dir():
+        raise ConfigurationError(f"{workspace} is not a folder; choose another workspace")
+    try:
+        workspace.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{workspace} cannot be made ({error.strerror}); choose another workspace") from error
+
+
 def take_workspace(job: Job, run: Simulation, sites: Sequence[str], sites_dir: Path | None) -> None:
     """Take a workspace for a run: a new one, or that of the same run, which goes on.
 
@@ -144,6 +159,29 @@ def move_aside(workspace: Path) -> Path | None:
     while (aside := workspace.with_name(f"{workspace.name}.{number}")).exists():
         number += 1
     return workspace.rename(aside)
+
+
+@contextmanager
+def held_workspace(workspace: Path, overwrite: bool = False) -> Iterator[Path | None]:
+    """Hold a workspace for one command, so that nothing of a run changes while another command works on it.
+
+    Args:
+        workspace: it is made when missing.
+        overwrite: move a run that is there aside.
+
+    Yields:
+        Where that run is now.
+
+    Raises:
+        ConfigurationError: if another command is running there.
+    """
+    make_workspace(workspace)
+    with ExitStack() as held:
+        held.enter_context(exclusive(workspace, _OCCUPIED))
+        aside = move_aside(workspace) if overwrite else None
+        if aside:
+            held.enter_context(exclusive(workspace, _OCCUPIED))
+        yield aside
 
 
 def _earlier(run: Simulation) -> Job:

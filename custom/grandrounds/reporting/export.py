@@ -10,6 +10,7 @@ literals there, and the card lies in ``docs/``, which MONAI does not read.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -23,9 +24,11 @@ from grandrounds import __version__
 from grandrounds.data.images.decoding import decode_picture
 from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import replacing, write_json
-from grandrounds.models.portable import AveragedView, write_portable
+from grandrounds.folders.whole import written_together
+from grandrounds.json_files import read_json_object
+from grandrounds.models.portable import WRITERS, AveragedView, write_portable
 from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.models.trained import load_trained
 from grandrounds.models.weights import chosen_intensities
@@ -123,15 +126,26 @@ def export_model(
     # The state has all weights; their path would name a folder of the server.
     spec = replace(spec.as_whole(), weights=None, load_weights=False, intensities=chosen_intensities(spec))
     content = _safetensors(state, run)
-    with replacing(folder / WEIGHTS) as stream:
-        stream.write(content)
-    card = model_card(report, spec, state, licence, hashlib.sha256(content).hexdigest())
+    digest = hashlib.sha256(content).hexdigest()
+    card = model_card(report, spec, state, licence, digest)
     if site:
         card["intended_use"] += OF_SITE.format(site=site[0])
-    write_json(folder / CARD, card)
-    _write_bundle(folder / BUNDLE, problem, spec, state, card, score_sentence(report.first.scores, report.metric))
-    more = [write_portable(network, problem, form, folder) for form in formats]
-    return [folder / WEIGHTS, folder / CARD, folder / BUNDLE, *more]
+    with written_together(folder, lambda: _of_another_model(folder, digest)) as new:
+        with replacing(new / WEIGHTS) as stream:
+            stream.write(content)
+        write_json(new / CARD, card)
+        _write_bundle(new / BUNDLE, problem, spec, state, card, score_sentence(report.first.scores, report.metric))
+        more = [write_portable(network, problem, form, new).name for form in formats]
+    return [folder / name for name in (WEIGHTS, CARD, BUNDLE, *more)]
+
+
+def _of_another_model(folder: Path, digest: str) -> list[str]:
+    """The further formats in a folder if its card is of other weights."""
+    try:
+        known = read_json_object(folder / CARD)["weights"]["sha256"] if (folder / CARD).is_file() else digest
+    except (GrandRoundsError, LookupError, TypeError):  # a card of someone else
+        known = digest
+    return [name for name, _ in WRITERS.values()] if known != digest else []
 
 
 def model_card(
@@ -221,7 +235,12 @@ def _safetensors(state: Mapping[str, Tensor], run: ReadRun) -> bytes:
 
     # Keys of the header are text; what a reader needs to use the output is enough here, the rest is in the card.
     header = {"format": "pt", "classes": json.dumps(list(run.classes)), "card": CARD}
-    return bytes(save({name: value.contiguous().clone() for name, value in state.items()}, header))
+    saved = bytes(save({name: value.contiguous().clone() for name, value in state.items()}, header))
+    # The library writes these in an order of chance; the same model is to give the same bytes, and the same digest.
+    start = 8 + int.from_bytes(saved[:8], "little")
+    content = json.dumps({**json.loads(saved[8:start]), "__metadata__": header}, separators=(",", ":")).encode()
+    content += b" " * (-len(content) % 8)
+    return len(content).to_bytes(8, "little") + content + saved[start:]
 
 
 def _write_bundle(
@@ -230,8 +249,10 @@ def _write_bundle(
     write_json(folder / "configs" / "inference.json", _inference(problem, spec))
     write_json(folder / "configs" / "metadata.json", _literal(_metadata(problem, card)))
     write_json(folder / "docs" / CARD, card)
+    saved = io.BytesIO()  # torch would hide that a disk is full
+    torch.save(dict(state), saved)
     with replacing(folder / "models" / "model.pt") as stream:
-        torch.save(dict(state), stream)
+        stream.write(saved.getbuffer())
     with replacing(folder / "docs" / "README.md") as stream:
         stream.write(_readme(card, score).encode())
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from grandrounds import __version__
 from grandrounds.csv_files import write_csv
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.evaluation.score import MIN_CASES, Score, ScoreSheet
 from grandrounds.files import replacing, write_json
+from grandrounds.folders.whole import file_names, written_together
+from grandrounds.json_files import read_json_object
 from grandrounds.plotting import Drawing
 from grandrounds.reporting.details import comparison_section, run_section
 from grandrounds.reporting.external.result import ExternalResult
@@ -23,7 +25,7 @@ from grandrounds.reporting.overview import overview
 from grandrounds.reporting.parts import PageFigure, page_template
 from grandrounds.reporting.scores import RunScores
 
-PAGE, NUMBERS = "report.html", "report.json"
+PAGE, NUMBERS, WRITTEN = "report.html", "report.json", "files"
 ESTIMATE = ("value", "low", "high", "cases")
 # Text stays text: it can be searched and read aloud, and the file is smaller. Ids do not depend on chance.
 SVG_OPTIONS = {
@@ -34,7 +36,7 @@ SVG_OPTIONS = {
 
 
 def write_report(report: Report, folder: Path, step: Callable[[str], None] = lambda _: None) -> Path:
-    """Write a report, replacing an earlier one; the page comes last, so that it is never there without the rest.
+    """Write a report, replacing an earlier one, when all of it is there: neither an error nor another command mixes two.
 
     ``step`` is called with what is done next.
 
@@ -42,6 +44,12 @@ def write_report(report: Report, folder: Path, step: Callable[[str], None] = lam
         ConfigurationError: if two runs would have the same files.
     """
     _require_different_files(list(report.runs))
+    with written_together(folder, lambda: _files_of(folder)) as new:
+        _write_files(report, new, step)
+    return folder / PAGE
+
+
+def _write_files(report: Report, folder: Path, step: Callable[[str], None]) -> None:
     figures = folder / "figures"
     together = _all_written(comparison_drawings(report), figures, "of all runs", step)
     of_runs = {
@@ -52,7 +60,6 @@ def write_report(report: Report, folder: Path, step: Callable[[str], None] = lam
         for place in report.places
     ]
     step("writing the page")
-    write_json(folder / NUMBERS, report.to_json())
     header = ["run", "group", "kind", "images", "score", *ESTIMATE]
     write_csv(folder / "tables" / "sites.csv", header, _group_rows(report.runs))
     header = ["run", "group", "kind", "class", "score", *ESTIMATE]
@@ -64,7 +71,19 @@ def write_report(report: Report, folder: Path, step: Callable[[str], None] = lam
         write_csv(folder / "tables" / "comparison.csv", header, rows)
     with replacing(folder / PAGE) as stream:
         stream.write(render_page(report, together, of_runs, places).encode())
-    return folder / PAGE
+    write_json(folder / NUMBERS, {**report.to_json(), WRITTEN: file_names(folder)})
+
+
+def _files_of(folder: Path) -> list[str]:
+    """The figures and tables that an earlier report has written, and says so in its numbers."""
+    path = folder / NUMBERS
+    try:
+        named = read_json_object(path).get(WRITTEN, []) if path.is_file() else []
+    except GrandRoundsError:  # what a person has changed names nothing
+        return []
+    places = {"figures": ".svg", "tables": ".csv"}
+    paths = [PurePosixPath(name) for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    return [str(one) for one in paths if len(one.parts) == 2 and places.get(one.parts[0]) == one.suffix]
 
 
 def render_page(

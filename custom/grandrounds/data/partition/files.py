@@ -31,7 +31,8 @@ from grandrounds.data.partition.label_noise import DrawnLabel, write_drawn_label
 from grandrounds.data.partition.public_set import PublicSet, list_path, write_public_set
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.files import file_names, put_in_place, temporary_sibling, write_json
+from grandrounds.files import write_json
+from grandrounds.folders.whole import file_names, in_turn, put_in_place, temporary_sibling
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.task import Task
@@ -142,8 +143,9 @@ def write_partition(
             "sites": summaries,
         }
         write_json(temporary / DESCRIPTION_FILE, content)
-        _replace(out_dir, temporary, overwrite)
-    return read_partition(out_dir)
+        with in_turn(out_dir.parent, out_dir):
+            _replace(out_dir, temporary, overwrite)
+            return read_partition(out_dir)
 
 
 def read_partition(out_dir: Path | str) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from grandrounds.data.partition.groups import shares_to_counts
 from grandrounds.data.partition.splits import assign_splits
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import file_names, put_in_place, replacing, temporary_sibling, write_json
+from grandrounds.files import replacing, write_json
+from grandrounds.folders.whole import file_names, in_turn, put_in_place, temporary_sibling
 from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.seeding import derive_seed, numpy_generator
 
@@ -87,8 +88,9 @@ def phantom_site(
         with temporary_sibling(target) as temporary:
             _write(temporary, _draw_records(site, images, seed, labelled, devices, dataset), size, seed, arguments)
             # Another process may have finished the same drawing in the meantime.
-            if not _holds(target, arguments):
-                put_in_place(temporary, target)
+            with in_turn(target.parent, target):
+                if not _holds(target, arguments):
+                    put_in_place(temporary, target)
     return target / CONFIG_NAME
 
 

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import platform
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
 from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.evaluation.record import EvalRecord, received
 from grandrounds.federation.machine import graphics_cards, usable_cores
-from grandrounds.files import append_line, is_held, replacing
+from grandrounds.files import append_line, copy_file, is_held, replacing
 from grandrounds.logs.lines import FIELDS, log_event
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import OWN_ROUND, PACE_ROUNDS, SPENT
@@ -376,10 +375,9 @@ class RunRecord:
 
     def publish(self, folder: Path, names: list[str]) -> None:
         """Copy the record and these files of the run's folder to where FLARE's job download finds them."""
-        folder.mkdir(parents=True, exist_ok=True)
         for name in (SUMMARY, EVENTS, *names):
             if (self.folder / name).is_file():  # a run that failed early has no events
-                shutil.copyfile(self.folder / name, folder / name)
+                copy_file(self.folder / name, folder / name)
 
     def sync(self) -> None:
         """Flush the events to disk, which a checkpoint that is saved next relies on."""

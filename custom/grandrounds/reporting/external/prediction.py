@@ -20,6 +20,7 @@ from grandrounds.evaluation.external import (
     load_test_images,
     predict_images,
 )
+from grandrounds.files import replacing
 from grandrounds.models.trained import trained_models
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.preparation import Overlap, overlap_with
@@ -165,6 +166,7 @@ def draw_failures(
     together = np.concatenate([test.images for test in images.values()])
     labels = np.concatenate([one.labels for one in found.values()])
     probabilities = np.concatenate([one.probabilities for one in found.values()])
-    path.parent.mkdir(parents=True, exist_ok=True)
     judged = JudgedImages(together, labels, probabilities, problem.classes, problem.kind)
-    failure_figure(judged, ", ".join(images)).savefig(path)
+    figure = failure_figure(judged, ", ".join(images))
+    with replacing(path) as stream:
+        figure.savefig(stream, format=path.suffix[1:] or "png")

@@ -38,7 +38,8 @@ from grandrounds.data.images.mammogram import read_mammogram
 from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.files import put_in_place, temporary_sibling, write_json
+from grandrounds.files import write_json
+from grandrounds.folders.whole import in_turn, put_in_place, temporary_sibling
 from grandrounds.seeding import numpy_generator
 
 MINI_MIAS_SOURCE = "mini-MIAS"
@@ -195,7 +196,8 @@ def render_vendors(
             for film, picture in zip(assigned, rendered, strict=True):
                 _render_film(reader, film, temporary / picture.image, seed)
             write_json(temporary / RECORD, record)
-            put_in_place(temporary, folder)
+            with in_turn(folder.parent, folder):
+                put_in_place(temporary, folder)
     return rendered, folder
 
 

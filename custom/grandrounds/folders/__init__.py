@@ -1,0 +1,1 @@
+"""Writing folders as a whole."""
