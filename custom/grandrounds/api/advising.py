@@ -93,6 +93,10 @@ class _Rule:
 
 
 _RECOMMENDED, _SCRATCH = ("--preset", "recommended"), ("--preset", "scratch")
+_ALONE = (
+    "benchmarks/defaults: balanced accuracy .390 alone, .526 together on HAM10000 with a quarter of the labels, .799 and "
+    ".892 on blood cells (three divisions, at 112 pixels)"
+)
 _PRIVATE = (
     "--rounds", "40", "--image-size", "112", "--backbone", "efficientnet_lite0",
     "--set", "problem.weights=imagenet", "--set", "problem.trainable=head", "--set", "problem.dropout=0",
@@ -104,7 +108,7 @@ _PRIVATE = (
 RULES: Sequence[_Rule] = (
     _Rule(
         lambda found: len(found.labelled) == 1,
-        Advice("local", _RECOMMENDED, "there is one site, so there is nothing to federate", NOT_MEASURED),
+        Advice("local", _RECOMMENDED, "there is one site, so there is nothing to federate", _ALONE),
     ),
     _Rule(
         lambda found: found.leaves == "noisy",
@@ -133,7 +137,7 @@ RULES: Sequence[_Rule] = (
             _RECOMMENDED,
             "sites with networks of their own need public images to learn from each other, and there are none here: divide "
             "the images with --scheme mdhfl, or agree on one network and leave out --networks own",
-            NOT_MEASURED,
+            _ALONE,
         ),
     ),
     _Rule(
