@@ -28,6 +28,7 @@ ELSEWHERE = {
     "docs/how-to/consortium.md": "it needs a federation of several machines",
     "docs/how-to/kubernetes.md": "it needs a cluster",
     "docs/how-to/slurm.md": "it needs a cluster",
+    "docs/how-to/move-a-machine.md": "it needs two machines; a test of its own replaces one",
     "docs/how-to/lost-ledger.md": "it needs a ledger that has lost lines; a test of its own runs it",
     "provisioning/README.md": "it needs several machines and a certificate authority",
 }

@@ -45,33 +45,30 @@ def write_report(report: Report, folder: Path, step: Callable[[str], None] = lam
     """
     _require_different_files(list(report.runs))
     with written_together(folder, lambda: _files_of(folder)) as new:
-        _write_files(report, new, step)
+        figures = new / "figures"
+        together = _all_written(comparison_drawings(report), figures, "of all runs", step)
+        of_runs = {
+            name: _all_written(run_drawings(report, one), figures, f"of {name}", step)
+            for name, one in report.runs.items()
+        }
+        places = [
+            external_section(place, _all_written(_of_place(place), figures, f"of {place.place}", step))
+            for place in report.places
+        ]
+        step("writing the page")
+        header = ["run", "group", "kind", "images", "score", *ESTIMATE]
+        write_csv(new / "tables" / "sites.csv", header, _group_rows(report.runs))
+        header = ["run", "group", "kind", "class", "score", *ESTIMATE]
+        write_csv(new / "tables" / "classes.csv", header, _class_rows(report.runs))
+        if report.comparison:
+            found = {method: report.comparison.row(method) for method in report.comparison.differences}
+            header = ["method", "reference", *next(iter(found.values()))]
+            rows = [[method, report.comparison.reference, *row.values()] for method, row in found.items()]
+            write_csv(new / "tables" / "comparison.csv", header, rows)
+        with replacing(new / PAGE) as stream:
+            stream.write(render_page(report, together, of_runs, places).encode())
+        write_json(new / NUMBERS, {**report.to_json(), WRITTEN: file_names(new)})
     return folder / PAGE
-
-
-def _write_files(report: Report, folder: Path, step: Callable[[str], None]) -> None:
-    figures = folder / "figures"
-    together = _all_written(comparison_drawings(report), figures, "of all runs", step)
-    of_runs = {
-        name: _all_written(run_drawings(report, one), figures, f"of {name}", step) for name, one in report.runs.items()
-    }
-    places = [
-        external_section(place, _all_written(_of_place(place), figures, f"of {place.place}", step))
-        for place in report.places
-    ]
-    step("writing the page")
-    header = ["run", "group", "kind", "images", "score", *ESTIMATE]
-    write_csv(folder / "tables" / "sites.csv", header, _group_rows(report.runs))
-    header = ["run", "group", "kind", "class", "score", *ESTIMATE]
-    write_csv(folder / "tables" / "classes.csv", header, _class_rows(report.runs))
-    if report.comparison:
-        found = {method: report.comparison.row(method) for method in report.comparison.differences}
-        header = ["method", "reference", *next(iter(found.values()))]
-        rows = [[method, report.comparison.reference, *row.values()] for method, row in found.items()]
-        write_csv(folder / "tables" / "comparison.csv", header, rows)
-    with replacing(folder / PAGE) as stream:
-        stream.write(render_page(report, together, of_runs, places).encode())
-    write_json(folder / NUMBERS, {**report.to_json(), WRITTEN: file_names(folder)})
 
 
 def _files_of(folder: Path) -> list[str]:

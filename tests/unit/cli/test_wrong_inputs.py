@@ -56,7 +56,9 @@ TABLES = {
 }  # fmt: skip
 FOLDERS = {
     "two spellings of a class": (lambda n: f"{('a', 'b', 'A')[n % 3]}/{n}.png", (), "'A'", "--merge"),
-    "two spellings of a site": (lambda n: f"{('Bonn', 'bonn')[n % 2]}/{'ab'[n // 2 % 2]}/{n}.png", (), "'bonn'", "--merge"),
+    "two spellings of a site": (
+        lambda n: f"{('Bonn', 'bonn', 'Jena')[n % 3]}/{'ab'[n // 3 % 2]}/{n}.png", (), "'bonn'", "--merge"
+    ),
     "levels that may be either": (lambda n: f"{'xyz'[n % 3]}/{n % 3}{n // 3 % 5}/{n}.png", (), "", "--layout class/patient"),
     "a class that may be none": (lambda n: f"{('a', 'b', 'none')[n % 3]}/{n}.png", (), "'none'", "--distinct"),
     "too many sites": (lambda n: f"{'ab'[n % 2]}/{n}.png", ("--sites", "25"), "site-", "--sites"),

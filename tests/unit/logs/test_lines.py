@@ -30,10 +30,17 @@ def checked(text):
 
 
 @pytest.fixture
-def written(tmp_path):
-    """Attaches a handler as FLARE does, with a job's command line; returns the lines so far."""
-    handler = logging.FileHandler(tmp_path / "log.json", encoding="utf-8")
-    handler.setFormatter(LineFormatter("hospital-a", COMMAND))
+def handler(tmp_path):
+    """Of a site's log, with a job's command line."""
+    made = logging.FileHandler(tmp_path / "log.json", encoding="utf-8")
+    made.setFormatter(LineFormatter("hospital-a", COMMAND))
+    return made
+
+
+@pytest.fixture
+def written(handler, tmp_path):
+    """Attaches the handler as FLARE does; returns the lines so far."""
+    enter_round(None)  # a test of another file has been in a round
     root = logging.getLogger()
     level = root.level
     root.addHandler(handler)
@@ -74,11 +81,15 @@ def test_what_flare_writes_before_a_message_is_taken_apart(written):
     assert (second["job"], second["message"]) == (JOB, "idle")
 
 
-def test_an_error_has_its_traceback_and_a_name_of_any_bytes_is_written(written):
+def test_an_error_has_its_traceback_and_a_name_of_any_bytes_is_written(handler, written, monkeypatch):
+    logger = logging.getLogger("grandrounds.somewhere")
+    monkeypatch.setattr(logger, "propagate", False)  # pytest cannot send such bytes from process to process
+    logger.addHandler(handler)
     try:
         raise ValueError("bad \udcfc")
     except ValueError:
-        logging.getLogger("grandrounds.somewhere").exception("M\udcfcller")
+        logger.exception("M\udcfcller")
+    logger.removeHandler(handler)
     (line,) = written()
     assert "ValueError" in line["traceback"]
     assert line["message"] == "M\udcfcller"

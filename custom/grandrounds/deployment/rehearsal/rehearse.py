@@ -14,8 +14,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from grandrounds.deployment.assignments import with_options
-from grandrounds.deployment.jobs import Job, load_job
+from grandrounds.deployment.jobs import Job, Values, load_job
 from grandrounds.deployment.local_federation import HOME, TEMPORARY_FILES, Federation, start, stop_federation
 from grandrounds.deployment.processes import await_end, signal_processes, variables_set
 from grandrounds.deployment.rehearsal.copies import copy_kits, kits_in, state_of, with_proxies
@@ -45,9 +44,12 @@ REHEARSAL_ROUNDS = 12
 WATCH_SECONDS = 0.5
 LEFT_SECONDS = 20.0
 """In which what a federation has started ends after it."""
-REHEARSED_OPTIONS = (
-    *("controller.round_timeout=300", "executor.isolation=process", "executor.device=cpu", "executor.cpu_threads=1"),
-)
+REHEARSED_OPTIONS: Values = {
+    ("controller", "round_timeout"): 300,
+    ("executor", "isolation"): "process",
+    ("executor", "device"): "cpu",
+    ("executor", "cpu_threads"): 1,
+}
 
 
 @dataclass(frozen=True)
@@ -196,8 +198,9 @@ def _run(
 
 def rehearsed_job(plan: Rehearsal, name: str, sites: int) -> Job:
     """The job of a run: FedPerl on synthetic images, in which one site may be away if two others remain."""
-    own = [f"controller.run_name={name}", f"controller.rounds={plan.rounds}", f"controller.seed={plan.seed}"]
-    return with_options(load_job("fedperl"), [*REHEARSED_OPTIONS, *own, f"controller.min_sites={max(2, sites - 1)}"])
+    own = {"run_name": name, "rounds": plan.rounds, "seed": plan.seed, "min_sites": max(2, sites - 1)}
+    values = {**REHEARSED_OPTIONS, **{("controller", option): value for option, value in own.items()}}
+    return load_job("fedperl").with_values(values)
 
 
 @contextmanager

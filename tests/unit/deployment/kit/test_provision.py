@@ -78,18 +78,22 @@ def test_a_folder_without_a_federation_is_reported(tmp_path):
         local_federation.load(tmp_path)
 
 
+def federation_in(folder):
+    return local_federation.Federation(folder, folder / "kits", "server", ("hospital-a",), "operator", "researcher")
+
+
 def test_no_variable_leads_a_participant_out_of_its_folder(tmp_path, monkeypatch):
     outside = tmp_path / "outside"
     for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "MPLCONFIGDIR", "TORCH_HOME", "GRANDROUNDS_STATE", "NVFLARE_HOME"):
         monkeypatch.setenv(name, str(outside))
     monkeypatch.setenv("LANG", "C.UTF-8")
-    found = local_federation._environment(tmp_path / "federation")
+    found = local_federation._environment(federation_in(tmp_path / "federation"), "hospital-a")
     assert [name for name, value in found.items() if str(outside) in value] == []
     assert found["LANG"] == "C.UTF-8"
 
 
 def test_a_server_waits_less_for_a_site_that_is_gone_than_a_watch_waits_for_a_server(tmp_path, monkeypatch):
-    for name, value in local_federation._environment(tmp_path).items():
+    for name, value in local_federation._environment(federation_in(tmp_path), "server").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ConfigService, "_var_values", {})
     assert 0 < JobRunner(str(tmp_path)).client_outcome_wait_timeout < JobWatch("job").patience
