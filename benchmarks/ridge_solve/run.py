@@ -39,8 +39,8 @@ def cost(case: str, features: int) -> dict[str, float]:
     """CPU seconds of a case, and the peak of memory above the start."""
     import torch
 
-    from grandrounds.methods.ridge.solve import solve, solve_grid
-    from grandrounds.methods.ridge.sums import sums_of, wrong_sums
+    from grandrounds.models.closed_form.solve import solve, solve_grid
+    from grandrounds.models.closed_form.sums import sums_of, wrong_sums
     from grandrounds.protocol.tasks import SINGLE
 
     torch.set_num_threads(1)

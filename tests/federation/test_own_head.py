@@ -6,7 +6,7 @@ import torch
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.methods.ridge.options import RidgeOptions
+from grandrounds.models.closed_form.solve import DEFAULT_PENALTIES
 
 SITES = ["site-1", "site-2", "site-3"]
 SITE = SITES[:1]
@@ -30,7 +30,7 @@ def test_the_own_head_of_one_site_is_that_of_ridge_with_this_site_alone(tiny, ru
     alone = own_state(run, tiny("local", *DEPTHS, *STILL), tmp_path / "alone")
     problem = ["controller.min_sites=1", "executor.device=cpu"]
     heads = {}
-    for penalty in RidgeOptions().penalties:
+    for penalty in DEFAULT_PENALTIES:
         job = with_options(load_job("ridge"), [*problem, f"controller.penalties=[{penalty}]"])
         place = tmp_path / f"ridge-{penalty}"
         run(job, place, sites=SITE)

@@ -11,8 +11,8 @@ from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.external import tensors_of
-from grandrounds.methods.ridge.solve import solve
-from grandrounds.methods.ridge.sums import class_weights, sums_of
+from grandrounds.models.closed_form.solve import solve
+from grandrounds.models.closed_form.sums import class_weights, sums_of
 from grandrounds.models.depths import depth_features
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import head_of

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from grandrounds.cli import build_app
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.ridge.leave import leave
-from grandrounds.methods.ridge.solve import solve
-from grandrounds.methods.ridge.sums import Sums
+from grandrounds.models.closed_form.solve import solve
+from grandrounds.models.closed_form.sums import Sums
 from grandrounds.reporting.runs import read_run
 from tests.federations import Federation, draw_hospitals
 

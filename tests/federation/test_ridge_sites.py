@@ -13,8 +13,8 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.methods.ridge import controller as ridge
 from grandrounds.methods.ridge.controller import RidgeController
 from grandrounds.methods.ridge.executor import RidgeExecutor
-from grandrounds.methods.ridge.solve import solve
-from grandrounds.methods.ridge.sums import Sums
+from grandrounds.models.closed_form.solve import solve
+from grandrounds.models.closed_form.sums import Sums
 from tests.federations import Federation, draw_hospitals
 
 SITES = ["site-1", "site-2", "site-3"]

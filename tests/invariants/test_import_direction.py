@@ -42,7 +42,7 @@ LAYERS = (
 )
 """From the top to the bottom; a module imports its own layer and those below."""
 MAX_MODULES = 16
-SHARED_METHODS = {"supervised", "fixmatch", "ridge"}
+SHARED_METHODS = {"supervised", "fixmatch"}
 BORROWED = {("feddf", "mutual"), ("baselines", "mutual")}
 """A method may import these methods beside the shared ones."""
 MATHS = {

@@ -20,8 +20,8 @@ from grandrounds.data.partition.fingerprints import first_unlike
 from grandrounds.data.partition.public_set import PublicSet
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.federation.site.closed_form import OwnHeadExecutor
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.federation.site.scoring import score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.methods.mutual.learner import MutualLearner
@@ -30,32 +30,21 @@ from grandrounds.methods.mutual.public import PublicImages, public_images
 from grandrounds.methods.mutual.schedule import Exchanges
 from grandrounds.methods.mutual.soft_labels import SoftLabels, decode
 from grandrounds.methods.mutual.training import train_locally
-from grandrounds.methods.ridge.at_site import solve_own_head
-from grandrounds.methods.ridge.options import OwnHeadOptions
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, State
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.wire import decode_result
 
 
-class LocalTrainingExecutor(SiteExecutor):
+class LocalTrainingExecutor(OwnHeadExecutor):
     """Trains on the site's labels with a new optimizer in every round."""
 
     record_level_obstacle: ClassVar[str] = "its local batches are not drawn in secret"
     local: LocalOptions
-    beginning: OwnHeadOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"model": self.models[0], **options})
         if self.site_options.optimizer != "fresh":
             raise ConfigurationError("optimizer must be fresh: others have changed the model since the last round")
-        self.beginning.require_own(self.own_model)
-
-    def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
-        """See :meth:`SiteExecutor.starting_model`; a model of the site's own may begin with a head in closed form."""
-        network = super().starting_model(payload, context)
-        if self.beginning.own_head == "ridge" and not self.kept:
-            solve_own_head(network, context)
-        return network
 
     def train_round(
         self, network: nn.Module, first: bool, epoch: int, epochs: int, context: SiteContext

@@ -19,7 +19,6 @@ from grandrounds.evaluation.metrics import WORST_LOSS
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.methods.ridge.bounds import share_notes, used_shares
-from grandrounds.methods.ridge.logits import DEFAULT_TEMPERATURE, TEMPERATURES, best_temperature, uncorrected
 from grandrounds.methods.ridge.options import RidgeOptions
 from grandrounds.methods.ridge.phases import (
     CENTRE,
@@ -35,8 +34,17 @@ from grandrounds.methods.ridge.phases import (
     VALIDATION_IMAGES,
     temperature_metric,
 )
-from grandrounds.methods.ridge.solve import best_penalty, solve, standardised
-from grandrounds.methods.ridge.sums import PRODUCTS, SYMMETRY, TARGETS, Sums, class_weights, packed_shapes, wrong_sums
+from grandrounds.models.closed_form.logits import DEFAULT_TEMPERATURE, TEMPERATURES, best_temperature, uncorrected
+from grandrounds.models.closed_form.solve import best_penalty, solve, standardised
+from grandrounds.models.closed_form.sums import (
+    PRODUCTS,
+    SYMMETRY,
+    TARGETS,
+    Sums,
+    class_weights,
+    packed_shapes,
+    wrong_sums,
+)
 from grandrounds.models.depths import DepthHead, depth_head
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import MessageError
+from grandrounds.federation.site.closed_form import labelled_images, sums_at_site, temperature_losses
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.methods.ridge.at_site import labelled_images, sums_at_site, temperature_losses
 from grandrounds.methods.ridge.options import ViewOptions
 from grandrounds.methods.ridge.phases import (
     CENTRE,
@@ -29,7 +29,7 @@ from grandrounds.methods.ridge.phases import (
     VALIDATION_IMAGES,
     temperature_metric,
 )
-from grandrounds.methods.ridge.sums import Sums
+from grandrounds.models.closed_form.sums import Sums
 from grandrounds.privacy.gate.treatment import SUPPORT
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
 
@@ -96,7 +96,7 @@ class RidgeExecutor(SiteExecutor):
         return Result(metrics={**found, VALIDATION_IMAGES: float(count)}, samples=1)
 
     def labelled(self, context: SiteContext) -> tuple[np.ndarray, np.ndarray, Tensor]:
-        """What the sums are of, see :func:`~grandrounds.methods.ridge.at_site.labelled_images`."""
+        """What the sums are of, see :func:`~grandrounds.federation.site.closed_form.labelled_images`."""
         return labelled_images(context, self.minimum(context))
 
 

@@ -16,8 +16,8 @@ from grandrounds.federation.server.record import SUMMARY
 from grandrounds.files import write_json
 from grandrounds.json_files import read_json_object
 from grandrounds.methods.ridge.phases import PHASES, SUMS
-from grandrounds.methods.ridge.solve import best_penalty, solve, standardised
-from grandrounds.methods.ridge.sums import Sums
+from grandrounds.models.closed_form.solve import best_penalty, solve, standardised
+from grandrounds.models.closed_form.sums import Sums
 from grandrounds.models.depths import DepthHead
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, State

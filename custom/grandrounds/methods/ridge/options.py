@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from grandrounds.data.images.augmentation import view_named
 from grandrounds.errors import ConfigurationError
+from grandrounds.models.closed_form.logits import DEFAULT_CORRECTION
+from grandrounds.models.closed_form.solve import DEFAULT_PENALTIES
+from grandrounds.models.closed_form.sums import DEFAULT_BALANCE, DEFAULT_NORM, FEATURE_VIEWS
 from grandrounds.option_annotations import ABOVE_ZERO, FRACTION, METHOD
 from grandrounds.options import Options
 
@@ -22,20 +25,20 @@ class RidgeOptions(Options):
         "beta: images of class c weigh (N / (C n_c))^beta; 1 balances classes, 0 weighs all images alike",
         FRACTION,
         METHOD,
-    ] = 0.5
+    ] = DEFAULT_BALANCE
     prior_correction: Annotated[
         float,
         "tau: logits are lowered by tau times the log of a class's weighted share; 1 decides as if equally frequent",
         FRACTION,
         METHOD,
-    ] = 1.0
+    ] = DEFAULT_CORRECTION
     penalties: Annotated[
         tuple[float, ...], "nu, the penalties of which the error at left-out sites chooses one", METHOD
-    ] = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+    ] = DEFAULT_PENALTIES
     temperature: Annotated[
         float | None, "T, by which scores are multiplied; null chooses it by validation images", ABOVE_ZERO
     ] = None
-    largest_norm: Annotated[float, "R, to which sites clip the norm of an image's features", ABOVE_ZERO] = 1000.0
+    largest_norm: Annotated[float, "R, to which sites clip the norm of an image's features", ABOVE_ZERO] = DEFAULT_NORM
     weight_multiple: Annotated[
         float | None,
         "bound on a site's labelled images in sums that the server reads, and on its validation images, over the median of "
@@ -56,8 +59,7 @@ class ViewOptions(Options):
     """Of which views of an image the features are."""
 
     views: Annotated[tuple[str, ...], "fixed views of each training image, such as none, half_turn", METHOD] = (
-        "none",
-        "half_turn",
+        FEATURE_VIEWS
     )
 
     def check(self) -> None:
@@ -67,25 +69,3 @@ class ViewOptions(Options):
         for name in self.views:
             if not view_named(name, "views").fixed:
                 raise ConfigurationError(f"views must be fixed, such as none or half_turn; {name} is drawn at random")
-
-
-@dataclass(frozen=True)
-class OwnHeadOptions(Options):
-    """Where a model of a site's own begins."""
-
-    own_head: Annotated[
-        Literal["given", "ridge"],
-        "head that a model of the site's own starts from: given by weights or seed, or ridge, in closed form from the "
-        "site's labels",
-    ] = "given"
-
-    def require_own(self, own_model: bool) -> None:
-        """Refuse a head of the site's own where sites share a model.
-
-        Raises:
-            ConfigurationError: then.
-        """
-        if self.own_head != "given" and not own_model:
-            raise ConfigurationError(
-                "own_head=ridge is for models of the sites' own; a shared one starts from controller.start_from=ridge"
-            )

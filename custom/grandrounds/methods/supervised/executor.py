@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from torch import nn
-
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.site.closed_form import OwnHeadExecutor
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.methods.ridge.at_site import solve_own_head
-from grandrounds.methods.ridge.options import OwnHeadOptions
 from grandrounds.methods.supervised.training import (
     TrainingOptions,
     require_single_images,
@@ -25,11 +21,10 @@ from grandrounds.protocol.spending import Spending
 from grandrounds.protocol.task import Task
 
 
-class SupervisedExecutor(SiteExecutor):
+class SupervisedExecutor(OwnHeadExecutor):
     """Trains on labelled images only; with ``record_noise_multiplier`` under record-level differential privacy."""
 
     training: TrainingOptions
-    beginning: OwnHeadOptions
     record_level_obstacle: ClassVar[str] = ""
     needs_exclusive: ClassVar[bool] = False
     scales_gradients = True
@@ -38,7 +33,6 @@ class SupervisedExecutor(SiteExecutor):
         super().__init__(**options)
         if self.protection.record_noise_multiplier is not None:
             require_single_images(self.training)
-        self.beginning.require_own(self.own_model)
 
     def require_kind(self, kind: Task) -> None:
         """See :meth:`SiteExecutor.require_kind`."""
@@ -49,13 +43,6 @@ class SupervisedExecutor(SiteExecutor):
         """The privacy cost of a round whose update leaves the site."""
         protection = None if self.own_model else self._protection(context)
         return protection.spending() if protection else None
-
-    def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
-        """See :meth:`SiteExecutor.starting_model`; a model of the site's own may begin with a head in closed form."""
-        network = super().starting_model(payload, context)
-        if self.beginning.own_head == "ridge" and not self.kept:
-            solve_own_head(network, context)
-        return network
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round."""

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.methods.ridge.controller import RidgeController
-from grandrounds.methods.ridge.logits import DEFAULT_TEMPERATURE, TEMPERATURES
 from grandrounds.methods.ridge.phases import (
     AGREE,
     CHOSEN_TEMPERATURE,
@@ -34,6 +33,7 @@ from grandrounds.methods.ridge.phases import (
     SUMS,
     temperature_metric,
 )
+from grandrounds.models.closed_form.logits import DEFAULT_TEMPERATURE, TEMPERATURES
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, EncryptedSum, Shapes, find_key
 from grandrounds.protocol.messages import CONTRIBUTION, GLOBAL, Payload, ReleaseKind, Result, State

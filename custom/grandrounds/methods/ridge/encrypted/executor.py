@@ -20,7 +20,6 @@ from grandrounds.federation.encrypted_counts import COUNT_TOLERANCE
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.ridge.executor import RidgeExecutor
-from grandrounds.methods.ridge.logits import TEMPERATURES, uncorrected
 from grandrounds.methods.ridge.phases import (
     AGREE,
     CHOSEN_TEMPERATURE,
@@ -39,8 +38,9 @@ from grandrounds.methods.ridge.phases import (
     VALIDATION_IMAGES,
     temperature_metric,
 )
-from grandrounds.methods.ridge.solve import solve, solve_grid, standardised
-from grandrounds.methods.ridge.sums import SYMMETRY, Sums, class_weights, packed_shapes, wrong_sums
+from grandrounds.models.closed_form.logits import TEMPERATURES, uncorrected
+from grandrounds.models.closed_form.solve import solve, solve_grid, standardised
+from grandrounds.models.closed_form.sums import SYMMETRY, Sums, class_weights, packed_shapes, wrong_sums
 from grandrounds.models.depths import depth_features, depth_head
 from grandrounds.privacy.mechanisms.ciphertexts import MAX_ENCODED
 from grandrounds.privacy.mechanisms.encrypted_sums import Shapes, SumOf, decrypt_sum, encrypt_tensors, find_key

@@ -13,6 +13,7 @@ from grandrounds.protocol.task import MASKED, Task
 
 TEMPERATURES = torch.logspace(0, 6, 25, base=2.0, dtype=torch.float64)
 """From 1 to 64; the third step doubles the second last."""
+DEFAULT_CORRECTION = 1.0
 DEFAULT_TEMPERATURE = 8.0
 """Without validation images."""
 

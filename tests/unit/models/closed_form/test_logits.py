@@ -2,7 +2,7 @@
 
 import torch
 
-from grandrounds.methods.ridge.logits import TEMPERATURES, best_temperature, uncorrected
+from grandrounds.models.closed_form.logits import TEMPERATURES, best_temperature, uncorrected
 from grandrounds.protocol.tasks import SINGLE
 
 

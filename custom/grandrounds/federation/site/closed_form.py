@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -13,12 +15,27 @@ from grandrounds.data.batches import eval_batches
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.external import BATCH
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.methods.ridge.logits import DEFAULT_TEMPERATURE, TEMPERATURES, best_temperature, uncorrected
-from grandrounds.methods.ridge.options import RidgeOptions, ViewOptions
-from grandrounds.methods.ridge.solve import solve_grid, squared_error, standardised
-from grandrounds.methods.ridge.sums import Sums, class_weights, sums_of
+from grandrounds.federation.site.executor import SiteExecutor
+from grandrounds.models.closed_form.logits import (
+    DEFAULT_CORRECTION,
+    DEFAULT_TEMPERATURE,
+    TEMPERATURES,
+    best_temperature,
+    uncorrected,
+)
+from grandrounds.models.closed_form.solve import DEFAULT_PENALTIES, solve_grid, squared_error, standardised
+from grandrounds.models.closed_form.sums import (
+    DEFAULT_BALANCE,
+    DEFAULT_NORM,
+    FEATURE_VIEWS,
+    Sums,
+    class_weights,
+    sums_of,
+)
 from grandrounds.models.compute import averaged_logits
 from grandrounds.models.depths import DepthNetwork, depth_features, depth_head
+from grandrounds.options import Options
+from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.problem import DEPTHS
 
 _logger = logging.getLogger(__name__)
@@ -68,30 +85,19 @@ def sums_at_site(
         views: fixed ones, over which each image is averaged.
         norm: to which the norm of an image's features is clipped.
     """
-    batches = _batches(network, rows, targets, weights, context, views, norm)
-    return sums_of(batches, depth_head(network).features, targets.shape[1])
-
-
-def _batches(
-    network: nn.Module,
-    rows: np.ndarray,
-    targets: np.ndarray,
-    weights: Tensor,
-    context: SiteContext,
-    views: Sequence[str],
-    norm: float,
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     of_images = context.problem.kind.image_weights(torch.from_numpy(targets), weights)
-    for view in views:
-        for places in eval_batches(np.arange(len(rows)), BATCH):
-            context.check_abort()
-            features = depth_features(network, context.views(rows[places], view)).double().cpu()
-            size = torch.linalg.vector_norm(features, dim=1, keepdim=True)
-            yield (
-                features * (norm / size.clamp(min=norm)),
-                torch.from_numpy(targets[places]),
-                of_images[places] / len(views),
-            )
+
+    def batches() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Features, targets and weights."""
+        for view in views:
+            for places in eval_batches(np.arange(len(rows)), BATCH):
+                context.check_abort()
+                features = depth_features(network, context.views(rows[places], view)).double().cpu()
+                size = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+                clipped = features * (norm / size.clamp(min=norm))
+                yield clipped, torch.from_numpy(targets[places]), of_images[places] / len(views)
+
+    return sums_of(batches(), depth_head(network).features, targets.shape[1])
 
 
 def temperature_losses(network: nn.Module, centre: Tensor, offset: Tensor, context: SiteContext) -> list[float]:
@@ -112,7 +118,7 @@ def temperature_losses(network: nn.Module, centre: Tensor, offset: Tensor, conte
 
 
 def solve_own_head(network: nn.Module, context: SiteContext) -> None:
-    """Write a head in closed form, from the site's own labels, into a network, with the options of ``ridge`` by default.
+    """Write a head in closed form, from the site's own labels, into a network, by the defaults of ridge regression.
 
     The penalty is that of the smallest squared error on the site's validation images, the temperature that of their largest
     likelihood. The log has both.
@@ -123,46 +129,76 @@ def solve_own_head(network: nn.Module, context: SiteContext) -> None:
     """
     if not isinstance(network, DepthNetwork):
         raise ConfigurationError(f"executor.own_head=ridge is a head of several depths: set problem.head={DEPTHS}")
-    kind, ridge, views = context.problem.kind, RidgeOptions(), ViewOptions().views
+    kind, validation = context.problem.kind, context.data.rows("val")
     rows, targets, _ = labelled_images(context, 0)
     if not len(rows):
         raise DataError(f"{context.site}: executor.own_head=ridge needs a labelled training image, and there is none")
     training = network.training
     network.eval()
     exclusive = len(kind.answers(targets.shape[1])) == 1
-    balance = ridge.class_balance if exclusive else 0.0
-    weights = class_weights(torch.from_numpy(targets.sum(axis=0)), balance)
-    sums = sums_at_site(network, rows, targets, weights, context, views, ridge.largest_norm)
-    heads, validation = solve_grid(sums, ridge.penalties), context.data.rows("val")
-    chosen, temperature = len(heads) // 2, DEFAULT_TEMPERATURE
-    shares = sums.targets[-1] / sums.weight
+    weights = class_weights(torch.from_numpy(targets.sum(axis=0)), DEFAULT_BALANCE if exclusive else 0.0)
+    sums = sums_at_site(network, rows, targets, weights, context, FEATURE_VIEWS, DEFAULT_NORM)
+    heads, penalty, temperature = solve_grid(sums, DEFAULT_PENALTIES), len(DEFAULT_PENALTIES) // 2, DEFAULT_TEMPERATURE
     if len(validation):
-        held_out = sums_at_site(
-            network, validation, _targets(validation, context), weights, context, ("none",), ridge.largest_norm
-        )
-        errors = [squared_error(head, held_out) for head in heads]
-        chosen = errors.index(min(errors))
-    linear, bias, shift, scale = standardised(heads[chosen], sums)
-    head = depth_head(network)
+        found = _targets(validation, context)
+        held_out = sums_at_site(network, validation, found, weights, context, ("none",), DEFAULT_NORM)
+        errors = [squared_error(one, held_out) for one in heads]
+        penalty = errors.index(min(errors))
+    linear, bias, shift, scale = standardised(heads[penalty], sums)
+    head, shares = depth_head(network), sums.targets[-1] / sums.weight
     if len(validation):
         head.set_linear(linear, bias, shift, scale)
         losses = temperature_losses(network, *uncorrected(kind, shares), context)
         temperature = best_temperature(torch.tensor(losses, dtype=torch.float64))
-    centre, offset = kind.centre_and_offset(shares, ridge.prior_correction)
+    centre, offset = kind.centre_and_offset(shares, DEFAULT_CORRECTION)
     if exclusive:  # a class that the site does not have is not ruled out: the others may teach it
         offset = torch.where(shares > 0, offset, 0.0)
     head.set_linear(linear, bias + offset / temperature - centre, shift, scale, temperature)
     network.train(training)
-    _logger.info(
-        "%s: own head of %d images, penalty %g, temperature %g",
-        context.site,
-        len(rows),
-        ridge.penalties[chosen],
-        temperature,
-    )
+    told = "%s: own head of %d images, penalty %g, temperature %g"
+    _logger.info(told, context.site, len(rows), DEFAULT_PENALTIES[penalty], temperature)
 
 
 def _targets(rows: np.ndarray, context: SiteContext) -> np.ndarray:
     data, kind, classes = context.data, context.problem.kind, len(context.problem.classes)
     found = np.array([kind.class_counts(data.labels[[row]], classes) for row in rows], np.float64)
     return found.reshape(len(rows), classes)
+
+
+@dataclass(frozen=True)
+class OwnHeadOptions(Options):
+    """Where a model of a site's own begins."""
+
+    own_head: Annotated[
+        Literal["given", "ridge"],
+        "head that a model of the site's own starts from: given by weights or seed, or ridge, in closed form from the "
+        "site's labels",
+    ] = "given"
+
+    def require_own(self, own_model: bool) -> None:
+        """Refuse a head of the site's own where sites share a model.
+
+        Raises:
+            ConfigurationError: then.
+        """
+        if self.own_head != "given" and not own_model:
+            raise ConfigurationError(
+                "own_head=ridge is for models of the sites' own; a shared one starts from controller.start_from=ridge"
+            )
+
+
+class OwnHeadExecutor(SiteExecutor):
+    """A site whose own model may begin with a head in closed form."""
+
+    beginning: OwnHeadOptions
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.beginning.require_own(self.own_model)
+
+    def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
+        """See :meth:`SiteExecutor.starting_model`; before its first round a site of its own solves its head."""
+        network = super().starting_model(payload, context)
+        if self.beginning.own_head == "ridge" and not self.kept:
+            solve_own_head(network, context)
+        return network

@@ -21,6 +21,9 @@ from grandrounds.protocol.task import Task
 
 PRODUCTS, TARGETS = "products", "targets"
 """Names of the tensors of a message."""
+DEFAULT_BALANCE, DEFAULT_NORM = 0.5, 1000.0
+FEATURE_VIEWS = ("none", "half_turn")
+"""Of training images; these and the bound on a norm are defaults."""
 SYMMETRY = 1e-9
 """By which the smallest eigenvalue of a matrix may be below 0, over its trace, and sums of one site may differ."""
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grandrounds.methods.ridge.sums import Sums
+from grandrounds.models.closed_form.sums import Sums
 
+DEFAULT_PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 LEAST_VARIANCE = 1e-6
 """Of a feature, over the median of all: a constant one would make A singular."""
 
@@ -83,7 +84,7 @@ def solve(sums: Sums, nu: float) -> Tensor:
         ValueError: if there is no image, or the equations cannot be solved.
 
     Example:
-        >>> from grandrounds.methods.ridge.sums import sums_of
+        >>> from grandrounds.models.closed_form.sums import sums_of
         >>> x, y = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[1.0, 0], [0, 1.0], [0, 1.0]])
         >>> solve(sums_of([(x, y, torch.ones(3))], 1, 2), nu=1 / 3)  # lambda 1: [[-3/8, 3/8], [13/12, -1/12]]
         tensor([[-0.3750,  0.3750],

@@ -5,8 +5,8 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from grandrounds.methods.ridge.solve import feature_variances, held_out_errors, solve, solve_grid, squared_error
-from grandrounds.methods.ridge.sums import Sums, class_weights, packed_shapes, sums_of, wrong_sums
+from grandrounds.models.closed_form.solve import feature_variances, held_out_errors, solve, solve_grid, squared_error
+from grandrounds.models.closed_form.sums import Sums, class_weights, packed_shapes, sums_of, wrong_sums
 from grandrounds.protocol.tasks import FINDINGS, SINGLE
 
 COUNTS = torch.tensor([1, 2])
