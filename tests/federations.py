@@ -173,3 +173,16 @@ def write_pictures(folder, names):
         path = Path(folder) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"P5\n2 2\n255\n" + (number + 1).to_bytes(4, "big"))
+
+
+def provisioned_elsewhere(folder, sites):
+    """Kits as ``grandrounds provision`` writes them, of a server whose name no machine here has."""
+    from grandrounds.deployment.kit import provision
+
+    project = provision.local_project(provision.read_project(provision.PROJECT), sites, 8002)
+    for entry in project["participants"]:
+        if entry["type"] == "server":
+            entry |= {"host_names": ["fl.consortium.example"], "default_host": "fl.consortium.example"}
+    provision.write_project(project, folder / "project.yml")
+    provision.provision(folder / "project.yml", folder / "kits")
+    return folder / "kits"

@@ -183,7 +183,7 @@ def put(world, command: Command, at: SimpleNamespace) -> dict[str, bytes]:
     return tree(at.place)
 
 
-def require_whole(found, command: Command, *wholes) -> None:
+def assert_whole(found, command: Command, *wholes) -> None:
     """Require one of several whole results; where files are each for itself, each of one of them or none."""
     if command.one:
         assert found in wholes
@@ -208,14 +208,14 @@ def drawn(examples):
     )
 
 
-def one_line(result, *names):
+def assert_one_line(result, *names):
     assert result.exit_code == 1, (result.output, result.exception)
     lines = [line for line in result.stderr.splitlines() if line.startswith("error:")]
     assert len(lines) == 1
     assert any(str(name) in lines[0] for name in names), lines
 
 
-def interrupt(world, command, earlier, moment):
+def assert_survives_an_interruption(world, command, earlier, moment):
     whole_result, count = result_of(world, command, 0, earlier)
     with empty_place(world) as at:
         before = put(world, command, at) if earlier else {}
@@ -223,27 +223,27 @@ def interrupt(world, command, earlier, moment):
             result = run(*command.arguments(world, at.out, 0))
         assert seen.seen > moment % count
         assert result.exit_code == 130, (result.output, result.exception)
-        require_whole(tree(at.place), command, before, whole_result)
+        assert_whole(tree(at.place), command, before, whole_result)
         sound(*command.arguments(world, at.out, 0))
         assert tree(at.place) == whole_result
 
 
-def fill(world, command, earlier, moment):
+def assert_survives_a_full_disk(world, command, earlier, moment):
     whole_result, count = result_of(world, command, 0, earlier)
     with empty_place(world) as at:
         before = put(world, command, at) if earlier else {}
         with disturbed(at.whole, full(moment % count)):
             result = run(*command.arguments(world, at.out, 0))
         if result.exit_code:
-            one_line(result, at.place, at.whole / "temporary")
-            require_whole(tree(at.place), command, before, *[whole_result] * (not command.one))
+            assert_one_line(result, at.place, at.whole / "temporary")
+            assert_whole(tree(at.place), command, before, *[whole_result] * (not command.one))
         else:
             assert tree(at.place) == whole_result
         sound(*command.arguments(world, at.out, 0))
         assert tree(at.place) == whole_result
 
 
-def cut_short(world, command, earlier, size):
+def assert_survives_a_short_file(world, command, earlier, size):
     """No file can be longer than a size: a write itself fails, of which the system tells no name."""
     whole_result, _ = result_of(world, command, 0, earlier)
     longest = max(len(content) for content in whole_result.values())
@@ -255,11 +255,11 @@ def cut_short(world, command, earlier, size):
             result = run(*command.arguments(world, at.out, 0))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        one_line(result, at.place, at.whole / "temporary")
-        require_whole(tree(at.place), command, before, *[whole_result] * (not command.one))
+        assert_one_line(result, at.place, at.whole / "temporary")
+        assert_whole(tree(at.place), command, before, *[whole_result] * (not command.one))
 
 
-def meet(world, command, earlier, moment):
+def assert_survives_another_command(world, command, earlier, moment):
     own, count = result_of(world, command, 0, earlier)
     with empty_place(world) as at:
         if earlier:
@@ -275,12 +275,17 @@ def meet(world, command, earlier, moment):
         refused = [one for one in both if one.exit_code]
         assert len(both) - len(refused) in (1, 2)
         for one in refused:
-            one_line(one, at.out)
-        require_whole(tree(at.place), command, own, result_of(world, command, 1, earlier)[0])
+            assert_one_line(one, at.out)
+        assert_whole(tree(at.place), command, own, result_of(world, command, 1, earlier)[0])
         assert sum(one.exit_code == 0 for one in both) >= 1
 
 
-CHECKS = {"an interruption": interrupt, "a full disk": fill, "a short file": cut_short, "another command": meet}
+CHECKS = {
+    "an interruption": assert_survives_an_interruption,
+    "a full disk": assert_survives_a_full_disk,
+    "a short file": assert_survives_a_short_file,
+    "another command": assert_survives_another_command,
+}
 CASES = [(name, check, earlier) for name in BY_NAME for check in CHECKS for earlier in (False, True)]
 
 
@@ -289,7 +294,8 @@ def test_a_result_is_there_whole_or_not_at_all(world, name, check, earlier):
     @drawn(BY_NAME[name].examples)
     @given(MOMENTS)
     def at_any_moment(moment):
-        CHECKS[check](world, BY_NAME[name], earlier, moment)
+        assert_survives = CHECKS[check]
+        assert_survives(world, BY_NAME[name], earlier, moment)
 
     at_any_moment()
 
@@ -298,7 +304,8 @@ def test_a_result_is_there_whole_or_not_at_all(world, name, check, earlier):
 @pytest.mark.parametrize(("name", "check", "earlier"), [case for case in CASES if case[1] != "a short file"])
 def test_a_result_is_there_whole_or_not_at_all_at_every_moment(world, name, check, earlier):
     for moment in range(result_of(world, BY_NAME[name], 0, earlier)[1]):
-        CHECKS[check](world, BY_NAME[name], earlier, moment)
+        assert_survives = CHECKS[check]
+        assert_survives(world, BY_NAME[name], earlier, moment)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -308,7 +315,7 @@ def test_a_read_only_folder_is_named_and_stays_as_it_is(world, name):
         before = put(world, command, at)
         with disturbed(at.place, read_only):
             result = run(*command.arguments(world, at.out, 0))
-        one_line(result, at.out)
+        assert_one_line(result, at.out)
         assert tree(at.place) == before
 
 
@@ -329,7 +336,7 @@ def operations(world):
     return counted.seen
 
 
-def stop_a_run(world, react, require):
+def assert_goes_on(world, react, require):
     """Stop a run; nothing temporary is left, and the same command goes on to the same scores."""
     with empty_place(world) as at:
         with disturbed(at.whole, react):
@@ -339,25 +346,25 @@ def stop_a_run(world, react, require):
         assert scores(at.out) == scores(world.runs[0])
 
 
-def interrupt_a_run(world, moment):
-    stop_a_run(world, interrupting(moment), lambda result, _: _interrupted(result))
+def assert_goes_on_after_an_interruption(world, moment):
+    assert_goes_on(world, interrupting(moment), lambda result, _: assert_interrupted(result))
 
 
-def _interrupted(result):
+def assert_interrupted(result):
     assert result.exit_code == 130, (result.output, result.exception)
 
 
-def fill_the_disk_of_a_run(world, moment):
+def assert_goes_on_after_a_full_disk(world, moment):
     def require(result, at):
         if result.exit_code:
-            one_line(result, at.place, at.whole / "temporary")
+            assert_one_line(result, at.place, at.whole / "temporary")
 
-    stop_a_run(world, full(moment), require)
+    assert_goes_on(world, full(moment), require)
 
 
 OF_RUNS = {
-    "an interruption": interrupt_a_run,
-    "a full disk": fill_the_disk_of_a_run,
+    "an interruption": assert_goes_on_after_an_interruption,
+    "a full disk": assert_goes_on_after_a_full_disk,
 }
 
 
@@ -366,7 +373,8 @@ def test_a_run_goes_on_to_the_same_scores(world, operations, check):
     @drawn(6)
     @given(st.floats(0, 1, exclude_max=True))
     def at_any_moment(moment):
-        OF_RUNS[check](world, int(moment * operations))
+        assert_goes_on_after = OF_RUNS[check]
+        assert_goes_on_after(world, int(moment * operations))
 
     at_any_moment()
 
@@ -375,4 +383,5 @@ def test_a_run_goes_on_to_the_same_scores(world, operations, check):
 @pytest.mark.parametrize("check", OF_RUNS)
 def test_a_run_goes_on_to_the_same_scores_at_every_moment(world, operations, check):
     for moment in range(operations):
-        OF_RUNS[check](world, moment)
+        assert_goes_on_after = OF_RUNS[check]
+        assert_goes_on_after(world, moment)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from grandrounds.csv_files import write_csv
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import append_line, exclusive, replacing, write_json
+from grandrounds.folders.whole import put_in_place
 from grandrounds.json_files import read_json_object
 
 
@@ -132,3 +134,21 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
 def test_the_same_process_is_refused_too(tmp_path):
     with exclusive(tmp_path), pytest.raises(ConfigurationError, match="another job"), exclusive(tmp_path):
         pytest.fail("held twice")
+
+
+def test_an_interruption_between_two_renamings_costs_nothing(tmp_path, monkeypatch):
+    folder, new, renamed = tmp_path / "result", tmp_path / "new", []
+    for place, text in ((folder, "old"), (new, "new")):
+        place.mkdir()
+        (place / "file").write_text(text)
+
+    def rename(source, target, real=os.rename):
+        renamed.append(target)
+        if len(renamed) == 2:
+            raise KeyboardInterrupt
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(KeyboardInterrupt):
+        put_in_place(new, folder)
+    assert (folder / "file").read_text() == "old"

@@ -91,6 +91,21 @@ class Model(Enum):
     OWN = "own"
 
 
+Reference = Annotated[
+    str | None, typer.Option(help="The method to compare with; default: local training, else the first.")
+]
+Whose = Annotated[
+    Model | None, typer.Option(help="Whose scores: one common model, or each site's own choice of a round's model.")
+]
+
+
+def _split(runs: list[str]) -> list[tuple[str | None, Path]]:
+    """The names, where there are some, and the places of ``[NAME=]RUN``."""
+    from grandrounds.reporting.runs import split_argument
+
+    return [(None, Path(text)) if Path(text).exists() else split_argument(text) for text in runs]
+
+
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="[NAME=]RUN...", help="Runs to report on.")],
     out: Annotated[Path, typer.Option(help="Folder for the report; it is made when missing.")],
@@ -98,12 +113,8 @@ def report(
         Path | None, typer.Option(help="Folder of the partition that the runs had, if their images are here.")
     ] = None,
     groups: Communities = None,
-    reference: Annotated[
-        str | None, typer.Option(help="The method to compare with; default: local training, else the first.")
-    ] = None,
-    model: Annotated[
-        Model | None, typer.Option(help="Whose scores: one common model, or each site's own choice of a round's model.")
-    ] = None,
+    reference: Reference = None,
+    model: Whose = None,
     external: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A place's result of grandrounds evaluate --out; repeatable."),
@@ -114,12 +125,10 @@ def report(
     """Write the report and print its path."""
     from grandrounds.api.reports import report_content
     from grandrounds.reporting.page import write_report
-    from grandrounds.reporting.runs import split_argument
 
-    named = [(None, Path(text)) if Path(text).exists() else split_argument(text) for text in runs]
     with steps_on(notes()) as step:
         content = report_content(
-            named,
+            _split(runs),
             sites_dir,
             title=title,
             reference=reference,
@@ -138,20 +147,16 @@ def report(
 def paper(
     runs: Annotated[list[str], typer.Argument(metavar="[NAME=]RUN...", help="Finished runs.")],
     out: Annotated[Path, typer.Option(help="Folder of the files; it must be empty or not exist.")],
-    reference: Annotated[
-        str | None, typer.Option(help="The method to compare with; default: local training, else the first.")
-    ] = None,
-    model: Annotated[
-        Model | None, typer.Option(help="Whose scores: one common model, or each site's own choice of a round's model.")
-    ] = None,
+    reference: Reference = None,
+    model: Whose = None,
     title: Annotated[str | None, typer.Option(help="Title of the Word document.")] = None,
     json: Json = False,
 ) -> None:
     """Write the parts of an article and print their paths."""
     from grandrounds.api.reports import paper as write_parts
-    from grandrounds.reporting.runs import names_of, split_argument
+    from grandrounds.reporting.runs import names_of
 
-    given = [(None, Path(text)) if Path(text).exists() else split_argument(text) for text in runs]
+    given = _split(runs)
     named = dict(zip(names_of(given), (path for _, path in given), strict=True))
     paths = write_parts(named, out, title=title, reference=reference, model=model.value if model else None)
     if json:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from grandrounds.deployment.kit import provision
 from grandrounds.deployment.kit.overlay import apply_overlay
 from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.rehearsal import copies, rehearse
+from tests.federations import provisioned_elsewhere
 
 pytestmark = pytest.mark.faults
 SITES = ("hospital-a", "hospital-b", "hospital-c")
@@ -13,18 +13,12 @@ SITES = ("hospital-a", "hospital-b", "hospital-c")
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory):
-    """As ``grandrounds provision`` writes them, for a server whose name this machine does not know."""
-    folder = tmp_path_factory.mktemp("consortium")
-    project = provision.local_project(provision.read_project(provision.PROJECT), SITES, 8002)
-    for entry in project["participants"]:
-        if entry["type"] == "server":
-            entry |= {"host_names": ["fl.consortium.example"], "default_host": "fl.consortium.example"}
-    provision.write_project(project, folder / "project.yml")
-    provision.provision(folder / "project.yml", folder / "kits")
-    for kit in copies.kits_in(folder / "kits"):
+    """As ``grandrounds provision`` writes them, with the overlay."""
+    made = provisioned_elsewhere(tmp_path_factory.mktemp("consortium"), SITES)
+    for kit in copies.kits_in(made):
         if kit.kind != "person":
             apply_overlay(kit)
-    return folder / "kits"
+    return made
 
 
 def test_a_rehearsal_ends_with_usable_models_and_leaves_nothing(kits, tmp_path):

@@ -20,6 +20,7 @@ from grandrounds.deployment.rehearsal.outcome import RehearsedRun
 from grandrounds.deployment.rehearsal.watching import FaultCost
 from grandrounds.deployment.submission import Outcome
 from grandrounds.errors import ConfigurationError
+from tests.federations import provisioned_elsewhere
 
 SITES = ("hospital-a", "hospital-b", "hospital-c")
 WIDE = {"COLUMNS": "200"}
@@ -258,17 +259,7 @@ def test_kits_have_the_same_state_until_somebody_writes(tmp_path):
 
 @pytest.fixture(scope="module")
 def provisioned(tmp_path_factory):
-    """Kits of a server whose name no machine here has."""
-    from grandrounds.deployment.kit import provision
-
-    folder = tmp_path_factory.mktemp("provisioned")
-    project = provision.local_project(provision.read_project(provision.PROJECT), SITES, 8002)
-    for entry in project["participants"]:
-        if entry["type"] == "server":
-            entry |= {"host_names": ["fl.consortium.example"], "default_host": "fl.consortium.example"}
-    provision.write_project(project, folder / "project.yml")
-    provision.provision(folder / "project.yml", folder / "kits")
-    return folder / "kits"
+    return provisioned_elsewhere(tmp_path_factory.mktemp("provisioned"), SITES)
 
 
 def test_copies_have_ledgers_of_their_own_and_another_port(provisioned, tmp_path):

@@ -1,5 +1,6 @@
 """No hidden count comes back from all that a data set has released: totals, accuracies, other jobs and rounds."""
 
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -290,6 +291,14 @@ def test_no_time_and_contradictions_withhold(gate):
         gives_away(Released(), Released(sums=(Sum(("a", "b"), 9, 9),)), deadline=0.0)
     with pytest.raises(Undecided, match="contradicts itself"):
         gives_away(Released({"a": 10}), Released(sums=(Sum(("a", "b"), 9, 9),)))
+
+
+def test_a_busy_machine_withholds_no_more_than_an_idle_one(monkeypatch):
+    """The audit has seconds of the processor; by the clock it is over before it begins."""
+    clock = iter(range(0, 10**6, 60))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    shown, total = Released({"a": 162, "b": 77}), Sum(("a", "b", "c"), 235, 245)
+    assert not gives_away(shown, Released(sums=(total,)))
 
 
 def left_of(site, draw, classes=4, rounds=5):
