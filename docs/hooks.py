@@ -24,7 +24,7 @@ PAGES = (
     "provisioning/README.md",
     "poc/README.md",
 )
-MORE = ("CONTRIBUTING.md", "CHANGELOG.md")
+MORE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
 PICTURES = (".png", ".svg", ".jpg")
 NOTEBOOK = ".ipynb"
 PREFIX = "repository/"

@@ -24,6 +24,7 @@ from tests.documentation.pages import ROOT
 
 PROGRAMS = frozenset(
     {
+        ".ci/lowest",
         ".ci/run",
         ".venv/bin/pytest",
         "echo",
