@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     __version__: str
     from grandrounds import testing
     from grandrounds.api.evaluation import Evaluation, evaluate
+    from grandrounds.api.recipes import recipe
     from grandrounds.api.reports import paper, report
     from grandrounds.api.running import Run, run
     from grandrounds.api.sites import Sites, partition
@@ -44,6 +45,7 @@ __all__ = [
     "evaluate",
     "paper",
     "partition",
+    "recipe",
     "register_backbone",
     "register_dataset",
     "register_method",
@@ -68,6 +70,7 @@ PLACES = {
     "evaluate": "api.evaluation",
     "paper": "api.reports",
     "partition": "api.sites",
+    "recipe": "api.recipes",
     "register_backbone": "models.backbones.own",
     "register_dataset": "data.own_datasets",
     "register_method": "federation.own_methods",

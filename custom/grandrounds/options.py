@@ -18,15 +18,17 @@ annotations.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import OptionInfo, Range, _description, annotations_of, require_type
+from grandrounds.plugins import packages
 
 Group = TypeVar("Group")
 
@@ -61,6 +63,14 @@ class Options:
 class Configurable:
     """A component whose options are groups: attributes that are annotated with a class derived from :class:`Options`."""
 
+    _given: dict[str, Any]
+
+    def __new__(cls, *_unused: Any, **options: Any) -> Self:
+        """Keep the arguments as they were given, for :meth:`add_to_fed_job`."""
+        made = super().__new__(cls)
+        made._given = options
+        return made
+
     def take_groups(self, options: Mapping[str, Any]) -> None:
         """Build every group of the component and of its bases from keyword arguments.
 
@@ -78,6 +88,31 @@ class Configurable:
         """The options that must be the same when a saved run is resumed."""
         groups = [getattr(self, name) for name, group in groups_of(type(self)).items() if group.identifies_run]
         return {name: value for group in groups for name, value in asdict(group).items()}
+
+    def add_to_fed_job(self, job: Any, ctx: Any, **arguments: Any) -> None:
+        """FLARE's hook: a ``FedJob`` gets this component with all its options, and not the code of installed packages."""
+        known = [option for group in groups_of(type(self)).values() for option in describe(group)]
+        options = {option.name: option.default for option in known if option.default is not MISSING} | self._given
+        job.set_app_packages(sorted({*job.job.app_packages, *packages()}))
+        added: Any = super(Configurable, with_arguments(self, options))
+        added.add_to_fed_job(job, ctx, **arguments)
+
+
+def with_arguments(component: Any, arguments: Mapping[str, Any]) -> Any:
+    """A copy of a component of which FLARE's job API writes exactly these arguments.
+
+    By itself it writes an attribute for each name in the signature of ``__init__``, unless it equals the default: of a
+    constructor that takes ``**options`` nothing, and of an attribute that was derived from an argument the derived value.
+    """
+
+    def __init__(self: Any, **options: Any) -> None: ...  # noqa: N807 - becomes a method
+
+    names = (inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in arguments)
+    __init__.__signature__ = inspect.Signature(list(names))  # type: ignore[attr-defined]
+    kind, made = type(component), copy.copy(component)
+    made.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__init__": __init__})
+    vars(made).update(arguments)
+    return made
 
 
 def groups_of(component: type) -> dict[str, type[Options]]:

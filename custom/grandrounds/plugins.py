@@ -200,6 +200,11 @@ def plugin_modules() -> list[str]:
     return list(_registering)
 
 
+def packages() -> list[str]:
+    """The outermost names of this package and of all plug-ins, which are installed wherever a job runs."""
+    return sorted({"grandrounds", *(name.partition(".")[0] for name in plugin_modules())})
+
+
 def environment() -> dict[str, str]:
     """What a new process needs to find the same plug-ins: their modules and, in ``PYTHONPATH``, their folders.
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from nvflare.recipe import SimEnv
 
+import grandrounds as gr
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.jobs import PACKAGE, write_job
 from grandrounds.federation import engine
@@ -157,6 +160,25 @@ def test_flares_simulator_gives_the_same_run(with_peers, tmp_path):
     job, expected = with_peers
     job(tmp_path, engine="flare", threads=1)
     assert_same(left(tmp_path), expected)
+
+
+@pytest.mark.usefixtures("deadline")
+def test_a_recipe_and_flares_command_give_the_same_model(with_peers, tmp_path, shared_cache, monkeypatch):
+    """The command runs what the recipe exports; both find a workspace in which the classes are allowed."""
+    job, expected = with_peers
+    monkeypatch.setenv("GRANDROUNDS_CACHE", str(shared_cache))
+    monkeypatch.setenv("GRANDROUNDS_SITES", str(job.folder))
+    recipe = gr.recipe(job.job())
+    done = recipe.execute(SimEnv(clients=SITES, num_threads=2, workspace_root=str(tmp_path / "flare")))
+    workspace = Path(done.get_result())
+    recipe.export(str(tmp_path))
+    shutil.copytree(workspace / "local", tmp_path / "command" / "local")
+    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(tmp_path / recipe.name)]
+    command += ["-w", str(tmp_path / "command"), "-c", ",".join(SITES), "-t", "2"]
+    subprocess.run(command, capture_output=True, timeout=LIMIT_SECONDS, check=True)
+    for folder in (workspace, tmp_path / "command"):
+        model = flat(torch.load(folder / "server" / "simulate_job" / "results" / "last.pt", weights_only=True))
+        assert_same((None, {"last": model}), (None, {"last": expected[1]["results/last.pt"]}))
 
 
 def test_a_job_that_brings_its_code_needs_nothing_else(with_peers, tmp_path, shared_cache):

@@ -137,9 +137,35 @@ class Job:
         if part not in JOB_PARTS:
             raise ConfigurationError(f"{part}.{option}: expected part.option with part {', '.join(JOB_PARTS)}")
         if option not in (known := option_types(self.component(part))):
-            near = difflib.get_close_matches(option, sorted(known), n=1)
-            hint = f"; did you mean {part}.{near[0]}?" if near else ""
-            raise ConfigurationError(f"{part}.{option}: the {part} of job {self.name} has no option {option!r}{hint}")
+            near = [f"{part}.{name}" for name in difflib.get_close_matches(option, sorted(known), n=1)]
+            raise ConfigurationError(
+                f"{part}.{option}: the {part} of job {self.name} has no option {option!r}{_hint(near)}"
+            )
+
+    def key_of(self, name: str) -> Key:
+        """The part and the name of an option that is given by its name alone, or as ``part.option``.
+
+        Raises:
+            ConfigurationError: if no part has it (the nearest one is named), or several have.
+
+        Example:
+            >>> load_job("fedperl").key_of("peers")
+            ('controller', 'peers')
+        """
+        part, dot, option = name.partition(".")
+        if dot:
+            self.require_option(part, option)
+            return part, option
+        known = [(part, option) for part in JOB_PARTS for option in option_types(self.component(part))]
+        found = [key for key in known if key[1] == name]
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"{name}: job {self.name} has {' and '.join(map('.'.join, found))}; name one of these"
+            )
+        if not found:
+            near = difflib.get_close_matches(name, [option for _, option in known], n=1)
+            raise ConfigurationError(f"{name}: job {self.name} has no option {name!r}{_hint(near)}")
+        return found[0]
 
     def checked(self) -> CheckedJob:
         """This job, once its controller and executor have been built as FLARE would build them.
@@ -186,8 +212,7 @@ def load_job(name_or_folder: str | Path) -> Job:
     if by_name and not folder.is_dir() and given.name in _own_methods():
         return _job_of(given.name, _own_methods()[given.name])
     if not (folder / "meta.json").is_file():
-        near = difflib.get_close_matches(given.name, job_names(), n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = _hint(difflib.get_close_matches(given.name, job_names(), n=1))
         raise ConfigurationError(f"{name_or_folder} is not a job{hint} (jobs: {', '.join(job_names())})")
     configuration = folder / "app" / "config"
     job = Job(
@@ -198,6 +223,10 @@ def load_job(name_or_folder: str | Path) -> Job:
     )
     _require_parts(job, folder)
     return job
+
+
+def _hint(near: list[str]) -> str:
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _job_of(name: str, method: OwnMethod) -> Job:

@@ -34,7 +34,7 @@ from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import copy_file, write_json
 from grandrounds.json_files import read_json_object
-from grandrounds.plugins import environment, plugin_modules
+from grandrounds.plugins import environment, packages
 from grandrounds.protocol.paths import CACHE_VARIABLE, DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
 from grandrounds.protocol.problem import Problem
 
@@ -177,21 +177,25 @@ def default_workers(job: Job, sites: int) -> int:
 
 def simulated_classes() -> dict[str, Any]:
     """The content of a FLARE workspace's ``local/resources.json``: the classes of this package and of plug-ins."""
-    packages = ["grandrounds.", "nvflare.", *sorted({f"{name.partition('.')[0]}." for name in plugin_modules()})]
-    return {"format_version": 2, "class_allow_list": packages}
+    return {"format_version": 2, "class_allow_list": [f"{name}." for name in ("nvflare", *packages())]}
+
+
+def importable() -> dict[str, str]:
+    """The variables with which a new process imports this package and the plug-ins of this process."""
+    found = environment()
+    path = found.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+    return {**found, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *filter(None, [path])])}
 
 
 def _run_flare(
     job: Path, run: Simulation, sites: list[str], threads: int, variables: Mapping[str, str], before: RecordSnapshot
 ) -> None:
-    plugins = environment()
+    found = importable()
     write_json(run.flare / "local" / "resources.json", simulated_classes())
     program = SIMULATOR if threads >= len(sites) else FORKED_SIMULATOR
     command = [sys.executable, "-m", *program, str(job), "-w", str(run.flare)]
     command += ["-c", ",".join(sites), "-t", str(threads)]
-    found = {**os.environ, **plugins}
-    path = os.pathsep.join([str(PACKAGE.parent), *filter(None, [found.get("PYTHONPATH")])])
-    code = run_logged(command, run.log, {**found, **variables, "PYTHONPATH": path}, run.workspace)
+    code = run_logged(command, run.log, {**os.environ, **found, **variables}, run.workspace)
     summary = before.newer_summary(run.record)
     if code != 0 or summary.get("status") != "finished":
         reported = summary.get("reason") or before.newer_failure(run.record)

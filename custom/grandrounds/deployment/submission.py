@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from nvflare.fuel.flare_api.flare_api import Session
 
+from grandrounds.deployment.disclosure import with_statement
 from grandrounds.deployment.job_watch import (
     JobWatch,
     NoSuchJob,
@@ -178,7 +179,7 @@ def submit_and_watch(
     done, failures = 0, 0
     while True:
         with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
-            folder = write_job(job, Path(temporary) / job.name)
+            folder = write_job(with_statement(job), Path(temporary) / job.name)
             waiting = Patience(report, patience if jobs else 0.0, JOB_POLL_SECONDS)
             jobs.append(waiting.result_of(partial(_submit, kit, job, folder)))
         report(f"submitted as {jobs[-1]} (attempt {len(jobs)} of {attempts})")

@@ -16,7 +16,7 @@ from grandrounds.federation.server.record import RunRecord
 from grandrounds.methods.baselines.swarm.executor import CONFIGURATION
 from grandrounds.models.registry import require_buildable
 from grandrounds.option_annotations import BASIC, Min
-from grandrounds.options import Options, take_options
+from grandrounds.options import Configurable, Options
 from grandrounds.protocol.messages import require_run_name
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.paths import state_folder
@@ -35,7 +35,7 @@ class SwarmOptions(Options):
     round_timeout: Annotated[float, "seconds without progress after which the swarm ends"] = 3600.0
 
 
-class SwarmController(SwarmServerController):
+class SwarmController(Configurable, SwarmServerController):
     """FLARE's swarm learning on the problem of a job: a substitute for SL-FedL, of which there is no public code.
 
     In each round one site, drawn in the round before, averages the weights of all. The last round only delivers. Sites
@@ -51,9 +51,7 @@ class SwarmController(SwarmServerController):
     swarm: SwarmOptions
 
     def __init__(self, *, problem: dict[str, Any], **options: Any) -> None:
-        self.swarm, unknown = take_options(SwarmOptions, options)
-        if unknown:
-            raise ConfigurationError(f"SwarmController has no option {', '.join(sorted(unknown))}")
+        self.take_groups(options)
         self.problem = Problem.from_dict(problem)
         require_buildable(self.problem.model_spec(pretrained=False), self.problem.image_size)
         if self.problem.weights is not None:

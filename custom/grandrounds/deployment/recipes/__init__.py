@@ -1,0 +1,1 @@
+"""Jobs as objects of FLARE's own API: ``FedJob`` and ``Recipe``."""

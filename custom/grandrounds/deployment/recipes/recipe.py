@@ -1,0 +1,109 @@
+"""A job as a FLARE recipe, for FLARE's simulator, its proof of concept and startup kits."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nvflare.recipe import PocEnv, ProdEnv, Run, SimEnv
+from nvflare.recipe.spec import ExecEnv, Recipe
+
+from grandrounds.deployment.disclosure import disclosure, with_statement
+from grandrounds.deployment.job_watch import admin_session, connected_sites
+from grandrounds.deployment.jobs import PACKAGE, CheckedJob, load_job
+from grandrounds.deployment.kit.read import read_kit
+from grandrounds.deployment.processes import variables_set
+from grandrounds.deployment.recipes.fed_job import fed_job
+from grandrounds.deployment.simulate import importable, require_enough, simulated_classes
+from grandrounds.deployment.submission import require_gpu_sites, require_roster
+from grandrounds.errors import ConfigurationError
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
+
+
+class JobRecipe(Recipe):
+    """FLARE's recipe of a checked job; filters, components and parameters can be added as to each recipe.
+
+    ``SimEnv`` is allowed the classes of this package and of plug-ins, the kits of ``PocEnv`` get the code with the job, and
+    the sites of ``ProdEnv`` have it installed; to these the job is sent with the statement of what leaves a site.
+
+    Args:
+        job: with its final options.
+        report: called with each line of the statement, before the job is sent.
+    """
+
+    def __init__(self, job: CheckedJob, report: Callable[[str], None]) -> None:
+        super().__init__(fed_job(job))
+        self._report = report
+
+    def run(
+        self,
+        env: ExecEnv,
+        server_exec_params: dict[str, Any] | None = None,
+        client_exec_params: dict[str, Any] | None = None,
+    ) -> Run:
+        """Run the job; see FLARE's ``Recipe.run``.
+
+        Raises:
+            ConfigurationError: if what was added to the recipe is no job any more, or ``SimEnv`` has too few sites.
+            GrandRoundsError: if the server of ``ProdEnv`` cannot be reached, or a site that the job needs is not connected.
+        """
+        with self._ready(env), variables_set(importable()):
+            return super().run(env, server_exec_params, client_exec_params)
+
+    def _apply_per_site_config(self, config: dict[str, dict[str, Any]]) -> None:
+        """FLARE's hook; without it the configuration would be dropped."""
+        raise ConfigurationError(
+            "a job's options are the same at all sites; what differs between sites is in each site's grandrounds.json"
+        )
+
+    @contextmanager
+    def _ready(self, env: ExecEnv) -> Iterator[None]:
+        job = self._final()
+        if isinstance(env, SimEnv):
+            require_enough(job, env.clients or [""] * env.num_clients)
+            _allow_classes(Path(env.workspace_root) / self.name / "local" / "resources.json")
+        if isinstance(env, ProdEnv):
+            self._state(job, Path(env.startup_kit_location))
+        if isinstance(env, PocEnv):
+            with self._code():
+                yield
+        else:
+            yield
+
+    def _final(self) -> CheckedJob:
+        """The job as FLARE would export it now, with all that was added."""
+        with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
+            self._job.export_job(temporary)
+            return load_job(Path(temporary) / self.name).checked()
+
+    def _state(self, job: CheckedJob, kit: Path) -> None:
+        """Show what leaves each site, and put it into the job."""
+        with admin_session(read_kit(kit)) as session:
+            connected = connected_sites(session)
+        require_gpu_sites(job, connected)
+        require_roster(job, connected)
+        for line in disclosure(job, connected):
+            self._report(line)
+        self._job.job.meta_props = {name: value for name, value in with_statement(job).meta.items() if name != "name"}
+
+    @contextmanager
+    def _code(self) -> Iterator[None]:
+        """The package is in the job within the block: kits that FLARE makes for one run allow no classes but FLARE's."""
+        sources = [app.app_config.file_sources for app in self._job._deploy_map.values()]
+        for source in sources:
+            source.append((str(PACKAGE), PACKAGE.name, "custom"))
+        try:
+            yield
+        finally:
+            for source in sources:
+                source.pop()
+
+
+def _allow_classes(path: Path) -> None:
+    """Let FLARE's simulator build our classes; what else the file has stays."""
+    found = read_json_object(path) if path.is_file() else {}
+    write_json(path, found | simulated_classes())
