@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import OptionInfo, Range, _description, annotations_of, require_type
-from grandrounds.plugins import packages
+from grandrounds.plugins import outermost_packages
 
 Group = TypeVar("Group")
 
@@ -93,7 +93,7 @@ class Configurable:
         """FLARE's hook: a ``FedJob`` gets this component with all its options, and not the code of installed packages."""
         known = [option for group in groups_of(type(self)).values() for option in describe(group)]
         options = {option.name: option.default for option in known if option.default is not MISSING} | self._given
-        job.set_app_packages(sorted({*job.job.app_packages, *packages()}))
+        job.set_app_packages(sorted({*job.job.app_packages, *outermost_packages()}))
         added: Any = super(Configurable, with_arguments(self, options))
         added.add_to_fed_job(job, ctx, **arguments)
 

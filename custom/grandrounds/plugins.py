@@ -145,7 +145,7 @@ class Registry(Generic[Entry]):
         if known is not None and known[0] != place:
             raise ConfigurationError(f"{self.kind} {name!r} is registered by {known[0].rpartition('.')[0]} already")
         self.entries[name] = (place, entry)
-        note_module(owner.__module__)
+        _registering[owner.__module__] = None
 
     def all(self, own: Collection[str] = ()) -> Mapping[str, Entry]:
         """All entries, those of installed plug-ins included.
@@ -189,18 +189,13 @@ def installed_plugins() -> list[Plugin]:
     return [_plugin(entry) for entry in sorted(entry_points(group=GROUP))]
 
 
-def note_module(module: str) -> None:
-    """Remember that a module has registered something."""
-    _registering[module] = None
-
-
 def plugin_modules() -> list[str]:
     """The modules that have registered something in this process."""
     load_plugins()
     return list(_registering)
 
 
-def packages() -> list[str]:
+def outermost_packages() -> list[str]:
     """The outermost names of this package and of all plug-ins, which are installed wherever a job runs."""
     return sorted({"grandrounds", *(name.partition(".")[0] for name in plugin_modules())})
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from jsonschema import Draft202012Validator
+from nvflare.recipe import ProdEnv
 
+import grandrounds as gr
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.job_watch import admin_session, connected_sites, summary_in
@@ -265,6 +267,20 @@ def test_flares_own_tools_accept_the_job_folder_unchanged(federation, researcher
         session.wait_for_job(found[0], timeout=200, poll_interval=0.5)
         summary = summary_in(Path(session.download_job_result(found[0], str(tmp_path))))
     assert (summary["status"], summary["contributions"]) == ("finished", dict.fromkeys(HOSPITALS, 1))
+
+
+def test_a_recipe_is_sent_with_the_statement_of_what_leaves(federation, researcher, capsys):
+    """It is shown before the job is sent, and each site has it with the job, which brings no code."""
+    recipe = gr.recipe(small("controller.run_name=recipe"), mandatory_sites=list(HOSPITALS))
+    env = ProdEnv(startup_kit_location=str(researcher.folder), username=researcher.name)
+    run = recipe.execute(env)
+    result = run.get_result(timeout=300)
+    assert gr.Run(Path(result) / "workspace").summary["status"] == "finished"
+    line = "leaves each site, in every round: update (model_update); and scalar metrics"
+    assert line in capsys.readouterr().err
+    for hospital in HOSPITALS:
+        received = json.loads((federation.kits / hospital / run.get_job_id() / "meta.json").read_text())
+        assert f"  {line}" in received["custom_props"]["statement"]
 
 
 def test_a_missing_data_set_excludes_only_the_site_that_lacks_it(federation, researcher, tmp_path):

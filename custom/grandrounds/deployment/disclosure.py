@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +57,6 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         "in that of startup kits)",
         f"  privacy: {scope}, as the site's own privacy.json defines it",
     ]
-
-
-def with_statement(job: Job) -> Job:
-    """A copy of a checked job whose ``meta.json`` has its disclosure, so that each site gets it with the job."""
-    properties = {**job.meta.get("custom_props", {}), "statement": disclosure(job)}
-    return replace(job, meta={**job.meta, "custom_props": properties})
 
 
 def needed_start(job: Job) -> str:

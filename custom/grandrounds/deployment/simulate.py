@@ -34,7 +34,7 @@ from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import copy_file, write_json
 from grandrounds.json_files import read_json_object
-from grandrounds.plugins import environment, packages
+from grandrounds.plugins import environment, outermost_packages
 from grandrounds.protocol.paths import CACHE_VARIABLE, DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
 from grandrounds.protocol.problem import Problem
 
@@ -177,7 +177,7 @@ def default_workers(job: Job, sites: int) -> int:
 
 def simulated_classes() -> dict[str, Any]:
     """The content of a FLARE workspace's ``local/resources.json``: the classes of this package and of plug-ins."""
-    return {"format_version": 2, "class_allow_list": [f"{name}." for name in ("nvflare", *packages())]}
+    return {"format_version": 2, "class_allow_list": [f"{name}." for name in ("nvflare", *outermost_packages())]}
 
 
 def importable() -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from nvflare.fuel.flare_api.flare_api import Session
 
-from grandrounds.deployment.disclosure import with_statement
+from grandrounds.deployment.disclosure import disclosure
 from grandrounds.deployment.job_watch import (
     JobWatch,
     NoSuchJob,
@@ -111,6 +111,12 @@ def with_gpu_memory(job: Job, gpu_memory: Mapping[str, float]) -> Job:
     """
     reserved = {site: {"num_of_gpus": 1, "mem_per_gpu_in_GiB": memory} for site, memory in gpu_memory.items()}
     return replace(job, meta={**job.meta, "resource_spec": {**job.meta.get("resource_spec", {}), **reserved}})
+
+
+def with_statement(job: Job) -> Job:
+    """A copy of a checked job whose ``meta.json`` has its disclosure, so that each site gets it with the job."""
+    properties = {**job.meta.get("custom_props", {}), "statement": disclosure(job)}
+    return replace(job, meta={**job.meta, "custom_props": properties})
 
 
 def require_gpu_sites(job: Job, connected: Collection[str]) -> None:

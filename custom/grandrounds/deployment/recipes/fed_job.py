@@ -10,7 +10,7 @@ from nvflare.job_config.defs import FilterType
 
 from grandrounds.deployment.jobs import Job, class_of
 from grandrounds.options import with_arguments
-from grandrounds.plugins import packages
+from grandrounds.plugins import outermost_packages
 
 FILTERS = {"task_data_filters": FilterType.TASK_DATA, "task_result_filters": FilterType.TASK_RESULT}
 """Where a job's files have filters, and what FLARE's job API calls these."""
@@ -26,7 +26,7 @@ def fed_job(job: Job) -> FedJob:
     """
     meta = {name: value for name, value in job.meta.items() if name != "name"} | {"min_clients": job.min_sites}
     made = FedJob(job.name, job.min_sites, meta_props=meta)
-    made.set_app_packages(packages())
+    made.set_app_packages(outermost_packages())
     for entry in job.server["workflows"]:
         made.to_server(_component(entry), id=entry.get("id"))
     for entry in job.client["executors"]:

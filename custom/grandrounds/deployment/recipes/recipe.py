@@ -11,14 +11,14 @@ from typing import Any
 from nvflare.recipe import PocEnv, ProdEnv, Run, SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
-from grandrounds.deployment.disclosure import disclosure, with_statement
+from grandrounds.deployment.disclosure import disclosure
 from grandrounds.deployment.job_watch import admin_session, connected_sites
 from grandrounds.deployment.jobs import PACKAGE, CheckedJob, load_job
 from grandrounds.deployment.kit.read import read_kit
 from grandrounds.deployment.processes import variables_set
 from grandrounds.deployment.recipes.fed_job import fed_job
 from grandrounds.deployment.simulate import importable, require_enough, simulated_classes
-from grandrounds.deployment.submission import require_gpu_sites, require_roster
+from grandrounds.deployment.submission import require_gpu_sites, require_roster, with_statement
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import write_json
 from grandrounds.json_files import read_json_object
