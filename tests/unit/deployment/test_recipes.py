@@ -6,11 +6,13 @@ import pytest
 from nvflare.recipe import PocEnv, ProdEnv, SimEnv
 
 import grandrounds as gr
+from grandrounds import plugins
 from grandrounds.deployment.recipes import recipe as recipes
 
 
 @pytest.fixture
-def recipe():
+def recipe(monkeypatch):
+    monkeypatch.setattr(plugins, "_registering", {})  # those of other tests
     return gr.recipe("fedavg", min_sites=2)
 
 
