@@ -23,6 +23,7 @@ FEDERATIONS, SITES = "A federation", "A site and its data"
 COMMANDS = {
     "jobs": (EXPERIMENTS, "jobs", "JOBS_HELP"),
     "simulate": (EXPERIMENTS, "simulate", "SIMULATE_HELP"),
+    "sweep": (EXPERIMENTS, "local.sweep", "SWEEP_HELP"),
     "build": (EXPERIMENTS, "jobs", "BUILD_HELP"),
     "new": (EXPERIMENTS, "jobs", "NEW_HELP"),
     "report": (RESULTS_PANEL, "report", "REPORT_HELP"),

@@ -11,11 +11,13 @@ from tests.documentation.pages import ROOT
 
 FOLDER = ROOT / "docs" / "notebooks"
 FIRST, LESIONS, PRIVACY = "first-federation.ipynb", "semi-supervised.ipynb", "privacy.ipynb"
+METHODS = "methods.ipynb"
 TINY = 'OPTIONS = {"executor.steps": 1, "executor.batch_size": 2}\nROUNDS = 1\n'
 SMALL = {
     FIRST: TINY,
     LESIONS: f"{TINY}SITES = 4\nPRESET = None\n",
     PRIVACY: f"{TINY}NOISE = [None, 1.0]\n",
+    METHODS: "SEEDS = [1, 2]\nIMAGES = 240\n",
 }
 """What replaces the parameters of a notebook."""
 MAX_FIGURE = 100_000

@@ -1,4 +1,4 @@
-"""Many runs of one job: over seeds and values of options, resumable and in several processes, with one comparison."""
+"""Many runs: of jobs over seeds and values of options, resumable and in several processes, with one comparison."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Sweep:
     """The finished runs of a sweep.
 
     Attributes:
-        runs: by name: the varied options and the seed.
-        settings: of each run: ``seed`` and the varied options.
+        runs: by name: the job, where there are several or no options vary, the varied options and the seed.
+        settings: of each run: ``job``, ``seed`` and the varied options.
         sites: where they trained.
     """
 
@@ -45,7 +45,7 @@ class Sweep:
     sites: Sites
 
     def scores(self, model: str | None = None) -> pd.DataFrame:
-        """Scores of all test images together, a row for each run, beside its seed and varied options.
+        """Scores of all test images together, a row for each run, beside its job, seed and varied options.
 
         Args:
             model: ``selected`` or ``own``, see :meth:`grandrounds.Run.scores`.
@@ -73,7 +73,7 @@ class Sweep:
 
 
 def sweep(
-    job: str | Path,
+    job: str | Path | Sequence[str | Path],
     sites: Sites | Path | str | int | None = None,
     *,
     workspace: Path | str,
@@ -84,16 +84,16 @@ def sweep(
     processes: int = 1,
     progress: bool = True,
 ) -> Sweep:
-    """Run a job for every seed and every combination of values; what has finished before is not run again.
+    """Run jobs for every seed and every combination of values; what has finished before is not run again.
 
     Args:
-        job: a name of ``grandrounds jobs``, or the folder of a job.
+        job: a name of ``grandrounds jobs``, or the folder of a job; or a list of these, which are compared.
         sites: see :func:`grandrounds.run`; they are the same for all runs.
         workspace: gets a workspace for each run, and is resumed by the same call.
         seeds: of all random choices; the division of the images stays the same.
-        vary: values by option, ``{"controller.peers": [0, 2]}``; all combinations are run.
-        options: further options of all runs, ``{"controller.rounds": 30}``.
-        preset: named options of the job.
+        vary: values by option, ``{"controller.peers": [0, 2]}``; all combinations are run. Every job must have the option.
+        options: further options of all runs, ``{"controller.rounds": 30}``. Every job must have them.
+        preset: named options, which every job must have.
         processes: number of runs at the same time, each in a process of its own.
         progress: show the progress on the standard error.
 
@@ -108,14 +108,24 @@ def sweep(
         raise ConfigurationError(f"seeds must be different numbers, at least one, got {list(seeds)}")
     if processes < 1:
         raise ConfigurationError(f"processes must be at least 1, got {processes}")
+    jobs = [job] if isinstance(job, str | Path) else list(job)
     chosen = sites_from(sites)
     plans = [
         _Plan.of(
-            job, chosen, preset, {**(options or {}), **values, "controller.seed": seed}, dict(values), Path(workspace)
+            one,
+            chosen,
+            preset,
+            {**(options or {}), **values, "controller.seed": seed},
+            values,
+            Path(workspace),
+            len(jobs) > 1,
         )
+        for one in jobs
         for values in _combinations(vary or {})
         for seed in seeds
     ]
+    if not plans or len({plan.name for plan in plans}) < len(plans):
+        raise ConfigurationError(f"sweep needs different jobs, at least one, got {[str(one) for one in jobs]}")
     missing = [plan for plan in plans if not plan.is_finished(chosen)]
     if progress and len(missing) < len(plans):
         say(notes(), f"{len(plans) - len(missing)} of {len(plans)} runs have finished before")
@@ -153,13 +163,15 @@ class _Plan:
         options: Mapping[str, Any],
         varied: Mapping[str, Any],
         workspace: Path,
+        with_job: bool,
     ) -> _Plan:
         """Plan a run and check its job."""
         values = by_key(options)
         configured = configured_job(job, preset, values, sites.problem, sites.own_images).checked()
-        parts = [f"{name.partition('.')[2]}={value}" for name, value in varied.items()] or [configured.name]
+        parts = [configured.name] if with_job or not varied else []
+        parts += [f"{name.partition('.')[2]}={value}" for name, value in varied.items()]
         name = f"{' '.join(parts)} seed {options['controller.seed']}".replace("/", "_")
-        settings = {"seed": options["controller.seed"], **varied}
+        settings = {"job": configured.name, "seed": options["controller.seed"], **varied}
         return cls(name, configured, job, preset, values, settings, workspace / name.replace(" ", "-"))
 
     def is_finished(self, sites: Sites) -> bool:

@@ -266,3 +266,22 @@ def test_a_sweep_runs_what_is_missing_and_compares_settings(sites, tmp_path, mon
     assert started == ["steps=3 seed 7"]
     with pytest.raises(gr.ConfigurationError, match=r"no option .step.; did you mean executor.steps"):
         gr.sweep("fedavg", sites, workspace=tmp_path, vary={"executor.step": [1]})
+
+
+def test_a_sweep_over_methods_runs_each_with_every_seed(sites, tmp_path):
+    options = {"executor.batch_size": 2, "executor.steps": 1, "controller.rounds": 1, "problem.image_size": 32}
+    made = gr.sweep(["fedavg", "local"], sites, workspace=tmp_path, seeds=[7, 8], options=options, progress=False)
+    scores = made.scores()
+    assert list(scores.index) == ["fedavg seed 7", "fedavg seed 8", "local seed 7", "local seed 8"]
+    assert list(scores["job"]) == ["fedavg", "fedavg", "local", "local"]
+    assert (
+        scores.loc["local seed 8", "accuracy"] == gr.Run(tmp_path / "local-seed-8").scores().loc["pooled", "accuracy"]
+    )
+    made.report(tmp_path / "report", progress=False)
+    found = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert list(found["methods"]) == ["fedavg", "local"]
+    for jobs in (["fedavg", "fedavg"], []):
+        with pytest.raises(gr.ConfigurationError, match="different jobs"):
+            gr.sweep(jobs, sites, workspace=tmp_path, options=options)
+    with pytest.raises(gr.ConfigurationError, match="peers"):
+        gr.sweep(["fedavg", "fedperl"], sites, workspace=tmp_path, vary={"controller.peers": [0]})
