@@ -58,8 +58,8 @@ PAPER_HELP = """Write what an article needs of finished runs.
 Tables as LaTeX (booktabs), CSV and Word, figures as PDF and SVG at 85 and 174 mm, a methods section, the checklists CLAIM
 and TRIPOD+AI, and an annex for data protection: what left which site, in which round, how many bytes, under which rule and
 epsilon. All of it is from the runs' records; what is not in them is called "not recorded", or in a checklist "to be
-written". A RUN is what grandrounds report takes. Runs that differ in their seed alone are one row, with mean and standard
-deviation.
+completed by the authors". A RUN is what grandrounds report takes. Runs that differ in their seed alone are one row, with
+mean and standard deviation.
 
 [bold]Examples[/bold]
 

@@ -1,4 +1,4 @@
-"""Checklists of an article: what the record answers is filled in, the rest is to be written."""
+"""Checklists of an article: what the record answers is filled in, the rest is for the authors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from grandrounds.reporting.format import plain_markdown
 from grandrounds.reporting.paper.items import ChecklistItem
 
-TO_WRITE = "to be written"
+FOR_AUTHORS = "to be completed by the authors"
 CHECKLIST_COLUMNS = ("item", "section", "what it asks for", "state", "from the record")
 FILLED, PART, LACKING = "from the record", "in part from the record", "not recorded"
 
@@ -18,7 +18,9 @@ def checklist_rows(items: Sequence[ChecklistItem], facts: Mapping[str, str]) -> 
     for item in items:
         texts = list(dict.fromkeys(facts[name] for name in item.subjects))
         known = [not _is_absent(text) for text in texts]
-        state = TO_WRITE if not texts else FILLED if all(known) else PART if any(known) else f"{LACKING}, {TO_WRITE}"
+        state = (
+            FOR_AUTHORS if not texts else FILLED if all(known) else PART if any(known) else f"{LACKING}, {FOR_AUTHORS}"
+        )
         found.append([item.number, item.section, item.words, state, f"{'. '.join(texts)}." if any(known) else ""])
     return found
 

@@ -20,7 +20,7 @@ from grandrounds.reporting.paper.latex import latex_paragraphs, latex_preview, l
 from grandrounds.reporting.paper.tables import paper_tables
 from grandrounds.reporting.paper.word import word_document
 
-CHECKLISTS = {"claim": ("CLAIM", CLAIM), "tripod_ai": ("TRIPOD+AI", TRIPOD_AI)}
+CHECKLISTS = {"claim": ("CLAIM, update of 2024", CLAIM), "tripod_ai": ("TRIPOD+AI", TRIPOD_AI)}
 
 
 def require_new_folder(folder: Path) -> None:
