@@ -110,16 +110,16 @@ def test_events_of_rounds_that_were_done_again_are_void(tiny, run, tmp_path):
 
 def test_a_pausing_site_continues_to_pause(tiny, run, tmp_path):
     def job():
-        made = tiny("fedperl", "controller.rounds=3")
+        made = tiny("fedperl", "controller.rounds=4")
         entry = made.client["executors"][0]["executor"]
         entry["path"] = "faulty.FaultyExecutor"
-        entry["args"] |= {"at": "site-2", "rounds": [2], "how": "nan"}
+        entry["args"] |= {"at": "site-2", "rounds": [2, 3], "how": "nan"}
         return made
 
     with pytest.raises(KeyboardInterrupt):
-        simulate(interrupted(job(), "_round_started", 3), tmp_path, SITES)
+        simulate(interrupted(job(), "_round_started", 4), tmp_path, SITES)
     rounds = run(job(), tmp_path).summary["rounds"]
-    assert [entry["asked"] for entry in rounds] == [SITES, SITES, ["site-1", "site-3"]]
+    assert [entry["asked"] for entry in rounds] == [SITES, SITES, SITES, ["site-1", "site-3"]]
 
 
 def test_more_rounds_go_on_from_where_it_ended(tiny, run, tmp_path, identical):

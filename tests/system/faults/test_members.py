@@ -153,8 +153,9 @@ def replace_machine(federation, name, grandrounds):
 def test_a_hospitals_machine_is_replaced_and_the_next_job_has_it_again(federation, joined, run, grandrounds):
     """With its ledger, its policy and the state of its runs; the job that runs goes on without it."""
     ledger = federation.kits / NEW / "local" / "privacy" / "ledger.jsonl"
-    running, head = run("machine-replaced", grace=25), read_ledger(ledger).chain.head
+    running = run("machine-replaced", grace=25)
     running.await_round(2)
+    booked = ledger.read_bytes()
     replace_machine(federation, NEW, grandrounds)
     status, reported = grandrounds("doctor", "--kit", federation.kits / NEW)
     assert status == 0, reported
@@ -163,7 +164,8 @@ def test_a_hospitals_machine_is_replaced_and_the_next_job_has_it_again(federatio
     await_clients(federation, (*FIRST, NEW))
     after = run("machine-after")
     assert after.end().summary["contributions"] == dict.fromkeys((*FIRST, NEW), after.ROUNDS)
-    assert read_ledger(ledger).chain.head == head
+    assert ledger.read_bytes().startswith(booked)
+    read_ledger(ledger)  # it is whole
 
 
 def test_the_servers_machine_is_replaced_in_the_middle_of_a_run(federation, joined, run, grandrounds):

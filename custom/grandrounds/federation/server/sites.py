@@ -25,10 +25,11 @@ MAX_PAUSE = 8
 
 
 class SiteHealth:
-    """Counts the rounds in a row in which a site was silent, and pauses it for 1, 2, 4, at most ``MAX_PAUSE`` rounds.
+    """Counts the rounds in a row that a site has missed, and pauses it from the second on, so that one fault costs one round.
 
-    FLARE keeps listing a site that has gone away, so a sampler that trusts the list waits for it in every round. A site that
-    has replied, if only that its task failed, is not waited for: it is paused for one round, and may be mended in the next.
+    FLARE keeps listing a site that has gone away, so a sampler that trusts the list waits for it in every round: a site that
+    stays silent is paused for 1, 2, 4, at most ``MAX_PAUSE`` rounds. One that has replied, if only that its task failed, is
+    not waited for: it is paused for one round, and may be mended in the next.
     """
 
     def __init__(self) -> None:
@@ -42,9 +43,9 @@ class SiteHealth:
 
     def missed(self, site: str, round_number: int, silent: bool = True) -> None:
         """The site gave none in this round; ``silent``: it has not even replied."""
-        count = self._missed.get(site, 0) + 1 if silent else 1
-        self._missed[site] = count
-        self._back_at[site] = round_number + 1 + min(2 ** (count - 1), MAX_PAUSE)
+        count = self._missed.get(site, 0) + 1
+        self._missed[site] = count if silent else min(count, 2)
+        self._back_at[site] = round_number + 1 + min((1 << self._missed[site]) >> 2, MAX_PAUSE)
 
     def paused(self, site: str, round_number: int) -> bool:
         """Whether the site sits this round out."""

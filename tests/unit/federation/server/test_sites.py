@@ -28,58 +28,64 @@ def paused_rounds(health, site, after):
 
 def test_paused_sites_come_back_before_a_round_has_too_few():
     health = SiteHealth()
-    health.missed("c", 5)
-    health.missed("c", 6)  # paused longer than b
-    health.missed("b", 6)
+    for number in (4, 5, 6):
+        health.missed("c", number)  # paused longer than b
+    for number in (5, 6):
+        health.missed("b", number)
     assert health.available_sites(["a", "b", "c"], 7, needed=1) == ["a"]
     assert health.available_sites(["a", "b", "c"], 7, needed=2) == ["a", "b"]
     assert health.available_sites(["a", "b", "c"], 7, needed=3) == ["a", "b", "c"]
 
 
-def test_pauses_double_up_to_eight_rounds():
+def test_one_missed_round_pauses_nobody_and_further_ones_double_the_pause_up_to_eight_rounds():
     health, round_number, pauses = SiteHealth(), 1, []
-    for _ in range(6):
+    for _ in range(7):
         health.missed("a", round_number)
         paused = paused_rounds(health, "a", round_number)
         assert paused == list(range(round_number + 1, round_number + 1 + len(paused))), "it begins at once"
         pauses.append(len(paused))
         round_number += len(paused) + 1
-    assert pauses == [1, 2, 4, 8, 8, 8]
+    assert pauses == [0, 1, 2, 4, 8, 8, 8]
 
 
 def test_an_answer_ends_the_pause_and_forgets_the_misses():
     health = SiteHealth()
     health.missed("a", 1)
-    health.missed("a", 3)
+    health.missed("a", 2)
+    assert paused_rounds(health, "a", 2) == [3]
     health.answered("a")
-    assert not paused_rounds(health, "a", 3)
+    assert not paused_rounds(health, "a", 2)
     health.missed("a", 9)
-    assert paused_rounds(health, "a", 9) == [10]
+    assert not paused_rounds(health, "a", 9)
 
 
 def test_a_site_that_replies_is_asked_again_soon_however_often_its_task_fails():
     health = SiteHealth()
-    for number in (1, 3, 5, 7, 9):
+    health.missed("a", 1, silent=False)
+    assert not paused_rounds(health, "a", 1), "one fault costs one round"
+    for number in (2, 4, 6, 8):
         health.missed("a", number, silent=False)
         assert paused_rounds(health, "a", number) == [number + 1]
-    assert health.pauses(10) == {"a": 11}
+    assert health.pauses(9) == {"a": 10}
 
 
 def test_sites_do_not_share_their_fate():
     health = SiteHealth()
     health.missed("a", 1)
-    assert not health.paused("b", 2)
+    health.missed("a", 2)
+    assert health.paused("a", 3)
+    assert not health.paused("b", 3)
 
 
 def test_the_state_survives_and_is_a_copy():
     health, restored = SiteHealth(), SiteHealth()
-    health.missed("a", 1)
-    health.missed("a", 3)
+    for number in (1, 2, 4):
+        health.missed("a", number)
     restored.load_state_dict(health.state_dict())
     health.answered("a")
-    assert paused_rounds(restored, "a", 3) == [4, 5]
-    restored.missed("a", 6)
-    assert paused_rounds(restored, "a", 6) == [7, 8, 9, 10]
+    assert paused_rounds(restored, "a", 4) == [5, 6]
+    restored.missed("a", 7)
+    assert paused_rounds(restored, "a", 7) == [8, 9, 10, 11]
 
 
 def test_a_sample_depends_neither_on_the_order_nor_on_repetition_of_the_sites():
