@@ -123,20 +123,20 @@ def test_while_no_labelled_site_has_joined_failed_sites_are_asked_again(small, g
 
 
 def test_paused_sites_with_labels_are_called_back_where_no_other_site_has_labels(small, go, tmp_path, fails):
-    fails("train", {2})
+    fails("train", {2, 3})
     found = go(small(), tmp_path)
     assert [entry["asked"] for entry in found.summary["rounds"]] == [LABELLED, SITES, SITES, SITES]
-    assert found.summary["rounds"][2]["answered"] == SITES
+    assert found.summary["rounds"][3]["answered"] == SITES
     events = [event for event in read_events(found.record) if event["event"] == "no_labelled_site"]
-    assert [(event["round"], event["called_back"]) for event in events] == [(3, LABELLED)]
+    assert [(event["round"], event["called_back"]) for event in events] == [(4, LABELLED)]
 
 
 def test_the_others_do_not_go_on_alone_and_the_run_can_be_started_again(
     small, go, hospitals, tmp_path, fails, monkeypatch
 ):
     job = small("executor.release_relation=true")
-    fails("train", {2, 3})
-    with pytest.raises(GrandRoundsError, match=r"round 3: no site with labels is available"):
+    fails("train", {2, 3, 4})
+    with pytest.raises(GrandRoundsError, match=r"round 4: no site with labels is available"):
         simulate(job, tmp_path, SITES, sites_dir=hospitals)
     monkeypatch.undo()
     found = go(job, tmp_path)
