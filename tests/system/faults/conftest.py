@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,8 @@ from grandrounds.reporting.external.trained import trained_model
 
 LIMIT_SECONDS = 900
 """Of one wait; the machine may have much other work."""
+NOTES_VARIABLE = "GRANDROUNDS_FAULT_NOTES"
+"""Folder in which every run that has ended leaves what it has cost."""
 STUDY = "study"
 """A privacy scope that one hospital does not have."""
 
@@ -137,6 +140,7 @@ class Run:
         assert self.outcome.finished, self.reported
         self._require_usable_model()
         self._require_right_summary()
+        self._note()
         return self.outcome
 
     def _require_usable_model(self):
@@ -167,6 +171,28 @@ class Run:
         ]
         assert {*reported} == {(entry["round"], site) for entry in rounds for site in entry["dropped"]}
         assert everybody - {*summary["records"]} <= {self.VICTIM}
+
+    def _note(self):
+        """For the table of faults, if one is made: what the run has cost, and what it has said."""
+        if not (folder := os.environ.get(NOTES_VARIABLE)):
+            return
+        summary, everybody = self.outcome.summary, set(self.HOSPITALS)
+        missed = Counter(site for entry in summary["rounds"] for site in everybody - set(entry["answered"]))
+        ends = (self.record / EVENTS).read_text().count('"round_end"')
+        told = [reason for _, reason in self.dropped()] + [*self.outcome.refused.values(), *summary["remarks"]]
+        told += [line for line in self.reported if not re.match(r"(round|job|submitted) ", line)]
+        note = {
+            "test": os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].removesuffix(" (call)"),
+            "run": self.record.parent.name,
+            "rounds": summary["rounds_done"],
+            "missed": missed,
+            "repeated": ends - summary["rounds_done"],
+            "submissions": len(self.outcome.jobs),
+            "status": summary["status"],
+            "told": [*dict.fromkeys(told)],
+        }
+        with (Path(folder) / "notes.jsonl").open("a") as stream:
+            stream.write(json.dumps(note) + "\n")
 
     def dropped(self):
         """Site and reason of everybody who was dropped in a round."""
@@ -273,7 +299,10 @@ def grandrounds():
 
 @pytest.fixture(scope="session")
 def clock(tmp_path_factory):
-    """The path of a library that shifts the clock of a process by $CLOCK_SHIFT seconds, for LD_PRELOAD."""
+    """The path of a library that shifts the clock of a process by $CLOCK_SHIFT seconds, for LD_PRELOAD.
+
+    The content of $CLOCK_FILE, if it is set, is read at every look at the clock.
+    """
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")

@@ -71,15 +71,23 @@ def test_a_server_that_is_killed_while_it_writes_a_checkpoint_goes_on_from_the_o
     assert not torn.exists(), "half a checkpoint is removed"
 
 
-def test_a_damaged_newest_checkpoint_costs_one_round_and_is_told(run):
-    """4 kB of it change on the disk while the server is away; the watching researcher reads it, and both records agree."""
-    run = run("damaged-checkpoint", "controller.rounds=8", attempts=2)
+def with_other_bytes(content):
+    return content[:9000] + bytes(value ^ 0xFF for value in content[9000:13096]) + content[13096:]
+
+
+def halved(content):
+    return content[: len(content) // 2]
+
+
+@pytest.mark.parametrize("damage", [with_other_bytes, halved])
+def test_a_damaged_newest_checkpoint_costs_one_round_and_is_told(run, damage):
+    """It changes on the disk while the server is away; the watching researcher reads it, and both records agree."""
+    run = run(f"damaged-{damage.__name__}", "controller.rounds=8", attempts=2)
     run.ROUNDS = 8
     run.await_round(5)
     os.kill(run.process("server", "runner_process"), signal.SIGKILL)
     newest = max(run.record.glob("round_*.pt"))
-    whole = newest.read_bytes()
-    newest.write_bytes(whole[:9000] + bytes(value ^ 0xFF for value in whole[9000:13096]) + whole[13096:])
+    newest.write_bytes(damage(newest.read_bytes()))
     outcome = run.end()
     (remark,) = outcome.summary["remarks"]
     assert remark.startswith(f"the checkpoint after round {int(newest.stem[-5:])} is marked bad")
@@ -125,6 +133,46 @@ def test_two_jobs_at_once_wait_for_a_hospital_that_stands_still(federation, run)
         assert summary["contributions"] == dict.fromkeys(each.HOSPITALS, each.ROUNDS)
         assert len(each.outcome.jobs) == 1
     assert runs[0].same_as_undisturbed()
+
+
+def test_a_server_that_stands_still_for_more_than_a_minute_goes_on(federation, run):
+    """All its processes, as on a machine that sleeps."""
+    run = run("server-still", "controller.round_timeout=300")
+    run.await_round(2)
+    stopped = processes_of(federation.kits / federation.server)
+    signal_all(stopped, signal.SIGSTOP)
+    try:
+        time.sleep(75)
+    finally:
+        signal_all(stopped, signal.SIGCONT)
+    summary = run.end().summary
+    assert summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+    assert len(run.outcome.jobs) == 1
+    assert run.same_as_undisturbed()
+
+
+def test_a_killed_start_script_costs_no_round_and_the_health_tells_it(federation, run, restart, grandrounds):
+    """Nobody would start the site again, which otherwise goes on."""
+    kit = federation.kits / "hospital-c"
+    run = run("killed-script")
+    run.await_round(2)
+    os.kill(processes_of(kit)[0], signal.SIGKILL)
+    assert run.end().summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+    status, reported = grandrounds("status", "--kit", kit)
+    assert status == 1, reported
+    assert "what starts it again after a crash has ended" in reported
+    restart("hospital-c")
+
+
+def test_a_site_that_is_stopped_while_it_starts_leaves_nothing_and_starts_again(federation, run, restart, grandrounds):
+    kit = federation.kits / "hospital-c"
+    restart("hospital-c", wait=False)
+    status, reported = grandrounds("kit", "stop", kit)
+    assert status == 0, reported
+    assert processes_of(kit) == []
+    restart("hospital-c")
+    run = run("stopped-at-start")
+    assert run.end().summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
 
 
 def signal_all(processes, number):

@@ -179,3 +179,25 @@ def test_the_servers_machine_is_replaced_in_the_middle_of_a_run(federation, join
     assert status == 0, reported
     assert running.end().summary["contributions"] == dict.fromkeys(running.HOSPITALS, running.ROUNDS)
     assert any(event["event"] == "resume" for event in running.events())
+
+
+def test_a_server_that_is_restored_from_an_older_archive_goes_on_under_the_same_watch(
+    federation, joined, run, grandrounds
+):
+    """The archive is of the third round or later; sites have newer states, and the server does not know the job any more."""
+    running, server = run("server-restored", "controller.rounds=12", attempts=4), federation.kits / federation.server
+    running.ROUNDS = 12
+    running.await_round(4)
+    kept = federation.folder / "archive"
+    shutil.copytree(server, kept, ignore=shutil.ignore_patterns("cache", "*.tmp", ".*"), symlinks=True)
+    done = max(int(path.stem[-5:]) for path in (kept / "grandrounds" / "server-restored" / "server").glob("round_*.pt"))
+    running.await_round(8)
+    status, reported = grandrounds("kit", "stop", server)
+    assert status == 0, reported
+    shutil.rmtree(server)
+    kept.rename(server)
+    home = str(federation.folder / "home")
+    status, reported = grandrounds("kit", "start", server, "--background", HOME=home)
+    assert status == 0, reported
+    assert running.end().summary["contributions"] == dict.fromkeys(running.HOSPITALS, running.ROUNDS)
+    assert any(event["event"] == "resume" and event["after_round"] <= done for event in running.events())

@@ -56,6 +56,21 @@ def test_a_clock_three_hours_ahead_does_no_harm(federation, run, restart, clock)
     assert timedelta(hours=2) < late <= timedelta(hours=3)
 
 
+def test_a_clock_that_jumps_in_a_run_costs_nothing(run, restart, clock, tmp_path):
+    """By two hours ahead, as after a long sleep of the machine, and by one hour back behind the right time."""
+    shift = tmp_path / "shift"
+    restart("hospital-c", LD_PRELOAD=clock, CLOCK_FILE=str(shift))
+    run = run("clock-jumps", "controller.rounds=6")
+    run.ROUNDS = 6
+    for number, seconds in ((2, 2 * 3600), (4, -3600)):
+        run.await_round(number)
+        shift.write_text(str(seconds))
+    summary = run.end().summary
+    assert summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+    assert len(run.outcome.jobs) == 1
+    assert run.same_as_undisturbed()
+
+
 def test_an_expired_certificate_keeps_the_site_out_until_it_is_renewed(federation, run, restart, tmp_path, grandrounds):
     """The next job has it again, with its ledger, its policy and the state of its runs."""
     kit = read_kit(federation.kits / "hospital-c")
@@ -185,4 +200,43 @@ def test_data_that_changed_at_a_restart_send_nothing_until_the_ledger_knows(
     )
     assert status == 0, reported
     after = run("amended", "problem.dataset=changing")
+    assert after.end().summary["contributions"] == dict.fromkeys(after.HOSPITALS, after.ROUNDS)
+
+
+def test_half_a_line_at_the_end_of_a_ledger_costs_nothing(federation, run, restart):
+    """As after a crash while it was written."""
+    ledger = federation.kits / "hospital-c" / "local" / "privacy" / "ledger.jsonl"
+    restart("hospital-c", stopped=True)
+    with ledger.open("a") as stream:
+        stream.write('{"half": ')
+    restart("hospital-c")
+    run = run("half-line")
+    assert run.end().summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+    read_ledger(ledger)  # it is whole
+
+
+def test_a_ledger_that_lost_lines_sends_nothing_until_the_loss_is_declared(
+    federation, run, restart, grandrounds, tmp_path
+):
+    """An older file over the new one; the server still knows the newest head. The last test, because the loss stays."""
+    kit, known = federation.kits / "hospital-c", tmp_path / "known.json"
+    ledger = kit / "local" / "privacy" / "ledger.jsonl"
+    run("before-loss").end()
+    lines = ledger.read_text().splitlines(keepends=True)
+    restart("hospital-c", stopped=True)
+    ledger.write_text("".join(lines[:-3]))
+    restart("hospital-c")
+    refused = run("rolled-back", grace=25)
+    refused.end()
+    assert refused.others_gave_all()
+    assert {site for site, _ in refused.dropped()} == {refused.VICTIM}
+    assert all("ledger" in reason for _, reason in refused.dropped())
+    server = ("--site", "hospital-c", "--out", known)
+    for command in (
+        ("known", federation.kits / federation.server, *server),
+        ("declare-loss", kit, "--known", known, "--reason", "an old file was put back"),
+    ):
+        status, reported = grandrounds("ledger", *command)
+        assert status == 0, reported
+    after = run("declared")
     assert after.end().summary["contributions"] == dict.fromkeys(after.HOSPITALS, after.ROUNDS)

@@ -1,12 +1,13 @@
 """Checks of a startup kit, before its first start or while it runs; the kit is not changed.
 
-FLARE's own preflight check logs in as the site, which disconnects a running site. Here the only connection is a TLS
-handshake with the server.
+FLARE's own preflight check logs in as the site, which disconnects a running site. Here nobody logs in: there is a TLS
+handshake with the server, and a mebibyte of zeros that measures the line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -16,12 +17,15 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import CONFIG_NAME, read_site_config
 from grandrounds.deployment.kit import machine
 from grandrounds.deployment.kit.certificates import (
+    PROBE_BYTES,
+    PROBE_SECONDS,
     WARNING_DAYS,
     certificate_days,
     certificate_fault,
     connection_fault,
     not_yet_valid,
     read_certificate,
+    upload_speed,
 )
 from grandrounds.deployment.kit.distributions import listed_plugins, locked_plugins
 from grandrounds.deployment.kit.findings import APPLY, in_force, verdict
@@ -129,9 +133,29 @@ def _clock(kit: Kit) -> Iterator[Finding]:
 
 def _server(kit: Kit) -> Iterator[Finding]:
     answers = f"{kit.host}:{kit.port} answers, with a certificate of project {kit.project}"
-    yield verdict("server", connection_fault(kit), answers)
+    fault = connection_fault(kit)
+    yield verdict("server", fault, answers)
+    if kit.kind == "site" and not fault:
+        yield from _bandwidth(kit)
     if reason := refused_here(kit.folder):
         yield Finding("failure", "identity", f"the server refuses this kit: {reason}")
+
+
+def _bandwidth(kit: Kit) -> Iterator[Finding]:
+    """The time that models take to the server; a server that is not FLARE's says nothing of it."""
+    with suppress(OSError):
+        speed, least = upload_speed(kit), PROBE_BYTES / PROBE_SECONDS
+        if speed < least:
+            message = (
+                f"slower than {least / 1e6:.1f} MB/s to the server: a model of 10 MB takes {1e7 / least:.0f} s or more"
+            )
+            advice = (
+                "the consortium needs a long controller.round_timeout and controller.grace, or this site another line"
+            )
+            yield Finding("warning", "bandwidth", f"{message} in every round; {advice}")
+        else:
+            message = f"{speed / 1e6:.1f} MB/s to the server: a model of 10 MB takes {max(1e7 / speed, 0.1):.1f} s"
+            yield Finding("ok", "bandwidth", f"{message} in every round, and about as long on its way here")
 
 
 def _port(kit: Kit) -> Iterator[Finding]:

@@ -25,11 +25,19 @@ LARGEST_CHUNK, WAITING_CHUNKS = 1 << 16, 64
 
 @dataclass(frozen=True)
 class Quality:
-    """Megabits per second (None: no limit), milliseconds from one end to the other, probability that a packet is lost."""
+    """How bad a line is.
+
+    Attributes:
+        megabits: per second; None: no limit.
+        latency: milliseconds from one end to the other.
+        loss: probability that a packet is lost.
+        jitter: milliseconds by which a chunk is late at most; one of another connection may overtake it.
+    """
 
     megabits: float | None = None
     latency: float = 0.0
     loss: float = 0.0
+    jitter: float = 0.0
 
     @property
     def bytes_per_second(self) -> float:
@@ -58,7 +66,7 @@ class _Line:
         lost = sum(self._draw.random() < quality.loss for _ in range(packets)) if quality.loss else 0
         self._free = max(self._free, now) + size / quality.bytes_per_second + lost * RETRANSMISSION
         self.carried += size
-        return self._free + quality.latency / 1000
+        return self._free + (quality.latency + self._draw.uniform(0, quality.jitter)) / 1000
 
 
 class SlowLink:

@@ -25,7 +25,7 @@ MAX_PAUSE = 8
 
 
 class SiteHealth:
-    """Counts the rounds in a row that a site has missed, and pauses it from the second on, so that one fault costs one round.
+    """Counts the rounds in a row that a site has missed, and pauses it from the second on: one fault costs one round.
 
     FLARE keeps listing a site that has gone away, so a sampler that trusts the list waits for it in every round: a site that
     stays silent is paused for 1, 2, 4, at most ``MAX_PAUSE`` rounds. One that has replied, if only that its task failed, is

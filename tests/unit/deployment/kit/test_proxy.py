@@ -1,5 +1,6 @@
 """A site whose only way out is an HTTP proxy: FLARE's driver and the doctor's handshake go through it."""
 
+import re
 import socket
 import threading
 import time
@@ -12,8 +13,11 @@ from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.utils.constants import Mode
 
+from grandrounds.deployment.kit import certificates
 from grandrounds.deployment.kit.certificates import connection_fault
+from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.read import read_kit
+from grandrounds.deployment.rehearsal.link import Quality, SlowLink
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.proxy import PROXY_VARIABLE, replace_connect
 
@@ -161,6 +165,35 @@ def test_a_connection_that_comes_after_the_shutdown_is_closed(make_kit, server, 
     thread.join(LIMIT_SECONDS)
     assert not thread.is_alive()
     assert not monitor.there.is_set()
+
+
+@pytest.mark.parametrize(
+    ("megabits", "seconds", "level", "words"),
+    [
+        (8, 10.0, "ok", r"^(1\.0|0\.[89]) MB/s to the server: a model of 10 MB takes 1[01]"),
+        (
+            0.4,
+            1.0,
+            "warning",
+            r"^slower than 1.0 MB/s to the server: a model of 10 MB takes 10 s or more in every round",
+        ),
+    ],
+)
+def test_the_doctor_measures_the_line_without_a_word_to_flare(
+    make_kit, server, monkeypatch, megabits, seconds, level, words
+):
+    monkeypatch.setattr(certificates, "PROBE_SECONDS", seconds)
+    monkeypatch.setattr("grandrounds.deployment.kit.doctor.PROBE_SECONDS", seconds)
+    link = SlowLink(server.kit.port, connect=True)
+    link.start()
+    link.set(Quality(megabits=megabits, latency=20))
+    monkeypatch.setenv(PROXY_VARIABLE, link.address)
+    kit = make_kit("site", port=server.kit.port)
+    (found,) = [finding for finding in examine_kit(kit) if finding.check == "bandwidth"]
+    link.stop()
+    assert found.level == level
+    assert re.search(words, found.message), found.message
+    assert not server.monitor.there.is_set(), "FLARE's server sees no connection of a site"
 
 
 def test_a_proxy_that_refuses_is_named_by_the_doctor(make_kit, proxy):
