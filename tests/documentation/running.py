@@ -16,6 +16,7 @@ from tests.documentation.parsing import check_command
 ELSEWHERE = {
     "CONTRIBUTING.md": "it runs all tests",
     "benchmarks/README.md": "it takes hours",
+    "benchmarks/faults/README.md": "it takes an hour",
     "benchmarks/gpu/README.md": "it needs a GPU",
     "benchmarks/fed_align_devices/README.md": "it takes hours",
     "benchmarks/mdhfl_cifar10/README.md": "it takes an hour",

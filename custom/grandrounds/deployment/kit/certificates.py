@@ -22,7 +22,7 @@ from grandrounds.federation.proxy import proxy_url, tunnel
 
 WARNING_DAYS = 30
 CERTIFICATE_CONNECT_SECONDS, REFUSAL_SECONDS = 5.0, 1.0
-PROBE_BYTES, PROBE_SECONDS = 1 << 20, 10.0
+UPLOAD_BYTES, UPLOAD_SECONDS = 1 << 20, 10.0
 """Sent to measure a line, and the seconds after which a server of aiohttp hangs up on a body that it did not ask for."""
 OUT_OF_DATE = (9, 10)
 """OpenSSL's numbers for a certificate that is not yet valid, or has expired."""
@@ -131,19 +131,19 @@ def upload_speed(kit: Kit) -> float:
         OSError: if there is no connection, or what answers is no HTTP server.
     """
     with _secured(kit, CERTIFICATE_CONNECT_SECONDS) as secured:
-        secured.settimeout(PROBE_SECONDS)
+        secured.settimeout(UPLOAD_SECONDS)
         connection = http.client.HTTPConnection(kit.host)
         connection.sock = secured
         started = time.perf_counter()
         try:
-            for method, body in (("POST", bytes(PROBE_BYTES)), ("GET", None)):
+            for method, body in (("POST", bytes(UPLOAD_BYTES)), ("GET", None)):
                 connection.request(method, "/", body)
                 connection.getresponse().read()
         except (OSError, http.client.HTTPException) as error:
-            if time.perf_counter() - started > PROBE_SECONDS / 2:
+            if time.perf_counter() - started > UPLOAD_SECONDS / 2:
                 return 0.0
             raise OSError(f"no HTTP server answers at {kit.host}:{kit.port}") from error
-        return PROBE_BYTES / (time.perf_counter() - started)
+        return UPLOAD_BYTES / (time.perf_counter() - started)
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import CONFIG_NAME, read_site_config
 from grandrounds.deployment.kit import machine
 from grandrounds.deployment.kit.certificates import (
-    PROBE_BYTES,
-    PROBE_SECONDS,
+    UPLOAD_BYTES,
+    UPLOAD_SECONDS,
     WARNING_DAYS,
     certificate_days,
     certificate_fault,
@@ -144,7 +144,7 @@ def _server(kit: Kit) -> Iterator[Finding]:
 def _bandwidth(kit: Kit) -> Iterator[Finding]:
     """The time that models take to the server; a server that is not FLARE's says nothing of it."""
     with suppress(OSError):
-        speed, least = upload_speed(kit), PROBE_BYTES / PROBE_SECONDS
+        speed, least = upload_speed(kit), UPLOAD_BYTES / UPLOAD_SECONDS
         if speed < least:
             message = (
                 f"slower than {least / 1e6:.1f} MB/s to the server: a model of 10 MB takes {1e7 / least:.0f} s or more"

@@ -182,8 +182,8 @@ def test_a_connection_that_comes_after_the_shutdown_is_closed(make_kit, server, 
 def test_the_doctor_measures_the_line_without_a_word_to_flare(
     make_kit, server, monkeypatch, megabits, seconds, level, words
 ):
-    monkeypatch.setattr(certificates, "PROBE_SECONDS", seconds)
-    monkeypatch.setattr("grandrounds.deployment.kit.doctor.PROBE_SECONDS", seconds)
+    monkeypatch.setattr(certificates, "UPLOAD_SECONDS", seconds)
+    monkeypatch.setattr("grandrounds.deployment.kit.doctor.UPLOAD_SECONDS", seconds)
     link = SlowLink(server.kit.port, connect=True)
     link.start()
     link.set(Quality(megabits=megabits, latency=20))
