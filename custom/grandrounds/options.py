@@ -65,7 +65,7 @@ class Configurable:
 
     _given: dict[str, Any]
 
-    def __new__(cls, *_unused: Any, **options: Any) -> Self:
+    def __new__(cls, **options: Any) -> Self:
         """Keep the arguments as they were given, for :meth:`add_to_fed_job`."""
         made = super().__new__(cls)
         made._given = options

@@ -9,6 +9,8 @@ from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.filter import FilterChainType, FilterContextKey, FilterSource
 from nvflare.apis.fl_constant import FilterKey, ReturnCode
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.private.privacy_manager import Scope
 
 from grandrounds.errors import ConfigurationError
@@ -128,6 +130,17 @@ def test_an_unreadable_task_is_refused(site):
         assert leave(good_reply(site), context).get_header(REASON_HEADER) == Reason.FORM
     context, _ = site.admit("tell_me_more")
     assert leave(good_reply(site), context).get_header(REASON_HEADER) == Reason.TASK
+
+
+def test_a_script_of_flares_client_api_gets_no_task_and_gives_no_answer(site):
+    _, came_in = site.admit(message=FLModelUtils.to_shareable(FLModel(params={"w": torch.ones(2)})))
+    assert "DXO" not in came_in
+    context, _ = site.admit()
+    trained = FLModelUtils.to_shareable(FLModel(params={"w": torch.ones(2)}))
+    trained[ReservedHeaderKey.HEADERS] = good_reply(site)[ReservedHeaderKey.HEADERS]  # FLModel's own are refused, too
+    left = leave(trained, context)
+    assert left.keys() == {ReservedHeaderKey.HEADERS}
+    assert left.get_header(REASON_HEADER) == Reason.FORM
 
 
 def test_without_the_gate_on_the_way_in_nothing_goes_out(site):

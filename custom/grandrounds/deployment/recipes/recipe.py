@@ -51,8 +51,9 @@ class JobRecipe(Recipe):
             ConfigurationError: if what was added to the recipe is no job any more, or ``SimEnv`` has too few sites.
             GrandRoundsError: if the server of ``ProdEnv`` cannot be reached, or a site that the job needs is not connected.
         """
-        with self._ready(env), variables_set(importable()):
-            return super().run(env, server_exec_params, client_exec_params)
+        parameters = self._temporary_exec_params(server_exec_params, client_exec_params)
+        with parameters, self._ready(env), variables_set(importable()):
+            return super().run(env)
 
     def _apply_per_site_config(self, config: dict[str, dict[str, Any]]) -> None:
         """FLARE's hook; without it the configuration would be dropped."""
