@@ -97,6 +97,15 @@ def test_what_was_added_to_a_recipe_is_shown(recipe, deployed, sees, tmp_path, c
     assert "further classes: nvflare.app_common.filters.svt_privacy.SVTPrivacy" in capsys.readouterr().err
 
 
+def test_parameters_of_one_run_are_sent_and_do_not_stay(recipe, deployed, sees, tmp_path):
+    sees("hospital-a", "hospital-b")
+    recipe.run(ProdEnv(startup_kit_location=str(tmp_path)), client_exec_params={"get_task_timeout": 5})
+    recipe.export(str(tmp_path / "after"))
+    for folder, expected in ((deployed, 5), (tmp_path / "after" / "fedavg", None)):
+        client = json.loads((folder / "app" / "config" / "config_fed_client.json").read_text())
+        assert client.get("get_task_timeout") == expected
+
+
 def test_nothing_is_sent_without_the_sites_that_the_job_needs(recipe, deployed, sees, tmp_path):
     sees("hospital-a")
     with pytest.raises(gr.GrandRoundsError, match="needs 2 sites, 1 are connected"):
