@@ -25,8 +25,8 @@ from grandrounds.reporting.run import ReadRun
 from grandrounds.seeding import numpy_generator
 
 METRIC, AUROC = "balanced_accuracy", "auroc"
-NOT_COMPARED = ("seed", "run_name", "resume")
-"""Options in which seeds of one method may differ."""
+NOT_COMPARED = ("seed", "run_name", "resume", "frozen")
+"""In what seeds of one method may differ; ``frozen`` is a digest of weights, which follow from seed and options."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from grandrounds.reporting.model import Report, ReportedRun, seeds_score
 from grandrounds.reporting.parts import Cell, PageTable, estimate_cell, format_estimate
 from grandrounds.reporting.run import MODELS, ReadRun, RunLog, Spent
 from grandrounds.reporting.scores import ALWAYS_AT_SITES, RunScores
+from grandrounds.reporting.tables import class_titles
 
 AREA = "auc_macro"
 MAX_CAVEATS = 5
@@ -77,8 +78,9 @@ def _lead(task: Task, classes: Sequence[str], problems: Sequence[Mapping[str, An
 
     sizes = " or ".join(f"{size} by {size}" for size in told("image_size").split(" or ") if size)
     pixels = f"{sizes} pixels, " if sizes else ""
+    named = ", ".join(class_titles(classes).values())
     return (
-        f"{task.activity.capitalize()} {pluralize(len(classes), task.noun)} ({', '.join(classes)}); {pixels}data set "
+        f"{task.activity.capitalize()} {pluralize(len(classes), task.noun)} ({named}); {pixels}data set "
         f"“{told('dataset') or 'unknown'}”, network {told('backbone') or 'unknown'}."
     )
 
@@ -182,7 +184,7 @@ def _against(report: Report) -> tuple[str, list[str]]:
         return _against_references(report)
     best = max(comparison.differences, key=lambda method: comparison.differences[method].mean)
     difference = comparison.differences[best]
-    lines = [f"{best} less {comparison.reference}, {_units(difference)}"]
+    lines = [f"{best} minus {comparison.reference}, {_units(difference)}"]
     if math.isnan(difference.low):
         return f"{difference.mean:+.3f}", [*lines, f"no interval: fewer than {MIN_SEEDS} seeds"]
     return (
@@ -282,7 +284,7 @@ def _methods_table(report: Report) -> PageTable:
     header = ["method", "runs", SCORE_NAMES[report.metric], *(["lowest to highest"] if repeated else [])]
     header.append(SCORE_NAMES[second])
     if comparison:
-        header += [f"less {comparison.reference}", "adjusted p", "detectable", "relative, %"]
+        header += [f"minus {comparison.reference}", "adjusted p", "detectable", "relative, %"]
     header += ["communication", "status"]
     rows: list[list[Cell | str]] = [
         [

@@ -12,6 +12,18 @@ from grandrounds.reporting.parts import Cell, PageTable, estimate_cell
 TABLE_SCORES = ("auc_macro", "balanced_accuracy", "accuracy", "f1_weighted", "f1_macro", "precision_weighted")
 """Scores over all classes; a table has those that the task defines."""
 AT_THRESHOLD = ("sensitivity", "specificity", "precision")
+LESIONS = {
+    "ak": "actinic keratosis",
+    "akiec": "actinic keratosis, Bowen's disease",
+    "bcc": "basal cell carcinoma",
+    "bkl": "benign keratosis",
+    "df": "dermatofibroma",
+    "mel": "melanoma",
+    "nv": "nevus",
+    "scc": "squamous cell carcinoma",
+    "vasc": "vascular lesion",
+}
+"""What the classes of HAM10000 and the ISIC challenges stand for."""
 Row = list[Cell | str]
 
 
@@ -58,14 +70,25 @@ def groups_table(
     return PageTable([what, "images", "cases", *constant, *titles], rows, caption)
 
 
+def class_titles(classes: Sequence[str]) -> dict[str, str]:
+    """The classes as a reader sees them, by name; skin lesions with their full names, if all classes are some.
+
+    Example:
+        >>> class_titles(["mel", "nv"]), class_titles(["mel", "other"])
+        ({'mel': 'mel (melanoma)', 'nv': 'nv (nevus)'}, {'mel': 'mel', 'other': 'other'})
+    """
+    lesions = all(name in LESIONS for name in classes)
+    return {name: f"{name} ({LESIONS[name]})" if lesions else name for name in classes}
+
+
 def class_table(noun: str, sheet: ScoreSheet, sites: Iterable[ScoreSheet], caption: str) -> PageTable:
     """Scores of each class, all images together; ``sites`` are those that the images are of."""
     known = [key for key in CLASS_NAMES if any(key in found for found in sheet.classes.values())]
-    of_sites = list(sites)
+    of_sites, titles = list(sites), class_titles(list(sheet.classes))
     rows: list[Row] = []
     for name, found in sheet.classes.items():
         at = sum(site.classes[name]["sensitivity"].known for site in of_sites)
-        leading = [name, count_cell(found["sensitivity"].cases), str(at), format_number(sheet.shares.get(name))]
+        leading = [titles[name], count_cell(found["sensitivity"].cases), str(at), format_number(sheet.shares.get(name))]
         rows.append([*leading, *(estimate_cell(found[key]) if key in found else MISSING for key in known)])
     return PageTable([noun, "cases", "sites", "share", *(CLASS_NAMES[key] for key in known)], rows, caption)
 

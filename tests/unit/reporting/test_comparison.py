@@ -104,7 +104,12 @@ def test_a_comparison_of_the_common_model_with_own_choices_has_a_caveat(pair):
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_method(make_run):
-    paths = {f"fedperl_seed_{seed}": make_run(f"run-{seed}", configuration=configured(seed=seed)) for seed in (1, 2)}
+    paths = {
+        f"fedperl_seed_{seed}": make_run(
+            f"run-{seed}", configuration={**configured(seed=seed), "frozen": f"digest {seed}"}
+        )
+        for seed in (1, 2)
+    }
     paths["other"] = make_run("other", configuration=configured(peers=3, seed=3))
     runs = [read_run(path, name) for name, path in paths.items()]
     found = methods_of(runs)

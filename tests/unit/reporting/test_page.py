@@ -112,7 +112,7 @@ def test_several_runs_are_compared_on_the_first_screen(make_run, tmp_path, unill
     local = make_run("local", right=worse, model="own", bytes={}, configuration=configured(method="LocalController"))
     _, checker = written([read_run(make_run(), "FedPerl"), read_run(local, "local")], tmp_path / "out")
     first = words(checker)[: words(checker).index("Comparison")]
-    assert "FedPerl less local, of fixed models, not of seeds, on 120 cases" in first
+    assert "FedPerl minus local, of fixed models, not of seeds, on 120 cases" in first
     assert "none in local" in first
     assert "fewer than 3 seeds" in first
     rows = (tmp_path / "out" / "tables" / "comparison.csv").read_text().splitlines()
@@ -132,7 +132,7 @@ def test_reported_scores_of_one_seed_have_a_difference_without_interval(make_run
         for name, score in (("a", 0.75), ("b", 0.5))
     ]
     _, checker = written(runs, tmp_path / "out")
-    assert "b less a, paired by 1 seed no interval: fewer than 3 seeds" in words(checker)
+    assert "b minus a, paired by 1 seed no interval: fewer than 3 seeds" in words(checker)
 
 
 def test_the_last_validation_without_a_mean_over_sites_is_named_by_what_the_models_were_compared_by():
