@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +39,9 @@ ALL_SITES = "all sites"
 MIN_TRAINING_IMAGES = 2
 SHIPPED_MINIMUM = 10
 """Patients behind a count that leaves, in the policy of startup kits."""
+MIN_IMAGES_OF_MIX = 50
+DIFFERENT_MIX = 0.2
+"""Half the sum of the absolute differences of two sites' shares of the classes; 1 if they have no class in common."""
 SHOWN = 3
 SUPPORT_PARTS: tuple[tuple[Part, str], ...] = (
     ("labelled", "labelled training"),
@@ -89,16 +93,22 @@ def examine_location(
 
 
 def compare_sites(
-    sites: Mapping[str, Looked], sharing: Sharing = NOTHING_SHARED, overlap_allowed: bool = False
+    sites: Mapping[str, Looked],
+    sharing: Sharing = NOTHING_SHARED,
+    overlap_allowed: bool = False,
+    own_statistics: bool = False,
 ) -> list[Finding]:
-    """What sites on one machine have in common beyond ``sharing``; what is ``overlap_allowed`` is a warning."""
+    """What sites on one machine have in common beyond ``sharing``, and whether their mixes of classes differ.
+
+    What is ``overlap_allowed`` is a warning; with ``own_statistics`` (``problem.norm=site``) different mixes are one, too.
+    """
     if len(sites) < 2:
         return []
     shared: list[tuple[Level, str, str]] = [
         ("warning" if overlap_allowed and level == "failure" else level, check, message)
         for level, check, message in shared_between(sites, sharing)
     ]
-    found = [*contradictions(sites.values(), between=True), *shared]
+    found = [*contradictions(sites.values(), between=True), *shared, *_mixes(sites, own_statistics)]
     return [Finding(level, check, f"{ALL_SITES}: {message}") for level, check, message in found]
 
 
@@ -309,6 +319,26 @@ def _original_shapes(data: SiteData) -> Findings:
         return
     span = " to ".join(f"{height}x{width}" for height, width in dict.fromkeys((sizes[0], sizes[-1])))
     yield "ok", check, f"{len(sizes)} original sizes, {span} (height x width)"
+
+
+def _mixes(sites: Mapping[str, Looked], own_statistics: bool) -> Findings:
+    """Whether the shares of the classes differ between sites, so that a site's statistics are not of its device alone."""
+    labels = {site: one.known[one.known != UNKNOWN_LABEL] for site, one in sites.items() if one.known.ndim == 1}
+    count = max((int(known.max(initial=-1)) for known in labels.values()), default=-1) + 1
+    shares = {
+        site: np.bincount(known, minlength=count) / len(known)
+        for site, known in labels.items()
+        if len(known) >= MIN_IMAGES_OF_MIX
+    }
+    apart = {(a, b): float(np.abs(shares[a] - shares[b]).sum()) / 2 for a, b in combinations(shares, 2)}
+    if not apart or max(apart.values()) < DIFFERENT_MIX:
+        return
+    pair = max(apart, key=apart.__getitem__)
+    message = (
+        f"{' and '.join(pair)} have different mixes of classes ({apart[pair]:.0%} apart): do not set problem.norm=site; it "
+        "helped where mixes were equal and devices synthetic, and cost AUC on real devices"
+    )
+    yield "warning" if own_statistics else "ok", "mixes of classes", message
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -127,6 +127,22 @@ def test_a_contradiction_between_sites_is_no_overlap_that_can_be_allowed():
     assert "a: 0.png (train) is nevus and b: x.png (train) is melanoma" in message
 
 
+@pytest.mark.parametrize(("melanomas", "differ"), [(12, False), (35, True)])
+def test_different_mixes_of_classes_speak_against_statistics_of_each_site(melanomas, differ):
+    a, b = (
+        site(
+            *(picture(100 * first + n, 8) for n in range(60)),
+            labels=[1] * count + [0] * (60 - count),
+            names=tuple(f"{first}-{n}.png" for n in range(60)),
+        )
+        for first, count in ((0, 6), (1, melanomas))
+    )
+    for own_statistics, level in ((False, "ok"), (True, "warning")):
+        found = [one for one in compared(a=a, b=b, own_statistics=own_statistics) if one.check == "mixes of classes"]
+        assert [one.level for one in found] == [level] * differ
+        assert all("a and b have different mixes of classes (48% apart)" in one.message for one in found)
+
+
 def test_findings_contradict_where_both_are_known():
     def labelled(first, second):
         data = site(picture(1), picture(1), labels=[first, second], names=("i.png", "j.png"), task=FINDINGS)
