@@ -162,6 +162,7 @@ def test_flares_simulator_gives_the_same_run(with_peers, tmp_path):
     assert_same(left(tmp_path), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("deadline")
 def test_a_recipe_and_flares_command_give_the_same_model(with_peers, tmp_path, shared_cache, monkeypatch):
     """The command runs what the recipe exports; both find a workspace in which the classes are allowed."""
