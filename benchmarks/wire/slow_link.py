@@ -6,8 +6,9 @@ during the run. Its kit names the proxy's port; that file is not signed, and the
 port.
 
 Once two hospitals have answered, the third has ``controller.grace`` seconds. If it is late, the round ends without it, and
-it is asked again in the next one, then after pauses of one, two and four rounds. The result has the seconds of rounds in which it was asked (the
-first round after a change is left out), the number of those that it answered in time, and the seconds of the other rounds.
+it is asked again in the next one, then after pauses of one, two and four rounds. The result has the seconds of rounds in
+which it was asked (the first round after a change is left out), the number of those that it answered in time, and the
+seconds of the other rounds.
 """
 
 from __future__ import annotations
