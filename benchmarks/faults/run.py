@@ -22,21 +22,31 @@ from typing import Any
 from benchmarks.measure import ROOT, run, table
 
 NOTES_VARIABLE = "GRANDROUNDS_FAULT_NOTES"
+FAULTS = ROOT / "tests" / "system" / "faults"
 REHEARSAL = "test_rehearsal"
 """Its faults have a table of their own."""
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    shutil.rmtree(options.workspace, ignore_errors=True)
-    options.workspace.mkdir(parents=True)
-    results = options.workspace.absolute() / "results.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "faults", f"--junitxml={results}", "tests/system/faults"]
-    chosen = "stopped_at_start or half_a_line" if options.quick else f"not {REHEARSAL}"
-    environment = {**os.environ, NOTES_VARIABLE: str(results.parent), "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, "-k", chosen], cwd=ROOT, env=environment, check=False)
-    notes = [json.loads(line) for line in (results.parent / "notes.jsonl").read_text().splitlines()]
-    cases = [_case(test, notes) for test in ElementTree.parse(results).iter("testcase")]
-    return {"faults": cases}
+    """One file of tests after the other; one whose results are in the workspace is not run again."""
+    if options.again:
+        shutil.rmtree(options.workspace, ignore_errors=True)
+    options.workspace.mkdir(parents=True, exist_ok=True)
+    chosen = ["-k", "stopped_while_it_starts or half_a_line"] if options.quick else []
+    files = sorted(path for path in FAULTS.glob("test_*.py") if path.stem != REHEARSAL)
+    return {"faults": [case for path in files for case in _cases(path, options.workspace / path.stem, chosen)]}
+
+
+def _cases(path: Path, folder: Path, chosen: list[str]) -> list[dict[str, Any]]:
+    results, notes = folder.absolute() / "results.xml", folder / "notes.jsonl"
+    if not results.is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "faults", f"--junitxml={results}", str(path), *chosen]
+        environment = {**os.environ, NOTES_VARIABLE: str(results.parent), "OMP_NUM_THREADS": "1"}
+        subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    noted = [json.loads(line) for line in notes.read_text().splitlines()] if notes.is_file() else []
+    return [_case(test, noted) for test in ElementTree.parse(results).iter("testcase")]
 
 
 def _case(test: ElementTree.Element, notes: list[dict[str, Any]]) -> dict[str, Any]:

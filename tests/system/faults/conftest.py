@@ -180,7 +180,7 @@ class Run:
         missed = Counter(site for entry in summary["rounds"] for site in everybody - set(entry["answered"]))
         ends = (self.record / EVENTS).read_text().count('"round_end"')
         told = [reason for _, reason in self.dropped()] + [*self.outcome.refused.values(), *summary["remarks"]]
-        told += [line for line in self.reported if not re.match(r"(round|job|submitted) ", line)]
+        told += [line for line in self.reported if not re.match(r"(round|submitted) |[A-Z]+$", line)]
         note = {
             "test": os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].removesuffix(" (call)"),
             "run": self.record.parent.name,
