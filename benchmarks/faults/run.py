@@ -83,5 +83,9 @@ def tables(result: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     run(
-        __file__, measured, tables, workspace={"type": Path, "default": Path("runs/faults"), "help": "is emptied first"}
+        __file__,
+        measured,
+        tables,
+        workspace={"type": Path, "default": Path("runs/faults"), "help": "where an interrupted measurement goes on"},
+        again={"action": "store_true", "help": "begin anew"},
     )

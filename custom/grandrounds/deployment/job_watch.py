@@ -29,6 +29,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from grandrounds.deployment.kit.certificates import certificate_fault, days_left, not_yet_valid, read_certificate
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.endurance import outlive_slow_lines
 from grandrounds.federation.proxy import replace_connect
 from grandrounds.federation.server.record import SUMMARY
 from grandrounds.json_files import read_json_object
@@ -115,6 +116,7 @@ def _require_certificate(kit: Kit) -> None:
 
 def _log_in(kit: Kit, timeout: float) -> Session:
     try:
+        outlive_slow_lines()
         replace_connect()
         with _quiet():
             return new_secure_session(kit.name, str(kit.folder), timeout=timeout, auto_login_max_tries=1)

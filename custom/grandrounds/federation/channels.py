@@ -32,7 +32,7 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
 
-from grandrounds.federation.endurance import outlive_full_logs, show_life
+from grandrounds.federation.endurance import outlive_full_logs, outlive_slow_lines, show_life
 from grandrounds.federation.identity.copies import guard_copies
 from grandrounds.federation.memory import share_cleanup_thread
 from grandrounds.federation.proxy import replace_connect
@@ -106,6 +106,7 @@ class ChannelGuard(FLComponent):
             guard_copies(kit)
         _guard_new_cells()
         share_cleanup_thread()
+        outlive_slow_lines()
         replace_connect()
         if runs_a_job():
             end_with_parent()

@@ -1,4 +1,4 @@
-"""What keeps the processes of a kit up: a log that cannot be written ends none, and one that hangs can be found."""
+"""What keeps the processes of a kit up: full logs and slow lines end none, and one that hangs can be found."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nvflare.fuel.f3.streaming import blob_streamer, byte_receiver, byte_streamer
 from nvflare.fuel.sec.audit import Auditor
 
 from grandrounds.protocol.paths import ALIVE
@@ -19,6 +20,14 @@ from grandrounds.protocol.paths import ALIVE
 REMARK_SECONDS = 600.0
 """Between two remarks that a log cannot be written: on a full disk, what fails must not fill it further."""
 BEAT_SECONDS = 5.0
+STREAM_SETTINGS = {
+    "STREAM_CHUNK_SIZE": 1 << 18,
+    "STREAM_WINDOW_SIZE": 1 << 22,
+    "STREAM_ACK_INTERVAL": 1 << 19,
+    "STREAM_RETRY_WAIT": 30.0,
+    "STREAM_RETRY_TIMEOUT": 120.0,
+}
+"""Of FLARE's streams: at most 4 MiB are on their way, which 150 kB/s carry within the 30 s after which they are sent again."""
 
 
 def outlive_full_logs(pause: float = REMARK_SECONDS) -> None:
@@ -44,6 +53,18 @@ def outlive_full_logs(pause: float = REMARK_SECONDS) -> None:
     logging.Handler.handleError = handle  # type: ignore[method-assign, assignment]
     for name in ("add_event", "add_job_event"):
         setattr(Auditor, name, _enduring(getattr(Auditor, name), remark))
+
+
+def outlive_slow_lines() -> None:
+    """Let large messages of this process arrive on a slow line.
+
+    FLARE 2.9 has 64 MiB on their way, sends again after 5 s what has not arrived, and gives up after 60 s: a tensor of more
+    than 60 MB never arrives at 1 MB/s, and of a smaller one most is sent several times. A kit's ``comm_config.json`` overrides
+    these settings as it does FLARE's.
+    """
+    for module in (byte_streamer, byte_receiver, blob_streamer):
+        for name in STREAM_SETTINGS.keys() & vars(module).keys():
+            setattr(module, name, STREAM_SETTINGS[name])
 
 
 def show_life(kit: Path, seconds: float = BEAT_SECONDS) -> None:
