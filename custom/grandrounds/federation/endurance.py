@@ -27,7 +27,7 @@ STREAM_SETTINGS = {
     "STREAM_RETRY_WAIT": 30.0,
     "STREAM_RETRY_TIMEOUT": 120.0,
 }
-"""Of FLARE's streams: at most 4 MiB are on their way, which 150 kB/s carry within the 30 s after which they are sent again."""
+"""Of FLARE's streams: at most 4 MiB are on their way, which 150 kB/s carry in the 30 s after which they are sent again."""
 
 
 def outlive_full_logs(pause: float = REMARK_SECONDS) -> None:
@@ -59,8 +59,8 @@ def outlive_slow_lines() -> None:
     """Let large messages of this process arrive on a slow line.
 
     FLARE 2.9 has 64 MiB on their way, sends again after 5 s what has not arrived, and gives up after 60 s: a tensor of more
-    than 60 MB never arrives at 1 MB/s, and of a smaller one most is sent several times. A kit's ``comm_config.json`` overrides
-    these settings as it does FLARE's.
+    than 60 MB never arrives at 1 MB/s, and of a smaller one most is sent several times. A kit's ``comm_config.json``
+    overrides these settings as it does FLARE's.
     """
     for module in (byte_streamer, byte_receiver, blob_streamer):
         for name in STREAM_SETTINGS.keys() & vars(module).keys():

@@ -1,4 +1,4 @@
-"""A log that cannot be written ends no process and says so once; FLARE's process shows that it moves."""
+"""A log that cannot be written ends no process, a slow line loses no message, and a process of FLARE shows that it moves."""
 
 import errno
 import io
@@ -7,9 +7,10 @@ import os
 import time
 
 import pytest
+from nvflare.fuel.f3.streaming import blob_streamer, byte_receiver, byte_streamer
 from nvflare.fuel.sec.audit import Auditor
 
-from grandrounds.federation.endurance import outlive_full_logs, show_life
+from grandrounds.federation.endurance import STREAM_SETTINGS, outlive_full_logs, outlive_slow_lines, show_life
 
 
 class Full(io.StringIO):
@@ -112,3 +113,17 @@ def test_a_living_process_touches_its_file_again_and_again(tmp_path):
         if path.exists():
             seen.add(path.stat().st_mtime_ns)
         time.sleep(0.005)
+
+
+def test_what_is_on_its_way_arrives_on_a_slow_line_before_it_is_sent_again(monkeypatch):
+    """FLARE's streams take the settings, which have to be among its names."""
+    modules = (byte_streamer, byte_receiver, blob_streamer)
+    for module in modules:
+        for name in STREAM_SETTINGS.keys() & vars(module).keys():
+            monkeypatch.setattr(module, name, None)
+    outlive_slow_lines()
+    assert {name: vars(byte_streamer)[name] for name in STREAM_SETTINGS} == STREAM_SETTINGS
+    assert byte_receiver.STREAM_WINDOW_SIZE == byte_streamer.STREAM_WINDOW_SIZE
+    assert blob_streamer.STREAM_CHUNK_SIZE == byte_receiver.STREAM_CHUNK_SIZE == byte_streamer.STREAM_CHUNK_SIZE
+    assert byte_streamer.STREAM_WINDOW_SIZE / 150_000 < byte_streamer.STREAM_RETRY_WAIT
+    assert byte_streamer.STREAM_ACK_INTERVAL < byte_streamer.STREAM_WINDOW_SIZE
