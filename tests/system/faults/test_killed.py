@@ -13,6 +13,7 @@ import pytest
 from grandrounds.deployment import submission
 from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.local_federation import await_clients
+from grandrounds.errors import Fault
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 
 pytestmark = pytest.mark.faults
@@ -30,12 +31,14 @@ def test_a_killed_training_costs_the_site_its_round(run):
     run.await_round(2)
     os.kill(run.wait_until(lambda: run.training_child(run.VICTIM)), signal.SIGKILL)
     outcome = run.end()
-    assert run.dropped() == [(run.VICTIM, run.ERROR)]
+    ((site, reason),) = run.dropped()
+    assert site == run.VICTIM
+    assert reason in (run.ERROR, Fault.OTHER), "it was killed after it had read an image, or before"
     assert re.search("the child process (was ended by SIGKILL|ended before it had begun)", run.log_of(run.VICTIM))
     assert len(outcome.jobs) == 1
     assert outcome.status == "FINISHED:COMPLETED"
     assert run.others_gave_all()
-    assert outcome.summary["contributions"][run.VICTIM] >= run.ROUNDS - 2
+    assert outcome.summary["contributions"][run.VICTIM] == run.ROUNDS - 1
     assert run.VICTIM in outcome.summary["records"]
 
 
