@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.fed_align_cl_ham10000.report import LAST
 from benchmarks.fed_align_cl_ham10000.report import parts as settings_parts
 from benchmarks.report import Part
-from benchmarks.results import EXPLAINED, Content, Pair, Results, difference_table, pair_by_seed, shared_seeds
+from benchmarks.results import EXPLAINED, RATIO, Content, Pair, Results, difference_table, pair_by_seed, shared_seeds
 
 SITES = ("site-1", "site-2", "site-3")
 SETTINGS = ("poor", "equal")
@@ -48,10 +48,11 @@ def _effects(results: Results, setting: str) -> list[Pair]:
     if not seeds:
         return []
     fed, curriculum, alignment, both = (np.array([_area(arm[seed], SITES) for seed in seeds]) for arm in arms)
+    ratio = arms[0][seeds[0]].get(RATIO)
     return [
-        Pair(list((alignment + both) / 2), list((fed + curriculum) / 2)),
-        Pair(list((curriculum + both) / 2), list((fed + alignment) / 2)),
-        Pair(list(both - alignment), list(curriculum - fed)),
+        Pair(list((alignment + both) / 2), list((fed + curriculum) / 2), ratio),
+        Pair(list((curriculum + both) / 2), list((fed + alignment) / 2), ratio),
+        Pair(list(both - alignment), list(curriculum - fed), ratio),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -133,7 +133,7 @@ class Report:
                 elif seeds:
                     others[self.noise[setting]][title] = untested_difference(found[0])
             if len(whole) > 1:
-                mean = [Pair(*np.mean(pairs, axis=0).tolist()) for pairs in zip(*whole, strict=True)]
+                mean = [_mean_pair(pairs) for pairs in zip(*whole, strict=True)]
                 means.append([title, f"mean of {len(whole)}", len(mean[0].ours), *mean])
         if tested:
             yield f"Mean over sites, last round, of pairs that have all planned seeds. {EXPLAINED}"
@@ -179,6 +179,12 @@ class Report:
                 sizes = [round(_mean([_bytes(run, way) for run in runs])) for way in ("up.", "down.")]
                 rows.append([title, *sizes])
         yield markdown_table(["method", "up", "down"], rows)
+
+
+def _mean_pair(pairs: Sequence[Pair]) -> Pair:
+    """The mean of settings for each seed."""
+    ours, theirs = (np.mean([pair[side] for pair in pairs], axis=0).tolist() for side in (0, 1))
+    return Pair(ours, theirs, pairs[0].ratio)
 
 
 def _pair(ours: Seeds, theirs: Seeds, metric: str) -> Pair:

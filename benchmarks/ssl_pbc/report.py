@@ -100,7 +100,7 @@ def _gates(methods: Methods) -> Iterator[Part]:
     for title, above, below, least in GATES:
         if above in methods and below in methods:
             pair = pair_by_seed(methods[above], methods[below], partial(mean_score, metric="f1_macro"))
-            gain = float(np.mean(np.subtract(*pair)))
+            gain = float(np.mean(np.subtract(pair.ours, pair.theirs)))
             rows.append([title, f"above {least:g}", gain, "passed" if gain > least else "failed"])
     if rows:
         yield "Gates on macro F1 (mean difference over seeds):"
