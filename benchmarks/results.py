@@ -105,11 +105,14 @@ def difference_cells(column: Sequence[object], digits: int = 3) -> list[object]:
     return [texts.get(str(row), value) for row, value in enumerate(column)]
 
 
+RE_DIVIDED = (
+    "Every seed divides one data set anew: an interval is of other divisions of it, not of other hospitals. *Corrected* "
+    "allows for the images that divisions share (Nadeau and Bengio, 2003; r: test images per training image)."
+)
 EXPLAINED = (
     "Differences are paired by seed: mean [95 % Student interval]; p adjusted for the rows of the column by Holm's method; "
     "d, the smallest difference that would have been found with a probability of 80 %. Fewer than three seeds give no test. "
-    "Every seed divides one data set anew: an interval is of other divisions of it, not of other hospitals. *Corrected* "
-    "allows for the images that divisions share (Nadeau and Bengio, 2003; r: test images per training image)."
+    + RE_DIVIDED
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from benchmarks.first_steps.report import SCORES
 from benchmarks.report import Part
-from benchmarks.results import Results, pair_by_seed, untested_difference
+from benchmarks.results import RE_DIVIDED, Results, pair_by_seed, untested_difference
 from benchmarks.tables import markdown_table, mean_and_spread
 
 RIDGE = "ridge"
@@ -14,6 +14,7 @@ RIDGE = "ridge"
 
 def parts(results: Results) -> Iterator[Part]:
     """A table for each setting, with a row for each method and seed, and the mean of a method's seeds."""
+    yield RE_DIVIDED
     for setting, found in results.settings.items():
         if not found:
             continue
