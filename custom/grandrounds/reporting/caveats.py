@@ -279,7 +279,7 @@ def _of_shift(sites: Mapping[str, ScoreSheet]) -> Iterator[str]:
         distances = np.abs(mixes - mixes.mean(axis=0)).sum(axis=1) / 2
         if distances.max() > 2 * WIDE_GAP:
             yield (
-                f"Sites see different mixes of classes (furthest from the mean: {list(known)[int(distances.argmax())]}, "
+                f"Sites have different class distributions (furthest from the mean: {list(known)[int(distances.argmax())]}, "
                 f"total variation {distances.max():.2f}), so the sites' scores are not comparable."
             )
 

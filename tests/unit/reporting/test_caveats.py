@@ -119,7 +119,7 @@ def test_different_mixes_of_classes(make_run):
     own = path / "results" / "site-2" / "predictions_common.csv"
     lines = own.read_text().splitlines(keepends=True)
     own.write_text("".join([lines[0], *(line for line in lines if ",melanoma," in line and "-melanoma-" in line)]))
-    assert "different mixes" in one(caveats_of_run(path), "mixes")
+    assert "different class distributions" in one(caveats_of_run(path), "distributions")
 
 
 def test_unknown_patients_are_reported(make_run):
