@@ -93,14 +93,11 @@ def examine_location(
 
 
 def compare_sites(
-    sites: Mapping[str, Looked],
-    sharing: Sharing = NOTHING_SHARED,
-    overlap_allowed: bool = False,
-    own_statistics: bool = False,
+    sites: Mapping[str, Looked], sharing: Sharing = NOTHING_SHARED, overlap_allowed: bool = False
 ) -> list[Finding]:
     """What sites on one machine have in common beyond ``sharing``, and whether their mixes of classes differ.
 
-    What is ``overlap_allowed`` is a warning; with ``own_statistics`` (``problem.norm=site``) different mixes are one, too.
+    What is ``overlap_allowed`` is a warning.
     """
     if len(sites) < 2:
         return []
@@ -108,7 +105,7 @@ def compare_sites(
         ("warning" if overlap_allowed and level == "failure" else level, check, message)
         for level, check, message in shared_between(sites, sharing)
     ]
-    found = [*contradictions(sites.values(), between=True), *shared, *_mixes(sites, own_statistics)]
+    found = [*contradictions(sites.values(), between=True), *shared, *_mixes(sites)]
     return [Finding(level, check, f"{ALL_SITES}: {message}") for level, check, message in found]
 
 
@@ -321,7 +318,7 @@ def _original_shapes(data: SiteData) -> Findings:
     yield "ok", check, f"{len(sizes)} original sizes, {span} (height x width)"
 
 
-def _mixes(sites: Mapping[str, Looked], own_statistics: bool) -> Findings:
+def _mixes(sites: Mapping[str, Looked]) -> Findings:
     """Whether the shares of the classes differ between sites, so that a site's statistics are not of its device alone."""
     labels = {site: one.known[one.known != UNKNOWN_LABEL] for site, one in sites.items() if one.known.ndim == 1}
     count = max((int(known.max(initial=-1)) for known in labels.values()), default=-1) + 1
@@ -338,7 +335,7 @@ def _mixes(sites: Mapping[str, Looked], own_statistics: bool) -> Findings:
         f"{' and '.join(pair)} have different mixes of classes ({apart[pair]:.0%} apart): do not set problem.norm=site; it "
         "helped where mixes were equal and devices synthetic, and cost AUC on real devices"
     )
-    yield "warning" if own_statistics else "ok", "mixes of classes", message
+    yield "ok", "mixes of classes", message
 
 
 def _listed(names: Iterable[str]) -> str:

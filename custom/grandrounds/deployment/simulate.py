@@ -36,7 +36,7 @@ from grandrounds.files import copy_file, write_json
 from grandrounds.json_files import read_json_object
 from grandrounds.plugins import environment, outermost_packages
 from grandrounds.protocol.paths import CACHE_VARIABLE, DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
-from grandrounds.protocol.problem import SITE_NORM, Problem
+from grandrounds.protocol.problem import Problem
 
 Engine = Literal["in-process", "flare"]
 CHECKPOINT_PREFIX = "round_"
@@ -138,7 +138,7 @@ def require_apart(job: Job, sites: Sequence[str], sites_dir: Path, cache: Path, 
         allowed: whether sites may have pictures and patients in common.
 
     Returns:
-        What they have in common, or seem to, and with ``problem.norm=site`` that their mixes of classes differ.
+        What they have in common, or seem to.
 
     Raises:
         DataError: if they have something in common that is not ``allowed``.
@@ -153,7 +153,7 @@ def require_apart(job: Job, sites: Sequence[str], sites_dir: Path, cache: Path, 
             looked[site] = look(data, site)
     described = sites_dir / DESCRIPTION_FILE
     partition = read_json_object(described) if described.is_file() else {}
-    findings = compare_sites(looked, sharing_of(partition), allowed, problem.norm == SITE_NORM)
+    findings = compare_sites(looked, sharing_of(partition), allowed)
     require_healthy(findings)
     return [finding.message for finding in findings if finding.level == "warning"]
 

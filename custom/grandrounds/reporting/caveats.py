@@ -178,7 +178,7 @@ def _of_models(log: RunLog, tests: Tests) -> Iterator[str]:
     if log.problem.get("norm") == SITE_NORM:
         yield (
             "Each site's scores are of the model with the batch norm statistics of its own images (problem.norm=site); no "
-            "one model has all of them."
+            "one model has all of them. These helped on synthetic devices with equal mixes and cost AUC on real ones."
         )
 
 

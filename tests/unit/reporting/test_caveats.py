@@ -85,7 +85,9 @@ def test_scores_of_models_with_the_statistics_of_each_site(make_run):
     assert not [caveat for caveat in caveats_of_run(make_run()) if "statistics" in caveat]
     problem = {**configured()["problem"], "norm": "site"}
     path = make_run(configuration=configured(problem=problem))
-    assert one(caveats_of_run(path), "statistics of its own images").endswith("no one model has all of them.")
+    caveat = one(caveats_of_run(path), "statistics of its own images")
+    assert "no one model has all of them" in caveat
+    assert "cost AUC on real ones" in caveat
 
 
 def test_a_rare_class(make_run):
