@@ -18,7 +18,7 @@ from tests.documentation.pages import ROOT, text_of
 
 TEXT = text_of("docs/papers.md")
 NONE = "none"
-SCORE = re.compile(r"^(?:[A-Za-z]+ )?(-?\.\d{3}) \((\d+) seeds?(?:, `([^`]+)`)?\)")
+SCORE = re.compile(r"^(?:[A-Za-z][\w ]* )?(-?\.\d{3}) \((\d+) seeds?(?:, `([^`]+)`)?\)")
 WORDS = ("not run: ", "cannot run here: ", "no job: ", "drawn by ", "on [its page]")
 COMMAND = re.compile(r"^not run: `([^`]+)`, (?:(\d+) rows?, )?(.+)$")
 RUNNER = "python benchmarks/run.py "
