@@ -1,1 +1,1 @@
-"""Federations on this machine."""
+"""What needs many runs or a federation, on this machine."""

@@ -67,7 +67,7 @@ def sweep(
     if not all(number.isdecimal() for number in numbers):
         raise UsageError(f"--seeds {seeds}: expected whole numbers with commas between them, such as 1,2,3")
     found = run_all(
-        jobs[0] if len(jobs) == 1 else jobs,
+        jobs,
         Sites.read(sites_dir, sites) if sites_dir else sites,
         workspace=workspace,
         seeds=[int(number) for number in numbers],
