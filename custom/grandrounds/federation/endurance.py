@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
 import threading
 import time
@@ -12,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nvflare.fuel.f3.streaming import blob_streamer, byte_receiver, byte_streamer
+from nvflare.fuel.f3.comm_config import VarName
 from nvflare.fuel.sec.audit import Auditor
+from nvflare.fuel.utils.config_service import ENV_VAR_PREFIX, ConfigService
 
 from grandrounds.protocol.paths import ALIVE
 
@@ -21,11 +23,12 @@ REMARK_SECONDS = 600.0
 """Between two remarks that a log cannot be written: on a full disk, what fails must not fill it further."""
 BEAT_SECONDS = 5.0
 STREAM_SETTINGS = {
-    "STREAM_CHUNK_SIZE": 1 << 18,
-    "STREAM_WINDOW_SIZE": 1 << 22,
-    "STREAM_ACK_INTERVAL": 1 << 19,
-    "STREAM_RETRY_WAIT": 30.0,
-    "STREAM_RETRY_TIMEOUT": 120.0,
+    VarName.STREAMING_CHUNK_SIZE: 1 << 18,
+    VarName.STREAMING_WINDOW_SIZE: 1 << 22,
+    VarName.STREAMING_ACK_INTERVAL: 1 << 19,
+    VarName.STREAMING_ACK_PROGRESS_TIMEOUT: 150.0,
+    VarName.STREAMING_RETRY_WAIT: 30.0,
+    VarName.STREAMING_RETRY_TIMEOUT: 120.0,
 }
 """Of FLARE's streams: at most 4 MiB are on their way, which 150 kB/s carry in the 30 s after which they are sent again."""
 
@@ -59,12 +62,12 @@ def outlive_slow_lines() -> None:
     """Let large messages of this process arrive on a slow line.
 
     FLARE 2.9 has 64 MiB on their way, sends again after 5 s what has not arrived, and gives up after 60 s: a tensor of more
-    than 60 MB never arrives at 1 MB/s, and of a smaller one most is sent several times. A kit's ``comm_config.json``
-    overrides these settings as it does FLARE's.
+    than 60 MB never arrives at 1 MB/s, and of a smaller one most is sent several times. A kit's ``comm_config.json``,
+    and FLARE's variables of the environment, override these settings.
     """
-    for module in (byte_streamer, byte_receiver, blob_streamer):
-        for name in STREAM_SETTINGS.keys() & vars(module).keys():
-            setattr(module, name, STREAM_SETTINGS[name])
+    for name, value in STREAM_SETTINGS.items():
+        os.environ.setdefault(f"{ENV_VAR_PREFIX}{name}".upper(), str(value))  # processes of jobs inherit it
+        ConfigService.get_var_values().pop(name, None)  # FLARE keeps what it has once looked up
 
 
 def show_life(kit: Path, seconds: float = BEAT_SECONDS) -> None:

@@ -7,8 +7,9 @@ import os
 import time
 
 import pytest
-from nvflare.fuel.f3.streaming import blob_streamer, byte_receiver, byte_streamer
+from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.sec.audit import Auditor
+from nvflare.fuel.utils.config_service import ENV_VAR_PREFIX, ConfigService
 
 from grandrounds.federation.endurance import STREAM_SETTINGS, outlive_full_logs, outlive_slow_lines, show_life
 
@@ -115,15 +116,29 @@ def test_a_living_process_touches_its_file_again_and_again(tmp_path):
         time.sleep(0.005)
 
 
-def test_what_is_on_its_way_arrives_on_a_slow_line_before_it_is_sent_again(monkeypatch):
-    """FLARE's streams take the settings, which have to be among its names."""
-    modules = (byte_streamer, byte_receiver, blob_streamer)
-    for module in modules:
-        for name in STREAM_SETTINGS.keys() & vars(module).keys():
-            monkeypatch.setattr(module, name, None)
+@pytest.fixture
+def flares_settings(monkeypatch):
+    """What FLARE has looked up, which is forgotten afterwards."""
+    for name in STREAM_SETTINGS:
+        monkeypatch.delenv(f"{ENV_VAR_PREFIX}{name}".upper(), raising=False)
+    monkeypatch.setattr(ConfigService, "_var_values", {})
+    yield CommConfigurator()
+    for name in STREAM_SETTINGS:
+        os.environ.pop(f"{ENV_VAR_PREFIX}{name}".upper(), None)
+
+
+def test_what_is_on_its_way_arrives_on_a_slow_line_before_it_is_sent_again(flares_settings):
+    """Also where FLARE had looked its own settings up before."""
+    assert flares_settings.get_streaming_retry_wait(5.0) == 5.0
     outlive_slow_lines()
-    assert {name: vars(byte_streamer)[name] for name in STREAM_SETTINGS} == STREAM_SETTINGS
-    assert byte_receiver.STREAM_WINDOW_SIZE == byte_streamer.STREAM_WINDOW_SIZE
-    assert blob_streamer.STREAM_CHUNK_SIZE == byte_receiver.STREAM_CHUNK_SIZE == byte_streamer.STREAM_CHUNK_SIZE
-    assert byte_streamer.STREAM_WINDOW_SIZE / 150_000 < byte_streamer.STREAM_RETRY_WAIT
-    assert byte_streamer.STREAM_ACK_INTERVAL < byte_streamer.STREAM_WINDOW_SIZE
+    window, wait = flares_settings.get_streaming_window_size(1), flares_settings.get_streaming_retry_wait(1.0)
+    assert window / 150_000 < wait == 30.0
+    assert flares_settings.get_streaming_ack_interval(1) < window
+    assert flares_settings.get_streaming_chunk_size(1) < window
+    assert flares_settings.get_streaming_retry_timeout(1.0) > 2 * wait
+
+
+def test_an_operators_own_settings_of_streams_stay(flares_settings, monkeypatch):
+    monkeypatch.setenv("NVFLARE_STREAMING_WINDOW_SIZE", "1048576")
+    outlive_slow_lines()
+    assert flares_settings.get_streaming_window_size(1) == 1048576
