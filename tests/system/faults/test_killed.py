@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 from grandrounds.deployment import submission
-from grandrounds.deployment.kit.read import processes_of
+from grandrounds.deployment.kit.read import processes_of, supervisor
 from grandrounds.deployment.local_federation import await_clients
 from grandrounds.errors import Fault
 from grandrounds.federation.server.record import EVENTS, SUMMARY
@@ -159,7 +159,7 @@ def test_a_killed_start_script_costs_no_round_and_the_health_tells_it(federation
     kit = federation.kits / "hospital-c"
     run = run("killed-script")
     run.await_round(2)
-    os.kill(processes_of(kit)[0], signal.SIGKILL)
+    os.kill(*supervisor(federation.kit("hospital-c")), signal.SIGKILL)
     assert run.end().summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
     status, reported = grandrounds("status", "--kit", kit)
     assert status == 1, reported
