@@ -40,12 +40,15 @@ def dropped(found):
     return {event["site"]: event["reason"] for event in read_events(found.results) if event["event"] == "dropped"}
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedirm"])
-def test_a_site_with_another_option_is_refused_by_name(method, edited, run, tmp_path):
-    edited("site-2", learning_rate=0.5)
+@pytest.mark.parametrize(
+    ("method", "option", "value"),
+    [("fedavg", "learning_rate", 0.5), ("fedirm", "learning_rate", 0.5), ("fedavg", "inference", "fused")],
+)
+def test_a_site_with_another_option_is_refused_by_name(method, option, value, edited, run, tmp_path):
+    edited("site-2", **{option: value})
     found = run(with_options(load_job(method), QUICK), tmp_path, SITES)
     reason = dropped(found)["site-2"]
-    assert "site-2: executor.learning_rate is 0.5 here and" in reason
+    assert f"site-2: executor.{option} is {value!r} here and" in reason
     assert "site-2" not in {site for entry in found.summary["rounds"] for site in entry["answered"]}
     assert set(found.summary["contributions"]) == {"site-1", "site-3"}
 

@@ -271,6 +271,7 @@ def _require_buildable(job: Job, part: str) -> None:
         made = component(**arguments)
         if part == "executor":
             made.require_kind(kind)
+            made.inference.require_measured(job.options("problem")["backbone"])
     except GrandRoundsError:
         raise
     # Whatever a constructor raises, the cause is this job's options.

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from grandrounds.csv_files import write_csv
-from grandrounds.data.batches import eval_batches
 from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.tensors import to_tensor
@@ -20,20 +19,18 @@ from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.grouping import GROUP_READINGS, Grouping, grouped_cases
-from grandrounds.models.compute import averaged_logits
+from grandrounds.models.inference.forward import Forward
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
-BATCH = 256
 
-
-@torch.inference_mode()
 def predict(
     model: nn.Module,
     inputs: Callable[..., Tensor],
     rows: np.ndarray,
     task: Task = SINGLE,
     test_view: str | None = None,
+    forward: Callable[[nn.Module], Forward] = Forward,
 ) -> Tensor:
     """Predict without augmentation and with the model in evaluation mode; its mode is restored.
 
@@ -43,16 +40,12 @@ def predict(
         rows: which images, int64, shape ``(n,)``.
         task: what labels are.
         test_view: a fixed view whose logits are averaged with those of the images themselves, see ``problem.test_view``.
+        forward: how the model is computed.
 
     Returns:
         Probabilities, float32 on the CPU, shape ``(n, classes)``; ``(0, 0)`` for no rows.
     """
-    training = model.training
-    model.eval()
-    batches = eval_batches(rows, BATCH)
-    parts = [task.probabilities(averaged_logits(model, inputs, batch, test_view)).cpu() for batch in batches]
-    model.train(training)
-    return torch.cat(parts) if parts else torch.zeros(0, 0)
+    return task.probabilities(forward(model).logits(inputs, rows, test_view)).cpu() if len(rows) else torch.zeros(0, 0)
 
 
 def tensors_of(images: np.ndarray, device: torch.device | str = "cpu") -> Callable[..., Tensor]:

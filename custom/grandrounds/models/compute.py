@@ -1,15 +1,13 @@
-"""How networks are computed: compiled by torch, and averaged over two views of an image."""
+"""Networks compiled by torch."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from grandrounds.errors import ConfigurationError
 
@@ -44,18 +42,3 @@ def compile_likewise(part: nn.Module, network: nn.Module) -> None:
     """Compile a part of a network if the network is compiled."""
     if network in _compiled:
         compile_network(part, _compiled[network])
-
-
-def averaged_logits(
-    model: nn.Module, inputs: Callable[..., Tensor], batch: np.ndarray, test_view: str | None
-) -> Tensor:
-    """The logits of a batch, averaged over the images and their fixed view.
-
-    Args:
-        model: in evaluation mode.
-        inputs: what it takes for the batch; with a second argument of that fixed view.
-        batch: rows of images.
-        test_view: a fixed view; None for the images alone.
-    """
-    logits: Tensor = model(inputs(batch)).float()
-    return logits if test_view is None else (logits + model(inputs(batch, test_view)).float()) / 2

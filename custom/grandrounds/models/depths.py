@@ -11,6 +11,7 @@ layer, which is all that the backbone's own head reads. The head's state is :mat
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grandrounds.models.chain import chain_names, without
+from grandrounds.models.inference.forward import Forward
 from grandrounds.models.norm_layers import replace_module
 from grandrounds.models.split import embedding_width, head_name, head_of, split_network
 
@@ -178,7 +180,6 @@ class DepthNetwork(nn.Module):
         return torch.cat([carried, *found, self._pool[0](maps)], dim=1)
 
 
-@torch.no_grad()
 def depth_features(network: nn.Module, images: Tensor) -> Tensor:
     """The features that a network's :class:`DepthHead` reads, without dropout and before the head's scaling.
 
@@ -198,9 +199,8 @@ def depth_features(network: nn.Module, images: Tensor) -> Tensor:
         raise ValueError(
             "the network must be in evaluation mode: in training mode images of a batch depend on each other"
         )
-    with torch.autocast(images.device.type, enabled=False):
-        features: Tensor = split_network(network).encoder(images)
-    return features.float()
+    single = partial(torch.autocast, images.device.type, enabled=False)
+    return Forward(split_network(network).encoder, precision=single)(images).float()
 
 
 def moments(maps: Tensor) -> list[Tensor]:

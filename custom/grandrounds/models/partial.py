@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.chain import block_name, chain_names, shell
 from grandrounds.models.depths import DepthNetwork
+from grandrounds.models.inference.forward import Forward
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm import folded_copy
 from grandrounds.models.norm_layers import frozen_statistics, replace_module
@@ -42,8 +43,8 @@ class Front(nn.Module):
 
     def __init__(self, layers: nn.Module, channels: int, digest: str) -> None:
         super().__init__()
-        # In a tuple, because nn.Module would register it as a child.
-        self._layers = (layers,)
+        # No module itself, so that torch does not register the layers as children.
+        self._forward = Forward(layers)
         self.channels = channels
         self.digest = digest
 
@@ -51,22 +52,20 @@ class Front(nn.Module):
         """Map images to features; features, which have another number of channels, stay as they are."""
         if inputs.shape[1] != self.channels:
             return inputs
-        with torch.no_grad():
-            features: Tensor = self._layers[0](inputs)
-        return features
+        return self._forward(inputs)
 
     @property
     def device(self) -> torch.device:
         """Where the layers are."""
-        tensors = itertools.chain(self._layers[0].parameters(), self._layers[0].buffers())
+        tensors = itertools.chain(self._forward.network.parameters(), self._forward.network.buffers())
         return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Front:
-        self._layers[0]._apply(fn)  # type: ignore[no-untyped-call]
+        self._forward.network._apply(fn)  # type: ignore[no-untyped-call]
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Front:
-        return Front(self._layers[0], self.channels, self.digest)
+        return Front(self._forward.network, self.channels, self.digest)
 
 
 class PooledEncoder(nn.Module):

@@ -28,7 +28,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import replacing, write_json
 from grandrounds.folders.whole import written_together
 from grandrounds.json_files import read_json_object
-from grandrounds.models.portable import WRITERS, AveragedView, write_portable
+from grandrounds.models.portable import PORTABLE_FILES, AveragedView, write_portable
 from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.models.trained import load_trained
 from grandrounds.models.weights import chosen_intensities
@@ -145,7 +145,7 @@ def _of_another_model(folder: Path, digest: str) -> list[str]:
         known = read_json_object(folder / CARD)["weights"]["sha256"] if (folder / CARD).is_file() else digest
     except (GrandRoundsError, LookupError, TypeError):  # a card of someone else
         known = digest
-    return [name for name, _ in WRITERS.values()] if known != digest else []
+    return list(PORTABLE_FILES.values()) if known != digest else []
 
 
 def model_card(

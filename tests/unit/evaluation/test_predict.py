@@ -3,7 +3,6 @@
 import numpy as np
 from torch import nn
 
-from grandrounds.evaluation import external as predict_module
 from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.seeding import numpy_generator, torch_generator
 
@@ -18,7 +17,7 @@ def small_model():
 
 def test_probabilities_are_in_the_order_of_the_rows_whatever_the_batches(monkeypatch):
     model, rows = small_model(), np.array([7, 0, 3, 3, 8, 1, 2])
-    monkeypatch.setattr(predict_module, "BATCH", 3)
+    monkeypatch.setattr("grandrounds.models.inference.forward.BATCH", 3)
     found = predict(model, tensors_of(IMAGES), rows).numpy()
     pixels = IMAGES[rows].transpose(0, 3, 1, 2).reshape(7, -1) / 255
     logits = pixels @ model[2].weight.detach().numpy().T + model[2].bias.detach().numpy()

@@ -135,7 +135,7 @@ def test_the_trained_layers_are_those_of_the_seed_and_get_gradients(trainable, k
 def test_the_front_stays_in_evaluation_mode_and_does_not_change():
     network = partial()
     front = front_of(network)
-    (layers,) = front._layers
+    layers = front._forward.network
     before = {name: tensor.clone() for name, tensor in layers.state_dict().items()}
     batch = images(32, 8)
     expected = front(batch)
@@ -150,10 +150,10 @@ def test_the_front_stays_in_evaluation_mode_and_does_not_change():
 
 def test_copies_and_networks_of_the_same_weights_share_the_front():
     network = partial()
-    assert front_of(copy.deepcopy(network))._layers[0] is front_of(network)._layers[0]
-    assert front_of(partial())._layers[0] is front_of(network)._layers[0]
+    assert front_of(copy.deepcopy(network))._forward.network is front_of(network)._forward.network
+    assert front_of(partial())._forward.network is front_of(network)._forward.network
     for other in (partial(seed=2), partial("from:2"), partial(intensities="spread")):
-        assert front_of(other)._layers[0] is not front_of(network)._layers[0]
+        assert front_of(other)._forward.network is not front_of(network)._forward.network
 
 
 def test_the_digest_is_that_of_the_frozen_layers():

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grandrounds.models.depths import DepthNetwork
+from grandrounds.models.inference.forward import Forward
 
 Scenario = Literal["all_right", "all_wrong", "ours_right_others_wrong", "reference_right_ours_wrong"]
 
@@ -158,10 +159,9 @@ def prediction_maps(network: nn.Module, images: Tensor) -> NDArray[np.float32]:
         ValueError: if the network is in training mode or has no maps.
     """
     layers = network.read_layers if isinstance(network, DepthNetwork) else [last_maps(network, images[:1])]
-    with torch.no_grad():
-        predicted = network(images).argmax(dim=1)
+    predicted = Forward(network)(images).argmax(dim=1)
     maps = torch.zeros(len(images), *images.shape[2:])
-    for number in predicted.unique().tolist():
+    for number in sorted(set(predicted.tolist())):
         own = predicted == number
         maps[own] = _scaled(_evidence(network, layers, images[own], int(number))).detach()
     return maps.numpy()

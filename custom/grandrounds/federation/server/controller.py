@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ from grandrounds.federation.server.subscribers import (
 )
 from grandrounds.files import exclusive
 from grandrounds.logs.lines import enter_round
+from grandrounds.models.inference.forms import EXACT
 from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import with_intensities
 from grandrounds.options import Configurable
@@ -213,7 +215,10 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.start()
         identity = {**self._identity(), **self.fingerprint()}
         schedule = ("rounds", "run_name", "min_sites", "mandatory_sites", "preset")
-        self.record.configuration = {**identity, **{name: getattr(self.run, name) for name in schedule}}
+        # Of the sites' options the one that changes what a given model predicts.
+        form = ChainMap(*(self._executors or {}).values()).get("inference", EXACT)
+        chosen = {name: getattr(self.run, name) for name in schedule} | {"inference": form}
+        self.record.configuration = {**identity, **chosen}
         self._checkpoints = CheckpointFolder(self.folder, identity)
         self._subscribers.append(Rollback(self._checkpoints, self.record))
         self._resume()

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.external import BATCH
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.models.closed_form.logits import (
@@ -32,8 +31,8 @@ from grandrounds.models.closed_form.sums import (
     class_weights,
     sums_of,
 )
-from grandrounds.models.compute import averaged_logits
 from grandrounds.models.depths import DepthNetwork, depth_features, depth_head
+from grandrounds.models.inference.forward import BATCH, Forward
 from grandrounds.options import Options
 from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.problem import DEPTHS
@@ -110,9 +109,7 @@ def temperature_losses(network: nn.Module, centre: Tensor, offset: Tensor, conte
         context: of the site, with a validation image.
     """
     rows, kind, view = context.data.rows("val"), context.problem.kind, context.problem.test_view
-    with torch.no_grad():
-        batches = eval_batches(rows, BATCH)
-        scores = torch.cat([averaged_logits(network, context.unchanged, one, view) for one in batches]).double().cpu()
+    scores = Forward(network).logits(context.unchanged, rows, view).double().cpu()
     labels = torch.from_numpy(context.data.labels[rows])
     return [float(kind.loss(one * (scores - centre) + offset, labels)) for one in TEMPERATURES.tolist()]
 

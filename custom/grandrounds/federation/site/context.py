@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from grandrounds.data.images.ahead import ViewsAhead
 from grandrounds.data.images.augmentation import draw_views
@@ -21,6 +21,8 @@ from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.site.features import Features
 from grandrounds.files import replacing
+from grandrounds.models.inference.forms import EXACT
+from grandrounds.models.inference.forward import Forward
 from grandrounds.protocol.messages import State
 from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.seeding import derive_seed, numpy_generator
@@ -137,6 +139,7 @@ class SiteContext:
         cache: states that the site was sent.
         own_spec: the network that this site has for itself; None if it is the problem's.
         datasets: loads another data set of the site by its name.
+        inference: the form in which networks are computed without gradients.
         ahead: draws views of coming steps while the network trains.
         features: what the frozen layers make of images; None where a network takes the images themselves.
         row_noise: bound on the norm and standard deviation of the noise that the site's privacy gate gives each row of a
@@ -156,6 +159,7 @@ class SiteContext:
     cache: StateCache
     own_spec: ModelSpec | None = None
     datasets: Callable[[str], SiteData] = field(default=_no_dataset)
+    inference: str = EXACT
     ahead: ViewsAhead = field(default_factory=lambda: ViewsAhead(0))
     features: Features | None = None
     row_noise: Callable[[str], tuple[float, float] | None] = field(default=_no_row_noise)
@@ -264,6 +268,10 @@ class SiteContext:
             return
         with torch.autocast(self.device.type, dtype=getattr(torch, self.precision)):
             yield
+
+    def forward(self, network: nn.Module) -> Forward:
+        """How this site computes a network without gradients, in evaluation mode."""
+        return Forward(network, self.inference, self.autocast)
 
     def gradient_scaler(self) -> torch.amp.GradScaler:
         """Scales a loss so that gradients do not vanish in ``float16``; in other precisions it changes nothing.

@@ -31,13 +31,19 @@ from grandrounds.federation.site.features import FeatureOptions, Features, remov
 from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
 from grandrounds.federation.site.networks import SharedNetwork, forget_networks
-from grandrounds.federation.site.options import ComputeOptions, SiteOptions
+from grandrounds.federation.site.options import ComputeOptions, InferenceOptions, SiteOptions
 from grandrounds.federation.site.outcomes import cause_of, is_answered, note_failure, note_leaving
 from grandrounds.federation.site.pooling import CountPool
 from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, evaluate_models, released, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
-from grandrounds.federation.site.worker import declare_training, hides_failures, require_gate, run_in_child
+from grandrounds.federation.site.worker import (
+    declare_training,
+    hides_failures,
+    require_gate,
+    run_in_child,
+)
 from grandrounds.logs.lines import enter_round
+from grandrounds.models.inference.forms import form_named
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
@@ -70,6 +76,7 @@ from grandrounds.protocol.names import OWN_ROUND, VALIDATION
 from grandrounds.protocol.paths import DETAILS_VARIABLE, claimed_folder, in_kit, key_folders
 from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.problem import SITE_NORM, TRAIN_ALL
+from grandrounds.protocol.spending import TRAINING_GATE, TrainingGate
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tensors import difference
 from grandrounds.protocol.wire import decode_payload, encode_result
@@ -109,6 +116,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
     protection: ProtectionOptions
     confidentiality: ConfidentialityOptions
     feature_options: FeatureOptions
+    inference: InferenceOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -125,6 +133,10 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             raise ConfigurationError(
                 "precision=float16 needs scaled gradients, which this training has not; use bfloat16"
             )
+        if self.protection.record_noise_multiplier is not None:
+            self.inference.require_equal_bits("record_noise_multiplier", "an epsilon rests on what it trains")
+        if self.needs_exact:
+            self.inference.require_equal_bits(type(self).__name__, self.needs_exact)
         if self.own_model and self.confidentiality.encryption != "none":
             raise ConfigurationError(
                 "encryption is of the model update, and with model=own none leaves; set it to none"
@@ -303,8 +315,14 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
     ) -> tuple[SiteContext, _RunHere]:
         """All that is checked before the site's images are read: such a fault is no answer about them."""
-        context = self._access.without_images(payload, fl_ctx, abort_signal)
+        given = self._access.without_images(payload, fl_ctx, abort_signal)
+        context = replace(given, inference=self.inference.inference)
         self.require_kind(context.problem.kind)
+        self.inference.require_measured(context.model_spec.backbone)
+        form_named(context.inference).require_possible(context.device)
+        gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
+        if not self.own_model and gate is not None and gate.counts_updates:
+            self.inference.require_equal_bits("updates of this site", "its gate counts their epsilon")
         run = self._run_of(payload, context, fl_ctx)
         if task_name == TRAIN and not self.own_model:
             self.confidentiality.require_task(payload.values, context.site)
@@ -319,7 +337,9 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             return None
         if run.features is None:
             network = self.network(context)
-            run.features = Features(run.store.folder, self.feature_options, network, context.seed, context.site)
+            run.features = Features(
+                run.store.folder, self.feature_options, network, context.seed, context.site, context.inference
+            )
         return run.features
 
     def _prepare_process(self, event_type: str, fl_ctx: FLContext) -> None:

@@ -15,7 +15,7 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -29,6 +29,8 @@ from grandrounds.data.images.augmentation import draw_views, sample_generator, v
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.depths import DepthNetwork
+from grandrounds.models.inference.forms import EXACT
+from grandrounds.models.inference.forward import Forward
 from grandrounds.models.partial import Front, front_of
 from grandrounds.option_annotations import Min
 from grandrounds.options import Options
@@ -38,6 +40,8 @@ FOLDER = "features"
 VARIABLE = "GRANDROUNDS_FEATURES"
 MIB = 1 << 20
 FEATURE_BATCH = 32
+Layers = Callable[[NDArray[np.uint8]], Tensor]
+"""Images, uint8, to what frozen layers make of them."""
 
 _logger = logging.getLogger(__name__)
 
@@ -63,12 +67,15 @@ class Features:
         network: a network of the site.
         seed: of the run; the views depend on it, on the image's row and on the view's number alone.
         site: the site's name, for errors.
+        form: in which the frozen layers are computed.
 
     Raises:
         ConfigurationError: if features are to be kept and no layer is frozen.
     """
 
-    def __init__(self, folder: Path, options: FeatureOptions, network: nn.Module, seed: int, site: str) -> None:
+    def __init__(
+        self, folder: Path, options: FeatureOptions, network: nn.Module, seed: int, site: str, form: str = EXACT
+    ) -> None:
         front = front_of(network)
         if front is None:
             raise ConfigurationError(
@@ -76,6 +83,7 @@ class Features:
                 "problem.trainable to head or from:<block>"
             )
         self._front: Front = front
+        self._form, self._forward = form, Forward(front, form)
         # A head in closed form is solved from products of features, where half precision is not enough.
         self._dtype = np.dtype(np.float32 if isinstance(network, DepthNetwork) else np.float16)
         self._folder = Path(os.environ.get(VARIABLE) or folder / FOLDER)
@@ -115,30 +123,36 @@ class Features:
         """
         if not self._options.feature_cache:
             views = draw_views(images, rows, view, key, step, positions=positions, **options)
-            with torch.no_grad():
-                fresh: Tensor = self._front(_tensor(views, self._front))
-            return fresh
+            return self._made(views)
         chosen = np.arange(len(rows)) if positions is None else positions
         count = 1 if view_named(view).fixed else self._options.feature_cache
         numbers = np.zeros(len(chosen), np.int64)
         if count > 1:
             numbers[:] = [sample_generator(view, key, step, position).integers(count) for position in chosen.tolist()]
         stored = self._of(name, images, view, count, options)
-        return stored.read(np.asarray(rows)[chosen], numbers, self._front)
+        found = stored.read(np.asarray(rows)[chosen], numbers, self._in_single_precision)
+        return found.to(self._front.device).to(dtype=torch.float32, memory_format=torch.channels_last)
+
+    def _made(self, images: NDArray[np.uint8]) -> Tensor:
+        return self._forward(to_tensor(np.ascontiguousarray(images), self._front.device))
+
+    def _in_single_precision(self, images: NDArray[np.uint8]) -> Tensor:
+        """Whatever the precision of the network is: the last bits of a feature that is kept depend on it."""
+        with torch.autocast(self._front.device.type, enabled=False):
+            return self._made(images)
 
     def _of(
         self, name: str, images: NDArray[np.uint8], view: str, count: int, options: Mapping[str, Any]
     ) -> _StoredFeatures:
         what = (name, view, *sorted(options.items()))
         if what not in self._stored:
-            with torch.no_grad():
-                shape = tuple(self._front(_tensor(images[:1], self._front)).shape[1:])
+            shape = tuple(self._made(images[:1]).shape[1:])
             size = len(images) * count * int(np.prod(shape)) * self._dtype.itemsize
             self._require_room(size, f"{len(images)} images x {count} {view} views of {name}")
             key = derive_seed(self._seed, "features", self._site, *map(str, what))
             # No run reads features of other layers, batches, images or numbers of views.
             content = hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
-            made = (self._front.digest, self._front.device.type, str(FEATURE_BATCH), self._dtype.str)
+            made = (self._front.digest, self._form, self._front.device.type, str(FEATURE_BATCH), self._dtype.str)
             source = derive_seed(key, *made, content, *map(str, images.shape), str(count))
             path = self._folder / f"{name}-{view}-{source:016x}"
             self._stored[what] = _StoredFeatures(path, images, view, count, shape, key, options, self._dtype)
@@ -190,8 +204,8 @@ class _StoredFeatures:
         self._computed = _memory_map(path.with_suffix(".computed"), np.bool_, (len(images), count))
         self.size = self._features.nbytes
 
-    def read(self, rows: NDArray[np.integer], numbers: NDArray[np.int64], front: Front) -> Tensor:
-        """The features of these views, by row and number of the view."""
+    def read(self, rows: NDArray[np.integer], numbers: NDArray[np.int64], front: Layers) -> Tensor:
+        """The features of these views, by row and number of the view, as they are kept."""
         views = np.ravel_multi_index((rows, numbers), self._computed.shape)
         missing = np.unique(views[~self._computed[rows, numbers]])
         whole = -(-len(missing) // FEATURE_BATCH) * FEATURE_BATCH
@@ -199,14 +213,13 @@ class _StoredFeatures:
         wanted = np.concatenate([missing, np.setdiff1d(self._missing_of(np.unique(rows)), missing)])[:whole]
         for start in range(0, len(wanted), FEATURE_BATCH):
             self._compute(wanted[start : start + FEATURE_BATCH], front)
-        found = torch.from_numpy(self._features[rows, numbers]).permute(0, 3, 1, 2)
-        return found.to(front.device).to(dtype=torch.float32, memory_format=torch.channels_last)
+        return torch.from_numpy(self._features[rows, numbers]).permute(0, 3, 1, 2)
 
     def _missing_of(self, rows: NDArray[np.integer]) -> NDArray[np.intp]:
         chosen, numbers = np.nonzero(~self._computed[rows])
         return np.ravel_multi_index((rows[chosen], numbers), self._computed.shape)
 
-    def _compute(self, wanted: NDArray[np.intp], front: Front) -> None:
+    def _compute(self, wanted: NDArray[np.intp], front: Layers) -> None:
         rows, numbers = np.unravel_index(wanted, self._computed.shape)
         # The random stream of a view is that of its row and number, whatever batch it is computed in.
         views = [
@@ -215,17 +228,11 @@ class _StoredFeatures:
             )
             for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)
         ]
-        # The last bits of a feature depend on the size of its batch and on the precision, so both are always the same.
+        # The last bits of a feature depend on the size of its batch, so it is always the same.
         batch = np.concatenate(views)[np.arange(FEATURE_BATCH) % len(views)]
-        with torch.no_grad(), torch.autocast(front.device.type, enabled=False):
-            features = front(_tensor(batch, front)).float().permute(0, 2, 3, 1).cpu().numpy()
-        self._features[rows, numbers] = features[: len(views)]
+        self._features[rows, numbers] = front(batch).permute(0, 2, 3, 1).cpu().numpy()[: len(views)]
         self._features.flush()  # before they count as computed, also if the machine stops now
         self._computed[rows, numbers] = True
-
-
-def _tensor(images: NDArray[np.uint8], front: Front) -> Tensor:
-    return to_tensor(np.ascontiguousarray(images), front.device)
 
 
 def _memory_map(path: Path, kind: Any, shape: tuple[int, ...]) -> Any:

@@ -42,6 +42,8 @@ class SiteHooks(ABC):
     """Whether training scales its loss by the context's ``gradient_scaler``, as ``float16`` needs it."""
     needs_exclusive: ClassVar[bool] = True
     """Whether the method's training compares classes with each other, so that they must exclude each other."""
+    needs_exact: ClassVar[str] = ""
+    """Why a method must compute its networks to the bit as they are; empty where it need not."""
     record_level_obstacle: ClassVar[str] = "it has no loss that is a mean over single images"
     """Why a method's training cannot be record-level private; empty where it can."""
 

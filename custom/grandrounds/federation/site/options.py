@@ -12,6 +12,7 @@ import torch
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.machine import usable_cores
+from grandrounds.models.inference.forms import form_named
 from grandrounds.models.registry import minimum_image_size
 from grandrounds.option_annotations import Min
 from grandrounds.options import Options
@@ -45,6 +46,41 @@ class SiteOptions(Options):
                 minimum_image_size(backbone)
             except ConfigurationError as error:
                 raise ConfigurationError(f"backbones: {site}: {error}") from error
+
+
+@dataclass(frozen=True)
+class InferenceOptions(Options):
+    """How a site computes networks where there is no gradient: frozen layers, teachers, peers, scores, public images."""
+
+    inference: Annotated[
+        Literal["exact", "fused", "onnx", "bfloat16", "auto"],
+        "form of networks without gradients: exact; fused, batch norms folded into convolutions; onnx, by ONNX Runtime; "
+        "bfloat16; auto, of those with the bits of exact",
+    ] = "exact"
+
+    def require_equal_bits(self, what: str, why: str) -> None:
+        """Refuse a form with other bits for what must be computed as it is.
+
+        Raises:
+            ConfigurationError: naming the option.
+        """
+        if not form_named(self.inference).equal_bits:
+            raise ConfigurationError(
+                f"executor.inference={self.inference} is refused for {what}: {why}; set it to exact"
+            )
+
+    def require_measured(self, backbone: str) -> None:
+        """Refuse a form that was not measured to decide as this backbone does.
+
+        Raises:
+            ConfigurationError: naming the option.
+        """
+        form = form_named(self.inference)
+        if backbone not in form.networks:
+            known = ", ".join(form.networks) or "none"
+            self.require_equal_bits(
+                f"backbone {backbone}", f"benchmarks/inference has it within its bounds for {known}"
+            )
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,8 @@ def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[E
         The record of the rows whose label is known, and probabilities of all rows, shape ``(rows, classes)``; those that
         are not finite count as the worst.
     """
-    with context.autocast():
-        problem = context.problem
-        found = predict(network, context.unchanged, rows, problem.kind, problem.test_view)
+    problem = context.problem
+    found = predict(network, context.unchanged, rows, problem.kind, problem.test_view, context.forward)
     found = found.reshape(len(rows), len(problem.classes))
     whole = total_probabilities(problem.kind, context.data.labels[rows], found.numpy())
     probabilities = torch.from_numpy(whole)

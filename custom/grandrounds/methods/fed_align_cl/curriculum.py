@@ -8,12 +8,12 @@ one after. The authors' code compares the deployed models of two successive epoc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from grandrounds.errors import CheckpointError
 from grandrounds.methods.fed_align_cl.options import Comparison
@@ -23,23 +23,17 @@ Values = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
-@torch.no_grad()
-def correct_predictions(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Flags:
-    """Predict in evaluation mode and compare with the labels.
+def correct_predictions(network: Callable[[Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]) -> Flags:
+    """Predict and compare with the labels.
 
     Args:
-        network: images to logits, in any mode; it is left in the mode it was in.
+        network: images to logits, without gradients.
         batches: images and labels; predictions do not depend on the batch size.
 
     Returns:
         Shape ``(images,)``, in the order of the batches; equal logits count for the first class.
     """
-    was_training = network.training
-    network.eval()
-    try:
-        found = [(network(images).argmax(dim=1) == labels).cpu().numpy() for images, labels in batches]
-    finally:
-        network.train(was_training)
+    found = [(network(images).argmax(dim=1) == labels).cpu().numpy() for images, labels in batches]
     return np.concatenate(found) if found else np.zeros(0, np.bool_)
 
 

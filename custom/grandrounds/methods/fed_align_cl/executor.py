@@ -49,6 +49,7 @@ from grandrounds.methods.fed_align_cl.order import draw_order, moved_forward
 from grandrounds.methods.supervised.loss import adjusted_logits
 from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.models.backbones.resnet22 import recompute_activations
+from grandrounds.models.inference.forward import Forward
 from grandrounds.models.norm import norm_entries, normalises_by_batch
 from grandrounds.models.split import embedding_width, split_network
 from grandrounds.protocol.messages import GLOBAL, Payload, Release, ReleaseKind, Result, State, model_update
@@ -103,7 +104,7 @@ class FedAlignExecutor(SiteExecutor):
         rows = labelled_rows(context.data, self.method.labels)
         images = TrainingImages(context, rows, self.schedule.iterations, minimum, self.method.view)
         trainer, optimizers = self._trainer(network, context)
-        memory = self._memory(network, images)
+        memory = self._memory(Forward(network, context.inference), images)
         order = self._order(interval, memory, context)
         work = LocalSteps(trainer, images, order, interval, self.schedule, context)
         own_bank, mean = self._own_bank(context), self.alignment.bank_encoder == "mean"
@@ -111,7 +112,7 @@ class FedAlignExecutor(SiteExecutor):
         upcoming = work.upcoming_embeddings(self.alignment) if mean and self._sends_bank(context) else None
         metrics = work.train(neighbours, self.alignment, own_bank) | self._counted(interval, memory, order, context)
         if self._remembers(interval) and memory.wants_before(interval.ends_epoch):
-            memory.before(correct_predictions(network, images.all()), interval.ends_epoch)
+            memory.before(correct_predictions(Forward(network, context.inference), images.all()), interval.ends_epoch)
         self._keep(work, optimizers, memory)
         self.kept[OWN_BANK] = upcoming.float().cpu() if upcoming is not None else None
         if upcoming is None and self._sends_bank(context):
@@ -164,7 +165,7 @@ class FedAlignExecutor(SiteExecutor):
         early = int(self.curriculum.comparison == "epoch_to_epoch")
         return self.method.curriculum and self.schedule.warmed_up(interval.epoch + 1 + early)
 
-    def _memory(self, network: nn.Module, images: TrainingImages) -> Memory:
+    def _memory(self, model: Forward, images: TrainingImages) -> Memory:
         """The memory, after the deployed model was compared with the local model of the last answer."""
         memory = Memory(self.curriculum.comparison, len(images))
         if "memory" in self.kept:
@@ -173,7 +174,7 @@ class FedAlignExecutor(SiteExecutor):
             return memory
         before = interval_of_round(self.kept["trained"], self.schedule.iterations, self.schedule.pace)
         if self._remembers(before) and memory.wants_after(before.ends_epoch):
-            memory.after(correct_predictions(network, images.all()), before.ends_epoch)
+            memory.after(correct_predictions(model, images.all()), before.ends_epoch)
         return memory
 
     def _order(self, interval: LocalInterval, memory: Memory, context: SiteContext) -> Indices:

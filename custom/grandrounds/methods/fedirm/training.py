@@ -96,17 +96,12 @@ class LastPass:
         data, seen = self._context.data, np.unique(np.concatenate(self._seen))
         return Relation(matrix, patients_of_classes(data, seen, data.labels[seen], len(matrix)))
 
-    @torch.no_grad()
     def _add_exactly(self, network: nn.Module, rows: np.ndarray) -> None:
-        context = self._context
-        network.eval()
+        context, model = self._context, self._context.forward(network)
         for batch in eval_batches(rows, EXACT_BATCH):
             with context.autocast():
-                logits = network(context.views(batch, "none"))
-            self._accumulator.add(
-                at_least_single(logits), torch.from_numpy(context.data.labels[batch]).to(context.device)
-            )
-        network.train()
+                logits = model(context.views(batch, "none"))
+            self._accumulator.add(logits, torch.from_numpy(context.data.labels[batch]).to(context.device))
         self._seen.append(rows)
 
 

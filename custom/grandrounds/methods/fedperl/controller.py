@@ -24,6 +24,7 @@ from grandrounds.methods.fedperl.peer_selection import (
 from grandrounds.methods.fedperl.similarity import SimilarityTracker
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.loss import median_class_weights
+from grandrounds.models.inference.forward import Forward
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
 from grandrounds.protocol.problem import require_whole_models
@@ -167,8 +168,7 @@ class FedPerlController(FedAvgController):
             released = selection.peer_choice == "fedmatch_released"
             # The released aggregation overwrites the first update before the embeddings are computed.
             self._network.load_state_dict(self.state if released and first else model)
-            with torch.no_grad():
-                logits = self._network(self._noise)[0]
+            logits = Forward(self._network)(self._noise)[0]
             self.tracker.embeddings[site] = logits if released else torch.softmax(logits, dim=0)
 
     def round_notes(self) -> dict[str, Any]:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from torch import nn
-
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler, UnanimousPseudoLabeler, VotingPseudoLabeler
 from grandrounds.methods.fedperl.model_store import LOST, received_peers
 from grandrounds.methods.fedperl.options import PeerLearningOptions
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
+from grandrounds.models.inference.forward import Forward
 from grandrounds.models.norm import folded_copy
 from grandrounds.protocol.entries import require_like
 from grandrounds.protocol.messages import Payload, Result, State
@@ -57,8 +56,8 @@ class FedPerlExecutor(FixMatchExecutor):
         labeler = LABELERS[options.peer_agreement]
         return labeler(context.problem.kind, peers, options.consistency_weight, options.consistency_reduction)
 
-    def _frozen(self, state: State, context: SiteContext, name: str) -> nn.Module:
+    def _frozen(self, state: State, context: SiteContext, name: str) -> Forward:
         network = self.network(context)
         require_like(state, network.state_dict(), name)
         network.load_state_dict(state)
-        return folded_copy(network)
+        return context.forward(folded_copy(network))

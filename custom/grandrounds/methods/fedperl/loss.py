@@ -7,11 +7,11 @@ threshold can be compared with. In the code the consistency term has no gradient
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from grandrounds.protocol.task import PseudoLabels, Task
@@ -157,7 +157,7 @@ class PeerPseudoLabeler:
 
     Args:
         task: what labels are; of findings sigmoids are averaged, and each finding has a label.
-        peers: frozen networks in evaluation mode, at least one.
+        peers: frozen networks, images to logits without gradients, at least one.
         consistency_weight: gamma; 0 leaves the term out, and with it the gradient of the weak pass.
         reduction: of the consistency term.
     """
@@ -165,7 +165,7 @@ class PeerPseudoLabeler:
     def __init__(
         self,
         task: Task,
-        peers: Sequence[nn.Module],
+        peers: Sequence[Callable[[Tensor], Tensor]],
         consistency_weight: float,
         reduction: ConsistencyReduction = "mean",
     ) -> None:
@@ -177,9 +177,8 @@ class PeerPseudoLabeler:
 
     def __call__(self, images: Tensor, local: Tensor, threshold: float | Tensor) -> tuple[PseudoLabels, Tensor | None]:
         """Pseudo-labels, and the weighted consistency loss."""
-        with torch.no_grad():
-            predictions = [self._task.probabilities(peer(images)) for peer in self._peers]
-            labels = self.labels(local.detach(), predictions, threshold)
+        predictions = [self._task.probabilities(peer(images)) for peer in self._peers]
+        labels = self.labels(local.detach(), predictions, threshold)
         return labels, self._weight * self.consistency(local, predictions, labels) if self.needs_gradient else None
 
     def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float | Tensor) -> PseudoLabels:

@@ -16,6 +16,7 @@ from grandrounds.methods.fixmatch.teacher import averaged
 from grandrounds.methods.fixmatch.training import PseudoLabeler, SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.models.adaptation import STATISTICS_BATCH
+from grandrounds.models.inference.forward import Forward
 from grandrounds.models.norm import adapt_statistics, folded_copy
 from grandrounds.protocol.messages import Payload, Result
 from grandrounds.protocol.problem import FROZEN_NORMS
@@ -65,7 +66,7 @@ class FixMatchExecutor(SupervisedExecutor):
         )
         return self.finish(payload, network, optimizer, metrics)
 
-    def _teacher(self, network: nn.Module, context: SiteContext) -> nn.Module | None:
+    def _teacher(self, network: nn.Module, context: SiteContext) -> Forward | None:
         """A copy of the received model, or of the average of those received here, in evaluation mode."""
         options = self.semi_supervised
         if options.teacher == "local":
@@ -86,4 +87,4 @@ class FixMatchExecutor(SupervisedExecutor):
                 )
             rows = eval_batches(context.data.rows("train"), STATISTICS_BATCH)
             adapt_statistics(teacher, (context.views(batch, "none") for batch in rows))
-        return folded_copy(teacher)
+        return context.forward(folded_copy(teacher))

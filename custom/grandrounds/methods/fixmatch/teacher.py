@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from grandrounds.data.batches import eval_batches
 from grandrounds.federation.site.context import SiteContext
@@ -48,13 +48,15 @@ def averaged(average: Mapping[str, Tensor], received: State, times: int, decay: 
     }
 
 
-def mean_predictions(model: nn.Module, context: SiteContext, rows: np.ndarray, view: str, views: int = 1) -> Tensor:
+def mean_predictions(
+    model: Callable[[Tensor], Tensor], context: SiteContext, rows: np.ndarray, view: str, views: int = 1
+) -> Tensor:
     """Probabilities of a site's images, averaged over weak views.
 
     Averaging over views is the label guessing of Berthelot et al., "MixMatch", NeurIPS 2019, Eq. 2.
 
     Args:
-        model: in evaluation mode.
+        model: images to logits, without gradients.
         context: of the task.
         rows: the images.
         view: the kind of weak view.
@@ -66,7 +68,7 @@ def mean_predictions(model: nn.Module, context: SiteContext, rows: np.ndarray, v
     keys = [context.key("expectations"), *(context.key(f"expectations, view {number}") for number in range(1, views))]
     batches = list(enumerate(eval_batches(rows, TEACHER_BATCH)))
     probabilities = context.problem.kind.probabilities
-    with torch.no_grad(), context.autocast():
+    with context.autocast():
         predicted = [
             torch.cat([probabilities(model(context.views(batch, view, key, step))) for step, batch in batches])
             for key in keys

@@ -22,6 +22,7 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, train_steps
 from grandrounds.methods.fixmatch.teacher import Expectations, Teacher, mean_predictions
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions, labelled_rows
+from grandrounds.models.inference.forward import Forward
 from grandrounds.models.norm import fixed_statistics, statistics_untouched
 from grandrounds.option_annotations import FRACTION, METHOD, Min, Range
 from grandrounds.options import Options
@@ -135,7 +136,7 @@ class UnlabelledBatches:
         training: TrainingOptions,
         options: SemiSupervisedOptions,
         network: nn.Module,
-        teacher: nn.Module | None = None,
+        teacher: Forward | None = None,
     ) -> None:
         self._context = context
         self._options = options
@@ -158,7 +159,7 @@ class UnlabelledBatches:
         expected = self._task.expected_counts(labels, len(context.problem.classes))
         align = options.align_distribution and expected is not None and bool(expected.any())
         if len(self.rows) and expected is not None and (align or options.adaptive_thresholds):
-            found = self._expect(network if teacher is None else teacher, expected)
+            found = self._expect(context.forward(network) if teacher is None else teacher, expected)
             self._expectations = found if align else None
             if options.adaptive_thresholds:
                 self._threshold = found.thresholds(options.threshold, align)
@@ -166,14 +167,10 @@ class UnlabelledBatches:
             context.draw_ahead(self._batches, self._weak, self._key)
             context.draw_ahead(self._batches, "strong", self._key, **self._strong)
 
-    def _expect(self, model: nn.Module, expected: np.ndarray) -> Expectations:
+    def _expect(self, model: Forward, expected: np.ndarray) -> Expectations:
         if self._predicted is not None:
             return Expectations(self._predicted, expected)
-        training = model.training
-        model.eval()
-        predicted = mean_predictions(model, self._context, self.rows, self._weak)
-        model.train(training)
-        return Expectations(predicted, expected)
+        return Expectations(mean_predictions(model, self._context, self.rows, self._weak), expected)
 
     def losses(self, network: nn.Module, step: int, labeler: PseudoLabeler | None, meter: Meter) -> Iterator[Tensor]:
         """The labeler's loss of a step's batch and the weighted unsupervised one, as far as there is something to learn."""
@@ -214,9 +211,8 @@ class UnlabelledBatches:
         """Probabilities of a batch: those of the round, or of its weak views by the teacher if there is one."""
         if self._predicted is not None:
             return self._predicted[torch.from_numpy(np.searchsorted(self.rows, rows)).to(self._predicted.device)]
-        if self._teacher is not None:
-            with torch.no_grad():
-                return self._task.probabilities(self._teacher(weak))
+        if self._teacher is not None and weak is not None:
+            return self._task.probabilities(self._teacher(weak))
         network.train(self._options.weak_pass == "train")
         with torch.set_grad_enabled(with_gradient):
             local = self._task.probabilities(network(weak))
@@ -245,7 +241,7 @@ def train_semi_supervised(
     training: TrainingOptions,
     options: SemiSupervisedOptions,
     labeler: PseudoLabeler | None = None,
-    teacher: nn.Module | None = None,
+    teacher: Forward | None = None,
 ) -> dict[str, float]:
     """Train in place.
 

@@ -7,7 +7,7 @@ networks see: a file that differs in bytes and not in the picture does no harm.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -115,7 +115,7 @@ def predict_public(
     parts: list[Tensor] = []
     if statistics == "eval" and context.device.type == "cpu":
         batch_size = min(batch_size, CPU_BATCH)
-    with _predicting(network, statistics) as predicting:
+    with _predicting(network, statistics, context) as predicting:
         for batch in _batches(rows, batch_size):
             context.check_abort()
             with context.autocast():
@@ -131,10 +131,12 @@ def as_input(network: nn.Module, views: Tensor) -> Tensor:
 
 
 @contextmanager
-def _predicting(network: nn.Module, statistics: Statistics) -> Iterator[nn.Module]:
+def _predicting(
+    network: nn.Module, statistics: Statistics, context: SiteContext
+) -> Iterator[Callable[[Tensor], Tensor]]:
     """Evaluation mode; batch norm may use the batch's statistics, and never changes its running ones."""
     if statistics == "eval":
-        yield folded_copy(network)
+        yield context.forward(folded_copy(network))
         return
     modes = [(module, module.training) for module in network.modules()]
     for module in network.modules():

@@ -5,7 +5,7 @@ MDH-FL (arXiv 2308.00155, section 3), in the order of RHFL's code (Fang & Ye, CV
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -168,20 +168,17 @@ def train_locally(
     return meter.total("loss") / count
 
 
-@torch.no_grad()
 def mean_local_loss(network: nn.Module, options: LocalOptions, context: SiteContext, batch_size: int = 256) -> float:
     """Mean loss over a site's training images in evaluation mode, without views, for client confidence.
 
     The loss is that of pre-training, see :func:`local_loss`.
 
     Returns:
-        In nats. The network is left in the mode it was in.
+        In nats.
     """
-    training, rows = network.training, context.data.rows("labelled")
-    network.eval()
+    rows, model = context.data.rows("labelled"), context.forward(network)
     parts = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    losses = [_loss(network, part, options, 0, 0, context, None, "none") * len(part) for part in parts]
-    network.train(training)
+    losses = [_loss(network, part, options, 0, 0, context, None, "none", model) * len(part) for part in parts]
     return float(torch.stack(losses).sum()) / len(rows)
 
 
@@ -215,10 +212,11 @@ def _loss(
     context: SiteContext,
     trust: float | None,
     view: str,
+    compute: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     views = context.views(batch, view, key, step)
     with context.autocast():
-        logits = network(as_input(network, views))
+        logits = (compute or network)(as_input(network, views))
     logits = at_least_single(logits)
     if options.logit_adjustment:
         counts = torch.from_numpy(context.data.class_counts("labelled"))

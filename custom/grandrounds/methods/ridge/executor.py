@@ -43,6 +43,7 @@ class RidgeExecutor(SiteExecutor):
 
     view_options: ViewOptions
     needs_labels = False
+    needs_exact: ClassVar[str] = "its sums are of what the network gives"
     needs_exclusive: ClassVar[bool] = False
     models: ClassVar[tuple[str, ...]] = ("shared",)
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType(

@@ -15,6 +15,7 @@ from grandrounds.data.site import locate_dataset
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.explanation.embeddings import PERPLEXITY, plane_of, site_silhouette
 from grandrounds.evaluation.explanation.grad_cam import prediction_maps, scenarios
+from grandrounds.models.inference.forward import Forward
 from grandrounds.models.split import split_network
 from grandrounds.reporting.comparison import require_one_vocabulary
 from grandrounds.reporting.figures.images import (
@@ -135,8 +136,7 @@ def _plane(sites: Sequence[SitePredictions]) -> dict[str, Figure]:
     names = np.array([found.site for found in sites for _ in found.labels], np.str_)
     if len(names) <= PERPLEXITY or len(sites) < 2:
         return {}
-    with torch.no_grad():
-        embedded = [split_network(found.model).encoder(to_tensor(found.images)) for found in sites]
+    embedded = [Forward(split_network(found.model).encoder)(to_tensor(found.images)) for found in sites]
     values = torch.cat(embedded).numpy()
     malignant = np.concatenate([found.labels for found in sites]) == 1
     caption = f"silhouette of the sites {site_silhouette(values, names):.2f}"

@@ -33,8 +33,8 @@ def make(network, tmp_path, monkeypatch):
     """A cache in a folder of the site; ``make(views=2)``."""
     monkeypatch.delenv("GRANDROUNDS_FEATURES", raising=False)
 
-    def cache(views=2, mib=64, folder="run", of=network, seed=1):
-        return Features(tmp_path / folder, FeatureOptions(views, mib), of, seed, "site-1")
+    def cache(views=2, mib=64, folder="run", of=network, seed=1, form="exact"):
+        return Features(tmp_path / folder, FeatureOptions(views, mib), of, seed, "site-1", form)
 
     return cache
 
@@ -102,6 +102,20 @@ def test_the_composition_of_batches_does_not_count(make):
     assert torch.equal(together.draw("own", IMAGES, rows, "weak", 5, 0), whole)
     other = make(folder="other", seed=2).draw("own", IMAGES, rows, "weak", 5, 0)
     assert not torch.allclose(other, whole, rtol=2e-3, atol=2e-3)
+
+
+def test_features_of_another_form_are_others(make, tmp_path, passes):
+    """Kept by each form for itself: what one has made is not read by another."""
+    exact, rows = make(), np.array([4, 9])
+    first = exact.draw("own", IMAGES, rows, "none", 5, 0)
+    computed = len(passes)
+    again = make().draw("own", IMAGES, rows, "none", 5, 0)
+    assert len(passes) == computed + 1  # the shape alone
+    other = make(form="bfloat16").draw("own", IMAGES, rows, "none", 5, 0)
+    assert len(list((tmp_path / "run").rglob("own-none-*.features"))) == 2
+    assert torch.equal(again, first)
+    assert not torch.equal(other, first)
+    torch.testing.assert_close(other, first, rtol=0.05, atol=0.05)
 
 
 def test_the_bits_of_features_do_not_depend_on_the_order_in_which_they_were_needed(make, passes):

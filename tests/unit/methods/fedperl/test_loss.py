@@ -20,6 +20,7 @@ from grandrounds.methods.fedperl.loss import (
     peer_divergence,
 )
 from grandrounds.methods.fedperl.peer_selection import anonymised_peer
+from grandrounds.models.inference.forward import Forward
 from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import torch_generator
 
@@ -243,7 +244,7 @@ def test_without_weight_there_is_no_term_and_no_gradient_is_asked_for():
 def test_no_graph_is_made_of_what_peers_predict(labeler):
     peer, graphs = Fixed(*PEER), []
     peer.register_forward_hook(lambda *_: graphs.append(torch.is_grad_enabled()))
-    labeler(SINGLE, [peer], 0.01)(IMAGE, row(*LOCAL).requires_grad_(), 0.6)
+    labeler(SINGLE, [Forward(peer)], 0.01)(IMAGE, row(*LOCAL).requires_grad_(), 0.6)
     assert graphs == [False]
 
 

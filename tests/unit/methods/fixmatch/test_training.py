@@ -369,7 +369,7 @@ def test_an_executor_averages_what_it_receives_and_trains_what_it_received():
         second[1].weight += 2
     context = site(labelled=6, unlabelled=8)
     executor._teacher(first, context)
-    teacher = executor._teacher(second, context)
+    teacher = executor._teacher(second, context).network
     torch.testing.assert_close(teacher[1].weight, first[1].weight + 1)
     torch.testing.assert_close(second[1].weight, first[1].weight + 2)
     assert executor.kept[AVERAGE][0] == 2
@@ -378,7 +378,7 @@ def test_an_executor_averages_what_it_receives_and_trains_what_it_received():
 def test_a_teacher_can_have_the_statistics_of_the_sites_images():
     executor = FixMatchExecutor(teacher="received", teacher_statistics="site")
     model, context = nn.Sequential(nn.BatchNorm2d(3)), site(labelled=6, unlabelled=8)
-    teacher = executor._teacher(model, context)
+    teacher = executor._teacher(model, context).network
     images = to_tensor(context.data.images)
     torch.testing.assert_close(teacher[0].running_mean, images.mean(dim=(0, 2, 3)))
     torch.testing.assert_close(teacher[0].running_var, images.var(dim=(0, 2, 3)))

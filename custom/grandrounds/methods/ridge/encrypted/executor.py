@@ -15,7 +15,6 @@ from torch import Tensor
 
 from grandrounds.data.batches import eval_batches
 from grandrounds.errors import MessageError
-from grandrounds.evaluation.external import BATCH
 from grandrounds.federation.encrypted_counts import COUNT_TOLERANCE
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
@@ -42,6 +41,7 @@ from grandrounds.models.closed_form.logits import TEMPERATURES, uncorrected
 from grandrounds.models.closed_form.solve import solve, solve_grid, standardised
 from grandrounds.models.closed_form.sums import SYMMETRY, Sums, class_weights, packed_shapes, wrong_sums
 from grandrounds.models.depths import depth_features, depth_head
+from grandrounds.models.inference.forward import BATCH
 from grandrounds.privacy.mechanisms.ciphertexts import MAX_ENCODED
 from grandrounds.privacy.mechanisms.encrypted_sums import Shapes, SumOf, decrypt_sum, encrypt_tensors, find_key
 from grandrounds.protocol.messages import CONTRIBUTION, Payload, Release, ReleaseKind, Result
