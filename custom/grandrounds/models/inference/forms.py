@@ -76,6 +76,7 @@ class BFloat16Form(ExactForm):
     """The folded copy under autocast: convolutions and products in bfloat16."""
 
     equal_bits = False
+    networks = ("densenet121",)
 
     def prepared(self, network: nn.Module, inputs: Tensor) -> Compute:
         """See :class:`Form`."""
