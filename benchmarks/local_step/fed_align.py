@@ -34,6 +34,7 @@ from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbo
 from grandrounds.methods.fed_align_cl.noise import noisy_weights
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions, WeightNoiseOptions
 from grandrounds.models.backbones.resnet22 import ResNet22, recompute_activations
+from grandrounds.models.inference.forward import Forward
 from grandrounds.models.split import split_network
 from grandrounds.protocol.entries import floating_entries
 from grandrounds.protocol.tensors import apply_update, difference
@@ -130,7 +131,7 @@ class PredictionsCase(Case):
             return network, partial(fed_align_predictions, network, pairs)
         network = network.to(memory_format=torch.channels_last)
         images = images.contiguous(memory_format=torch.channels_last)
-        return network, lambda: correct_predictions(network, [(images, labels)])
+        return network, lambda: correct_predictions(Forward(network), [(images, labels)])
 
     def difference(self, ours: str, other: str) -> float:
         """The share of the images whose prediction is another."""

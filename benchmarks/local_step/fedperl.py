@@ -18,6 +18,7 @@ from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
 from grandrounds.methods.fedperl.peer_selection import anonymised_peer
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
+from grandrounds.models.inference.forward import Forward
 from grandrounds.models.norm import folded_copy
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
@@ -53,7 +54,7 @@ class FedPerlCase(Case):
             _train(network, context, None, 0.6, PEER_STEPS)
         self._peer = copy.deepcopy(self._start)
         self._peer.load_state_dict(anonymised_peer([network.state_dict() for network in trained]))
-        labeler = _Recording(SINGLE, [folded_copy(self._peer)], GAMMA)
+        labeler = _Recording(SINGLE, [Forward(folded_copy(self._peer))], GAMMA)
         _train(copy.deepcopy(self._start), self._context, labeler, 1.0, PEER_STEPS)
         self._threshold = float(torch.cat(labeler.confidences).median())
 
@@ -65,7 +66,13 @@ class FedPerlCase(Case):
             weight = 0.0 if loop == AS_RELEASED else GAMMA
 
             def work() -> None:  # as the package's executor, from the peer's model on
-                _train(network, context, PeerPseudoLabeler(SINGLE, [folded_copy(peer)], weight), self._threshold, steps)
+                _train(
+                    network,
+                    context,
+                    PeerPseudoLabeler(SINGLE, [Forward(folded_copy(peer))], weight),
+                    self._threshold,
+                    steps,
+                )
 
             return network, work
         other, released = in_precision(self._start, dtype), loop == "released"

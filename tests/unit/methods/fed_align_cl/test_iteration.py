@@ -32,6 +32,7 @@ from grandrounds.methods.fed_align_cl.options import (
     EmbeddingNoiseOptions,
     EncoderAlignmentOptions,
 )
+from grandrounds.models.inference.forward import Forward
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network
 from grandrounds.protocol.problem import ModelSpec
@@ -297,12 +298,12 @@ def test_predictions_are_made_in_evaluation_mode_and_leave_the_mode_alone():
     hospital = participant("site-1")
     images, labels = batch("site-1")
     before = state(hospital.network)
-    flags = correct_predictions(hospital.network, [(images[:3], labels[:3]), (images[3:], labels[3:])])
+    flags = correct_predictions(Forward(hospital.network), [(images[:3], labels[:3]), (images[3:], labels[3:])])
     assert hospital.network.training
     assert not moved(before, hospital.network)
     expected = hospital.network.eval()(images).argmax(1) == labels
     assert flags.tolist() == expected.tolist()
-    assert correct_predictions(hospital.network, []).shape == (0,)
+    assert correct_predictions(Forward(hospital.network), []).shape == (0,)
     assert not hospital.network.training
 
 
