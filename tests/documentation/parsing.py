@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import metadata
+from importlib.util import find_spec
 from typing import Any
 from unittest import mock
 
@@ -27,6 +28,7 @@ PROGRAMS = frozenset(
         ".ci/lowest",
         ".ci/run",
         ".venv/bin/pytest",
+        "cd",
         "echo",
         "export",
         "ls",
@@ -61,10 +63,11 @@ def check_command(words: list[str]) -> None:
         assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), f"no target {rest[0]}"
     elif program == "python":
         file = rest[1].replace(".", "/") + ".py" if rest[0] == "-m" else rest[0]
-        assert any((ROOT / folder / file).is_file() for folder in (".", "custom")), f"no program {file}"
+        ours = any((ROOT / folder / file).is_file() for folder in (".", "custom"))
+        assert ours or (rest[0] == "-m" and find_spec(rest[1])), f"no program {file}"
     elif program.endswith("pip"):
         extras = re.findall(r"grandrounds\[(\w+)\]", " ".join(rest))
-        assert set(extras) <= set(metadata("grandrounds").get_all("Provides-Extra")), f"no extra {extras}"
+        assert not extras or set(extras) <= set(metadata("grandrounds").get_all("Provides-Extra")), f"no extra {extras}"
     elif program in STARTERS:
         ours = [place for place, word in enumerate(rest) if word == "grandrounds" or word.endswith("/bin/grandrounds")]
         if ours:

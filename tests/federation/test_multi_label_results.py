@@ -120,7 +120,7 @@ def test_exports_say_that_outputs_are_findings(finished, tmp_path):
     card = json.loads((tmp_path / "out" / "model_card.json").read_text())
     assert "sigmoid gives the probability of each finding" in card["preprocessing"]["output"]
     bundle = json.loads((tmp_path / "out" / "bundle" / "configs" / "inference.json").read_text())
-    assert bundle["postprocessing"] == {"_target_": "monai.transforms.Activations", "sigmoid": True}
+    assert bundle["postprocessing"] == {"_target_": "monai.transforms.Activationsd", "keys": "pred", "sigmoid": True}
     images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
     logits = torch.jit.load(written[-1])(torch.from_numpy(images).permute(0, 3, 1, 2) / 255)
     found = finished.predict(images)[FINDINGS].to_numpy()

@@ -24,7 +24,7 @@ from grandrounds.models.partial import Front, frozen_digest
 from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.mechanisms.encrypted_sums import write_keys
-from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.problem import ModelSpec, Problem
 
 from .conftest import names_in
 
@@ -280,10 +280,7 @@ def test_the_export_is_the_whole_network_with_the_initial_frozen_layers(go, hosp
     assert all(torch.equal(state[name], tensor) for name, tensor in trained.items())
     assert not torch.equal(trained["classifier.weight"], whole["classifier.weight"])
 
-    definition = json.loads((out / "bundle" / "configs" / "inference.json").read_text())["network_def"]
-    spec = {name: value for name, value in definition["spec"].items() if name != "_target_"}
-    network = build_model(ModelSpec(**spec), definition["seed"]).eval()
-    network.load_state_dict(state)
+    network = torch.jit.load(out / "bundle" / "models" / "model.ts")
     card = json.loads((out / "model_card.json").read_text())
     assert card["training"]["trained"] == {"layers": "from:2", "norm": "group"}
     assert card["training"]["frozen_sha256"] == found.summary["configuration"]["frozen"]
@@ -302,21 +299,19 @@ def test_a_head_of_several_depths_computes_the_same_in_every_format(go, hospital
     safetensors = pytest.importorskip("safetensors.torch")
     found = go("fedavg", trainable, 2, "problem.head=depths")
     export(found.workspace, out=tmp_path, formats="torchscript,onnx")
-    definition = json.loads((tmp_path / "bundle" / "configs" / "inference.json").read_text())["network_def"]
-    spec = {name: value for name, value in definition["spec"].items() if name != "_target_"}
     location = locate_dataset("site-1", "phantom", [hospitals])
     data = load_site_data(location, found.summary["configuration"]["problem"]["classes"], 32, 3, tmp_path / "cache")
     rows = data.rows("test")
     images = tensors_of(data.images)(rows)
     logits = {}
-    for name, read in {
-        "bundle": lambda: torch.load(tmp_path / "bundle" / "models" / "model.pt", weights_only=True),
-        "safetensors": lambda: safetensors.load_file(tmp_path / "model.safetensors"),
-    }.items():
-        network = build_model(ModelSpec(**spec), definition["seed"]).eval()
-        network.load_state_dict(read())
-        with torch.no_grad():
-            logits[name] = network(images).numpy()
+    script = torch.jit.load(tmp_path / "bundle" / "models" / "model.ts")
+    script.load_state_dict({entry: torch.zeros_like(value) for entry, value in script.state_dict().items()})
+    script.load_state_dict(torch.load(tmp_path / "bundle" / "models" / "model.pt", weights_only=True))
+    problem = Problem.from_dict(found.summary["configuration"]["problem"])
+    own = build_model(problem.model_spec(pretrained=False).as_whole(), seed=5).eval()
+    own.load_state_dict(safetensors.load_file(tmp_path / "model.safetensors"))
+    with torch.no_grad():
+        logits |= {"bundle": script(images).numpy(), "safetensors": own(images).numpy()}
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
     logits["onnx"] = session.run(["logits"], {"images": images.numpy()})[0]
     logits["torchscript"] = torch.jit.load(tmp_path / "model.ts")(images).detach().numpy()

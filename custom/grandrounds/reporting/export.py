@@ -1,10 +1,9 @@
 """Export of a run's model: safetensors with a model card, and a MONAI bundle.
 
 The card (Mitchell et al., "Model Cards for Model Reporting", FAT* 2019) says what the model was trained on, how good it was
-at which sites, and what it must not be used for. The bundle has MONAI's layout (``configs/``, ``models/``, ``docs/``), so
-that ``monai.bundle.load`` builds the network and loads its weights. Network and image reader are this package's:
-what loads the bundle must have it installed. MONAI evaluates texts of ``configs/``, so names of other people are
-literals there, and the card lies in ``docs/``, which MONAI does not read.
+at which sites, and what it must not be used for. The bundle has MONAI's layout (``configs/``, ``models/``, ``scripts/``,
+``docs/``) and runs with MONAI's commands where this package is not installed. The card lies in ``docs/``, of which MONAI
+evaluates no text.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,22 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds import __version__
-from grandrounds.data.images.decoding import decode_picture
 from grandrounds.data.images.sizing import SIZINGS
-from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import replacing, write_json
 from grandrounds.folders.whole import written_together
 from grandrounds.json_files import read_json_object
-from grandrounds.models.portable import PORTABLE_FILES, AveragedView, write_portable
+from grandrounds.models.inference.script import script_bytes
+from grandrounds.models.portable import PORTABLE_FILES, write_portable
 from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.models.trained import load_trained
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.plain import to_plain
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
+from grandrounds.reporting.bundle.configs import MONAI_COMMANDS, configs
+from grandrounds.reporting.bundle.scripts import write_scripts
 from grandrounds.reporting.external.result import ExternalResult
-from grandrounds.reporting.format import SCORE_NAMES, format_number, plain_markdown, pluralize
+from grandrounds.reporting.format import SCORE_NAMES, format_number, plain_markdown
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.parts import format_estimate
 from grandrounds.reporting.population import population_json, settings_of
@@ -44,44 +44,26 @@ from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.scores import RunScores
 
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "model_card.json", "bundle"
-VERSION = "0.1.0"
-SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
 NOT_STATED = "not stated: ask the sites before the model is passed on"
-_INTERPRETED = frozenset("$%@#")
 INTENDED = (
     "Research on federated training. Not a medical device: it has not been tested on other hospitals, devices or patients "
     "than those named here."
 )
 
+USE = f"""## Use
 
+In this folder, with `pip install "monai[fire,ignite,jsonschema]" pillow pydicom`:
+
+{"".join(f"    {command}{chr(10)}" for command in MONAI_COMMANDS)}
+`run` reads the files of a folder as training did (PNG, JPEG, TIFF, DICOM, ...) and writes the probabilities of each image,
+in the order of the classes, to `eval/predictions.csv`. `run evaluate` takes the images of a table with the columns `image`
+and, for each class, 0 or 1; it writes the AUROC to `eval/metrics.csv`. `verify_metadata` downloads MONAI's schema. Windows,
+preprocessing and bits that a site's `grandrounds.json` states are not applied.
+"""
 OF_SITE = (
     " Its batch norm has the statistics of images of {site}: it is for this site's devices. The scores of other sites are "
     "of models with their statistics, and no privacy budget covers the statistics."
 )
-
-
-class ImageDecoder:
-    """Reads an image file as training did: the same decoding, resizing to ``size`` pixels and scaling."""
-
-    def __init__(self, size: int, channels: int, preprocessing: str = "exact") -> None:
-        self.size = size
-        self.channels = channels
-        self.sizing = SIZINGS[preprocessing]
-
-    def __call__(self, path: str | Path) -> Tensor:
-        """The image, shape ``(channels, size, size)``, float32 in [0, 1]."""
-        picture = decode_picture(Path(path).read_bytes(), str(path), draft=self.sizing.draft(self.size))
-        pixels = self.sizing.square(picture.image, self.size, self.channels)
-        return to_tensor(pixels[None])[0]
-
-
-class AveragingInferer:
-    """The inferer of bundles of a model whose logits are averaged over two views (``problem.test_view``)."""
-
-    def __call__(self, inputs: Tensor, network: nn.Module) -> Tensor:
-        """Logits of images, shape ``(batch, classes)``."""
-        averaged: Tensor = AveragedView(network)(inputs)
-        return averaged
 
 
 def export_model(
@@ -134,7 +116,7 @@ def export_model(
         with replacing(new / WEIGHTS) as stream:
             stream.write(content)
         write_json(new / CARD, card)
-        _write_bundle(new / BUNDLE, problem, spec, state, card, score_sentence(report.first.scores, report.metric))
+        _write_bundle(new / BUNDLE, problem, network, card, score_sentence(report.first.scores, report.metric))
         more = [write_portable(network, problem, form, new).name for form in formats]
     return [folder / name for name in (WEIGHTS, CARD, BUNDLE, *more)]
 
@@ -243,92 +225,21 @@ def _safetensors(state: Mapping[str, Tensor], run: ReadRun) -> bytes:
     return len(content).to_bytes(8, "little") + content + saved[start:]
 
 
-def _write_bundle(
-    folder: Path, problem: Problem, spec: ModelSpec, state: Mapping[str, Tensor], card: Mapping[str, Any], score: str
-) -> None:
-    write_json(folder / "configs" / "inference.json", _inference(problem, spec))
-    write_json(folder / "configs" / "metadata.json", _literal(_metadata(problem, card)))
+def _write_bundle(folder: Path, problem: Problem, network: nn.Module, card: Mapping[str, Any], score: str) -> None:
+    contents = configs(problem, card)
+    for name, content in contents.items():
+        write_json(folder / "configs" / f"{name}.json", content)
+    write_scripts(folder / "scripts")
     write_json(folder / "docs" / CARD, card)
-    saved = io.BytesIO()  # torch would hide that a disk is full
-    torch.save(dict(state), saved)
-    with replacing(folder / "models" / "model.pt") as stream:
-        stream.write(saved.getbuffer())
+    script = torch.jit.load(write_portable(network, problem, "torchscript", folder / "models"))  # type: ignore[no-untyped-call]
+    weights = io.BytesIO()  # torch would hide that a disk is full
+    torch.save(script.state_dict(), weights)
+    whole = script_bytes(script, {"metadata.json": json.dumps(contents["metadata"])})
+    for file, saved in (("model.pt", weights.getvalue()), ("model.ts", whole)):
+        with replacing(folder / "models" / file) as stream:
+            stream.write(saved)
     with replacing(folder / "docs" / "README.md") as stream:
         stream.write(_readme(card, score).encode())
-
-
-def _literal(value: Any) -> Any:
-    """A value of a configuration of which MONAI evaluates no text."""
-    if isinstance(value, Mapping):
-        return {key: _literal(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_literal(entry) for entry in value]
-    return literal_text(value) if isinstance(value, str) else value
-
-
-def literal_text(text: str) -> str:
-    """What MONAI's ``ConfigParser`` takes as this text, whatever is in it.
-
-    A text that begins with ``$`` is an expression to it, ``%`` a file, ``@`` a reference, and ``#`` separates identifiers.
-    A text with one of them becomes the expression of a Python literal that has none.
-    """
-    if not _INTERPRETED.intersection(text):
-        return text
-    return "$" + "".join(f"\\x{ord(sign):02x}" if sign in _INTERPRETED else sign for sign in ascii(text))
-
-
-def _inference(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
-    reader = {"_target_": "grandrounds.reporting.export.ImageDecoder", "size": problem.image_size}
-    return {
-        "imports": ["$import torch"],
-        "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
-        "network_def": {
-            "_target_": "grandrounds.models.registry.build_model",
-            "spec": {"_target_": "grandrounds.models.registry.ModelSpec", **asdict(spec)},
-            "seed": 0,
-        },
-        "network": "$@network_def.to(@device)",
-        "preprocessing": {**reader, "channels": problem.channels, "preprocessing": problem.preprocessing},
-        "inferer": {
-            "_target_": "grandrounds.reporting.export.AveragingInferer"
-            if problem.test_view
-            else "monai.inferers.SimpleInferer"
-        },
-        "postprocessing": {"_target_": "monai.transforms.Activations", problem.kind.activation: True},
-    }
-
-
-def _metadata(problem: Problem, card: Mapping[str, Any]) -> dict[str, Any]:
-    import monai
-    import numpy
-
-    size = [problem.image_size, problem.image_size]
-    image = {"type": "image", "format": "magnitude", "modality": "n/a", "spatial_shape": size, "value_range": [0, 1]}
-    image |= _channels(("grey",) if problem.channels == 1 else ("red", "green", "blue"))
-    output = {"type": "probabilities", "format": "classes", "spatial_shape": [], "value_range": []}
-    output |= _channels(problem.classes)
-    return {
-        "schema": SCHEMA,
-        "version": VERSION,
-        "changelog": {VERSION: "exported from a run"},
-        "monai_version": monai.__version__,
-        "pytorch_version": torch.__version__.partition("+")[0],
-        "numpy_version": numpy.__version__,
-        "required_packages_version": {"grandrounds": card["versions"]["exported_by"]},
-        "task": f"{problem.kind.activity} {pluralize(len(problem.classes), problem.kind.noun)}",
-        "description": f"{problem.backbone} trained by {card['training']['method']} at {card['data']['sites']} sites",
-        "authors": "not stated",
-        "copyright": "not stated",
-        "data_source": problem.dataset,
-        "data_type": "image",
-        "intended_use": card["intended_use"],
-        "network_data_format": {"inputs": {"image": image}, "outputs": {"pred": output}},
-    }
-
-
-def _channels(names: Sequence[str]) -> dict[str, Any]:
-    definition = {str(number): name for number, name in enumerate(names)}
-    return {"num_channels": len(names), "dtype": "float32", "is_patch_data": False, "channel_def": definition}
 
 
 def score_sentence(scores: RunScores, metric: str) -> str:
@@ -355,8 +266,5 @@ def _readme(card: Mapping[str, Any], score: str) -> str:
         f"# {plain_markdown(card['name'])}\n\n{plain_markdown(card['intended_use'])}\n\n"
         f"Classes, in the order of the outputs: {', '.join(map(plain_markdown, card['classes']))}.\n\n"
         f"{plain_markdown(score)}\n\nLicence of the data: {plain_markdown(card['data']['licence'])}.\n\n"
-        f"## Caveats\n\n{caveats}\n## Loading\n\n"
-        "    import monai.bundle\n"
-        '    network = monai.bundle.load("bundle", bundle_dir="FOLDER", workflow_type="inference")\n\n'
-        "`grandrounds` must be installed: it builds the network and reads images as training did.\n"
+        f"## Caveats\n\n{caveats}\n{USE}"
     )

@@ -1,11 +1,16 @@
 """A model in other formats gives the same logits, for another number of images too."""
 
+import io
+import zipfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.models import portable
 from grandrounds.models.norm import adapt_statistics
 from grandrounds.models.portable import write_portable
 from grandrounds.models.registry import BACKBONES, build_model, minimum_image_size
@@ -24,6 +29,15 @@ def test_torchscript_gives_the_same_logits(network, tmp_path):
     loaded = torch.jit.load(write_portable(network, PROBLEM, "torchscript", tmp_path))
     with torch.no_grad():
         torch.testing.assert_close(loaded(torch.from_numpy(IMAGES)), network(torch.from_numpy(IMAGES)))
+
+
+def test_torchscript_has_the_same_bytes_again_and_no_path_of_this_machine(network, tmp_path):
+    first, again = (write_portable(network, PROBLEM, "torchscript", tmp_path).read_bytes() for _ in range(2))
+    assert first == again
+    with zipfile.ZipFile(io.BytesIO(first)) as archive:
+        assert not [
+            name for name in archive.namelist() if str(Path(portable.__file__).parent).encode() in archive.read(name)
+        ]
 
 
 def test_onnx_gives_the_same_logits(network, tmp_path):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.models.inference.script import script_bytes
 
 INPUT, OUTPUT = "images", "logits"
 OPSET = 18
@@ -50,9 +51,7 @@ def require_onnx() -> None:
 
 
 def _torchscript(network: nn.Module, images: Tensor) -> Made:
-    stream = io.BytesIO()
-    torch.jit.save(torch.jit.trace(network, images, check_trace=False), stream)  # type: ignore[no-untyped-call]
-    content = stream.getvalue()
+    content = script_bytes(torch.jit.trace(network, images, check_trace=False))  # type: ignore[no-untyped-call]
     loaded: Callable[[Tensor], Tensor] = torch.jit.load(io.BytesIO(content))  # type: ignore[no-untyped-call]
     return content, loaded
 

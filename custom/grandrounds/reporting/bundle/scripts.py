@@ -1,0 +1,29 @@
+"""The modules of this package that a bundle needs to read images, copied into its folder ``scripts``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import grandrounds
+from grandrounds.files import replacing
+
+_IMPORT = re.compile(r"from grandrounds(?:\.\w+)*\.(\w+) import")
+_MODULE = re.compile(r"from grandrounds\.([\w.]+) import")
+_FIRST = "reporting.bundle.images"
+
+
+def write_scripts(folder: Path) -> None:
+    """Write ``images.py`` and each module that it imports, side by side, as a package."""
+    root, waiting, known = Path(grandrounds.__file__).parent, [_FIRST], {_FIRST}
+    origin = f"# Of grandrounds {grandrounds.__version__}, licence Apache-2.0.\n"
+    with replacing(folder / "__init__.py") as stream:
+        stream.write(origin.encode())
+    while waiting:
+        source = root.joinpath(*waiting.pop().split(".")).with_suffix(".py")
+        text = source.read_text(encoding="utf-8")
+        found = set(_MODULE.findall(text)) - known
+        known |= found
+        waiting += found
+        with replacing(folder / source.name) as stream:
+            stream.write((origin + _IMPORT.sub(r"from .\1 import", text)).encode())
