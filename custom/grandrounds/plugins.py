@@ -26,6 +26,8 @@ GROUP = "grandrounds"
 PLUGINS_VARIABLE = "GRANDROUNDS_PLUGINS"
 LISTED_VARIABLE = "GRANDROUNDS_LISTED_PLUGINS"
 """In the processes of a kit: the distributions that its lock lists, as JSON."""
+NETWORKS_VARIABLE = "GRANDROUNDS_LISTED_NETWORKS"
+"""In the processes of a kit: the networks of libraries that its lock lists, each with its library, as JSON."""
 BESIDE_CONTENT = (
     "__pycache__/",
     ".dist-info/RECORD",

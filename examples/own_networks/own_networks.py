@@ -18,7 +18,7 @@ def monai_densenet121(classes: int, channels: int) -> nn.Module:
 @gr.register_backbone("timm_mobilenetv3_small", stride=32, intensities="imagenet")
 def timm_mobilenetv3_small(classes: int, channels: int) -> nn.Module:
     """Timm's MobileNetV3-Small with random weights; needs ``pip install timm``."""
-    from grandrounds.models.weights import import_torchvision
+    from grandrounds.models.backbones.libraries import import_torchvision
 
     import_torchvision()  # timm imports it, also where it was built for another torch
     import timm

@@ -13,7 +13,7 @@ from grandrounds.data.datasets.blood import PBC_CLASSES
 from grandrounds.data.datasets.dermoscopy import HAM10000_CLASSES, HAM10000_MALIGNANCY
 from grandrounds.deployment import presets
 from grandrounds.deployment.jobs import NO_VALUES, Job, Values
-from grandrounds.models.weights import import_torchvision
+from grandrounds.models.backbones.libraries import import_torchvision
 from grandrounds.option_keys import by_key
 
 DEVICES = ("rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias")

@@ -39,6 +39,7 @@ stay. Rights and the privacy policy are read when FLARE starts: restart a runnin
   grandrounds overlay /opt/kits/server --storage /srv/flare --mandatory-sites hospital-a,hospital-b
   grandrounds overlay /opt/kits/hospital-a --wheel grandrounds-0.1.0-py3-none-any.whl --datasets grandrounds.json
   grandrounds overlay /opt/kits/hospital-a --gpus 1 --gpu-memory 24 --plugin our-networks
+  grandrounds overlay /opt/kits/hospital-a --network timm:resnet50
 """
 
 KIT_HELP = """Start and stop a startup kit, renew its certificate, remove folders of old jobs, and ask for support.
@@ -220,6 +221,9 @@ def overlay(
     plugin: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Installed package whose plug-ins are used; '' for none.")
     ] = None,
+    network: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Library's network that jobs may name; '' for none.")
+    ] = None,
     allow_class: Annotated[
         list[str] | None, typer.Option(metavar="CLASS", help="Server: a class of FLARE's for jobs; '' for none.")
     ] = None,
@@ -233,10 +237,8 @@ def overlay(
     require_owner(found.folder)
     mandatory = None if mandatory_sites is None else comma_separated(mandatory_sites) or []
     before = read_at_start(found)
-    plugins, classes = (None if given is None else [*filter(None, given)] for given in (plugin, allow_class))
-    changes = apply_overlay(
-        found, Settings(wheel, datasets, privacy, gpus, gpu_memory, storage, mandatory, plugins, classes)
-    )
+    lists = (None if given is None else [*filter(None, given)] for given in (plugin, allow_class, network))
+    changes = apply_overlay(found, Settings(wheel, datasets, privacy, gpus, gpu_memory, storage, mandatory, *lists))
     restart = before != read_at_start(found) and bool(running_processes(found))
     if json:
         entries = [{**asdict(change), "path": str(change.path)} for change in changes]

@@ -38,7 +38,7 @@ from grandrounds.federation.memory import share_cleanup_thread
 from grandrounds.federation.proxy import replace_connect
 from grandrounds.json_files import read_json_object
 from grandrounds.logs.lines import JOB_ID
-from grandrounds.plugins import LISTED_VARIABLE, Distribution, load_plugins
+from grandrounds.plugins import LISTED_VARIABLE, NETWORKS_VARIABLE, Distribution, load_plugins
 from grandrounds.protocol.paths import LOCK
 
 CREDENTIALS_CHANNEL = "credential_manager"
@@ -85,9 +85,9 @@ class ChannelGuard(FLComponent):
 
     At a site, FLARE's shell command is removed, its command that deletes a job's folder deletes no other folder, and only
     the server and the site's own processes are answered. At a server, nobody can send under another's name, and no request
-    is passed from one site to another; a second copy of a connected kit is refused. Of plug-ins only those are imported
-    that the kit's lock lists. FLARE builds the component before any cell, in the processes of a kit and in those of its
-    jobs; what else all of them need is done here.
+    is passed from one site to another; a second copy of a connected kit is refused. Of plug-ins and of libraries' networks
+    only those are used that the kit's lock lists. FLARE builds the component before any cell, in the processes of a kit and
+    in those of its jobs; what else all of them need is done here.
     """
 
     def __init__(self) -> None:
@@ -121,10 +121,12 @@ def _kit_of(arguments: Sequence[str]) -> Path | None:
 
 
 def _list_plugins(kit: Path) -> None:
-    """Let this process, and those that it starts, import the plug-ins that the kit's lock lists and no others."""
-    lock = kit / "local" / LOCK
-    listed = read_json_object(lock).get("plugins", []) if lock.is_file() else []
-    os.environ[LISTED_VARIABLE] = json.dumps([list(Distribution(**entry)) for entry in listed])
+    """Let this process, and those that it starts, use the plug-ins and networks that the kit's lock lists and no others."""
+    path = kit / "local" / LOCK
+    lock = read_json_object(path) if path.is_file() else {}
+    networks = {name: list(Distribution(**entry)) for name, entry in lock.get("networks", {}).items()}
+    os.environ[LISTED_VARIABLE] = json.dumps([list(Distribution(**entry)) for entry in lock.get("plugins", [])])
+    os.environ[NETWORKS_VARIABLE] = json.dumps(networks)
     load_plugins.cache_clear()
 
 

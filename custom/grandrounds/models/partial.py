@@ -104,9 +104,9 @@ def frozen_names(model: nn.Module, trainable: str, chain: Sequence[str]) -> list
     blocks = [block_name(name) for name in names]
     possible = blocks[_first_trained(model, names) + 1 :]
     if wanted not in possible:
+        known = f"there are {', '.join(possible)}, and head" if possible else "train all, or the head"
         raise ConfigurationError(
-            f"problem.trainable: {type(model).__name__} has no block {wanted!r} to train from; there are "
-            f"{', '.join(possible)}, and head"
+            f"problem.trainable: {type(model).__name__} has no block {wanted!r} to train from; {known}"
         )
     return names[: blocks.index(wanted)]
 

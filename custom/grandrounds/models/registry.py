@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.efficientnet_lite0 import EfficientNetLite0
+from grandrounds.models.backbones.libraries import NETWORK_LIBRARIES, import_torchvision, library_backbone, resize_stem
 from grandrounds.models.backbones.mobile import MobileNetV2, ShuffleNet
 from grandrounds.models.backbones.own import OWN_BACKBONES, OwnBackbone
 from grandrounds.models.backbones.resnet22 import ResNet22
@@ -28,8 +29,8 @@ from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm_layers import frozen_statistics, replace_module, to_frozen_norm, to_group_norm
 from grandrounds.models.partial import freeze_front, frozen_names
-from grandrounds.models.split import find_stem, head_of
-from grandrounds.models.weights import chosen_intensities, import_torchvision, load_weights
+from grandrounds.models.split import head_of
+from grandrounds.models.weights import chosen_intensities, load_weights
 from grandrounds.protocol.problem import DEPTHS, FROZEN_NORMS, SITE_NORM, ModelSpec, hidden_widths
 
 
@@ -40,7 +41,7 @@ class Backbone(NamedTuple):
     after the other, up to the pooling, with ``.*`` for the children of a sequence; a network can be frozen up to each of
     them. ``build`` takes the numbers of classes and of channels, and is None for torchvision's. ``taps`` are the modules of
     the chain that the head ``depths`` reads, each with its number of channels; it reads the pooled last layer beside them
-    unless ``reads_last`` is false.
+    unless ``reads_last`` is false. ``side`` is the only side of images that it takes, or 0.
     """
 
     stride: int
@@ -48,6 +49,7 @@ class Backbone(NamedTuple):
     build: Callable[[int, int], nn.Module] | None = None
     taps: tuple[tuple[str, int], ...] = ()
     reads_last: bool = True
+    side: int = 0
 
 
 def _blocks(channels: Mapping[int, int]) -> tuple[tuple[str, int], ...]:
@@ -177,7 +179,17 @@ def minimum_image_size(backbone: str) -> int:
         >>> minimum_image_size("resnet18"), minimum_image_size("compact")
         (64, 32)
     """
-    return 2 * _known(backbone).stride
+    known = _known(backbone)
+    return known.side or 2 * known.stride
+
+
+def is_backbone(name: str) -> bool:
+    """Whether a network of this name can be built here."""
+    try:
+        _known(name)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def require_buildable(spec: ModelSpec, image_size: int | None = None) -> None:
@@ -186,12 +198,14 @@ def require_buildable(spec: ModelSpec, image_size: int | None = None) -> None:
     Raises:
         ConfigurationError: naming the option, what was expected and what came.
     """
+    known = _known(spec.backbone)
     minimum = minimum_image_size(spec.backbone)
-    if image_size is not None and image_size < minimum:
+    if image_size is not None and (image_size < minimum or known.side not in (0, image_size)):
+        expected = f"{minimum}, the only size" if known.side else f"at least {minimum}"
         raise ConfigurationError(
-            f"problem.image_size must be at least {minimum} for backbone {spec.backbone}, got {image_size}"
+            f"problem.image_size must be {expected} for backbone {spec.backbone}, got {image_size}"
         )
-    if spec.head == DEPTHS and not _known(spec.backbone).taps:
+    if spec.head == DEPTHS and not known.taps:
         raise ConfigurationError(
             f"problem.head=depths: backbone {spec.backbone} declares no layers to read; use linear or mlp:<widths>, or a "
             "backbone of the package"
@@ -221,12 +235,15 @@ def _own_backbones() -> Mapping[str, OwnBackbone]:
 def _known(backbone: str) -> Backbone:
     if backbone in BACKBONES:
         return BACKBONES[backbone]
-    own = _own_backbones().get(backbone)
+    own = _own_backbones().get(backbone) or library_backbone(backbone)
     if own is None:
         near = difflib.get_close_matches(backbone, backbone_names(), n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigurationError(f"unknown backbone {backbone!r}: {hint}There are {', '.join(backbone_names())}")
-    return Backbone(own.stride, ("encoder",), own.build)
+        raise ConfigurationError(
+            f"unknown backbone {backbone!r}: {hint}There are {', '.join(backbone_names())}, and "
+            f"{', '.join(f'{library}:NAME' for library in NETWORK_LIBRARIES)}"
+        )
+    return Backbone(own.stride, ("encoder",), own.build, side=own.side)
 
 
 def _bare_model(spec: ModelSpec) -> nn.Module:
@@ -239,7 +256,7 @@ def _bare_model(spec: ModelSpec) -> nn.Module:
     if spec.backbone == "efficientnet_b0":
         _set_norm_momentum(model, EFFICIENTNET_NORM_MOMENTUM)
     if spec.channels != 3:
-        _resize_stem(model, spec.channels)
+        resize_stem(model, spec.channels)
     return model
 
 
@@ -247,15 +264,6 @@ def _set_norm_momentum(model: nn.Module, momentum: float) -> None:
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = momentum
-
-
-def _resize_stem(model: nn.Module, channels: int) -> None:
-    """Change the input channels of the first convolution; its weights are drawn with the deviation of the old ones."""
-    _, stem = find_stem(model)
-    stem.in_channels = channels
-    scale = float(stem.weight.detach().std())
-    stem.weight = nn.Parameter(stem.weight.new_empty(stem.out_channels, channels, *stem.kernel_size))
-    nn.init.normal_(stem.weight, std=scale)
 
 
 def _last_linear(model: nn.Module) -> tuple[str, nn.Linear]:

@@ -7,17 +7,13 @@ mismatch is refused, because a partly loaded network performs badly without an e
 
 from __future__ import annotations
 
-import importlib
 import logging
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import get_args
 
-import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
@@ -32,35 +28,8 @@ from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensitie
 
 COUNTER = "num_batches_tracked"
 MAX_NAMED_ENTRIES = 3
-MISSING_OPERATOR = "operator torchvision::nms does not exist"
-NMS_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 _logger = logging.getLogger(__name__)
-
-
-def import_torchvision() -> ModuleType:
-    """Import torchvision, also where its compiled operators do not fit the installed torch.
-
-    A torchvision built for CUDA cannot load its operators beside a CPU-only torch and then refuses to be imported, although
-    its networks need none of them. The operators are then declared, not implemented, and the import is repeated.
-
-    Returns:
-        The module ``torchvision``. Networks and transforms work; calling a missing operator raises ``NotImplementedError``.
-
-    Raises:
-        ImportError: if torchvision is not installed.
-        RuntimeError: if its import fails for another reason than its missing operators.
-    """
-    try:
-        return importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if MISSING_OPERATOR not in str(error):
-            raise
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-        del sys.modules[name]
-    for operator in ("nms", "qnms"):
-        torch.library.define(f"torchvision::{operator}", NMS_SIGNATURE)
-    return importlib.import_module("torchvision")
 
 
 def load_weights(model: nn.Module, spec: ModelSpec) -> None:

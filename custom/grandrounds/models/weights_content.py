@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
@@ -41,7 +42,7 @@ def read_weights(path: Path) -> tuple[Mapping[str, Tensor], FixedIntensities | N
 
 
 def read_content(path: Path) -> Mapping[str, Any]:
-    """What ``torch.save`` has written, read without running code.
+    """What ``torch.save`` or safetensors has written, read without running code.
 
     Raises:
         ConfigurationError: if the file is missing or damaged, or has another content.
@@ -49,7 +50,8 @@ def read_content(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise ConfigurationError(f"weights: there is no file {path}; expected {IMAGENET!r} or the path of a state_dict")
     try:
-        content = torch.load(path, weights_only=True, map_location="cpu")
+        safe = path.suffix == ".safetensors"
+        content = load_file(path) if safe else torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
         # A damaged pickle can raise anything, and must not hide the other files of its folder.
         reason = str(error).partition("\n")[0]

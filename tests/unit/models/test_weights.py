@@ -205,7 +205,7 @@ from grandrounds.protocol.problem import ModelSpec
 build_model(ModelSpec("compact", classes=3), seed=1)
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"torchvision", "monai", "nvflare"}))
 print(build_model(ModelSpec("resnet18", classes=3), seed=1).eval()(torch.zeros(1, 3, 64, 64)).shape)
-from grandrounds.models.weights import import_torchvision
+from grandrounds.models.backbones.libraries import import_torchvision
 assert import_torchvision() is import_torchvision() is sys.modules["torchvision"]
 """)
     assert output == "[]\ntorch.Size([1, 3])\n"
@@ -219,7 +219,7 @@ try:
     import torchvision
 except RuntimeError as error:
     print(error)
-from grandrounds.models.weights import import_torchvision
+from grandrounds.models.backbones.libraries import import_torchvision
 half = sys.modules["torchvision.half"]
 module = import_torchvision()
 print(module.__file__ is not None, sys.modules["torchvision.half"] is not half)
@@ -232,7 +232,7 @@ print(module.__file__ is not None, sys.modules["torchvision.half"] is not half)
 def test_another_failure_passes_through_after_one_attempt(tmp_path):
     output = run(
         """
-from grandrounds.models.weights import import_torchvision
+from grandrounds.models.backbones.libraries import import_torchvision
 try:
     import_torchvision()
 except RuntimeError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,8 @@ from grandrounds.protocol.paths import LOCK
 LIBRARIES = ("nvflare", "torch")
 LISTED = "plugins"
 """In the lock: the plug-ins that the kit's processes import."""
+NETWORKS = "networks"
+"""In the lock: the networks of libraries that jobs may name, each with its library."""
 
 
 def locked_libraries(kit: Kit) -> list[Distribution]:
@@ -43,6 +45,29 @@ def locked_plugins(kit: Kit) -> list[Distribution]:
     """
     lock = read_json_object(kit.local / LOCK) if (kit.local / LOCK).is_file() else {}
     return [Distribution(**entry) for entry in lock.get(LISTED, [])]
+
+
+def locked_networks(kit: Kit) -> dict[str, Distribution]:
+    """The networks that a kit's lock lists, each with its library as it was reviewed.
+
+    Raises:
+        ConfigurationError: if the lock is damaged.
+    """
+    lock = read_json_object(kit.local / LOCK) if (kit.local / LOCK).is_file() else {}
+    return {name: Distribution(**entry) for name, entry in lock.get(NETWORKS, {}).items()}
+
+
+def reviewed_networks(names: Sequence[str]) -> dict[str, Distribution]:
+    """The libraries of these networks as they are installed, by the networks' names.
+
+    Raises:
+        ConfigurationError: if a library is not installed, or has no such network.
+    """
+    from grandrounds.models.backbones.libraries import (
+        library_of,
+    )  # with torch, which a kit without networks does not need
+
+    return {name: library_of(name) for name in sorted(names)}
 
 
 def reviewed_plugins(names: Sequence[str]) -> list[Distribution]:
@@ -79,6 +104,10 @@ def installed_libraries() -> list[Distribution]:
     return [Distribution.installed(name) for name in LIBRARIES]
 
 
-def locked_distributions(listed: Sequence[Distribution]) -> dict[str, Any]:
-    """What the lock says of plug-ins and libraries."""
-    return {LISTED: [one._asdict() for one in listed], "libraries": [one._asdict() for one in installed_libraries()]}
+def locked_distributions(listed: Sequence[Distribution], networks: Mapping[str, Distribution]) -> dict[str, Any]:
+    """What the lock says of plug-ins, networks and libraries."""
+    return {
+        LISTED: [one._asdict() for one in listed],
+        NETWORKS: {name: one._asdict() for name, one in networks.items()},
+        "libraries": [one._asdict() for one in installed_libraries()],
+    }

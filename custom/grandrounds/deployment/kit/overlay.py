@@ -24,7 +24,9 @@ from grandrounds.deployment.jobs import PACKAGE
 from grandrounds.deployment.kit.distributions import (
     listed_plugins,
     locked_distributions,
+    locked_networks,
     locked_plugins,
+    reviewed_networks,
     reviewed_plugins,
 )
 from grandrounds.deployment.kit.policy import line_log, restricted, server_resources, site_resources
@@ -68,6 +70,7 @@ class Settings:
         mandatory: sites without which the server starts no job; an empty list for none.
         plugins: distributions of the plug-ins that the kit's processes import; an empty list for none.
         classes: classes of FLARE's own that jobs may use at the server, beside the one for TensorBoard.
+        networks: networks of libraries that jobs may name, such as ``timm:resnet50``; an empty list for none.
     """
 
     wheel: Path | None = None
@@ -79,6 +82,7 @@ class Settings:
     mandatory: Sequence[str] | None = None
     plugins: Sequence[str] | None = None
     classes: Sequence[str] | None = None
+    networks: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,9 @@ def apply_overlay(kit: Kit, settings: Settings | None = None) -> list[Change]:
     settings = settings or Settings()
     _require_fitting(kit, settings)
     listed = locked_plugins(kit) if settings.plugins is None else reviewed_plugins(settings.plugins)
+    networks = locked_networks(kit) if settings.networks is None else reviewed_networks(settings.networks)
     with listed_plugins(listed):
-        return _applied(kit, settings, locked_distributions(listed))
+        return _applied(kit, settings, locked_distributions(listed, networks))
 
 
 def _applied(kit: Kit, settings: Settings, distributions: Mapping[str, Any]) -> list[Change]:

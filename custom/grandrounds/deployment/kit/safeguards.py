@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from grandrounds.data.doctor import Finding
 from grandrounds.deployment.kit.admission import privacy_fault
 from grandrounds.deployment.kit.classes import added_classes, classes_fault, component_classes
-from grandrounds.deployment.kit.distributions import locked_plugins
+from grandrounds.deployment.kit.distributions import locked_networks, locked_plugins
 from grandrounds.deployment.kit.findings import APPLY, in_force, verdict
 from grandrounds.deployment.kit.overlay import (
     AUTHORIZATION,
@@ -27,7 +27,7 @@ from grandrounds.privacy.ledger.ledger import Ledger
 
 
 def plug_ins(kit: Kit) -> Iterator[Finding]:
-    """No plug-in is installed that is not listed; their code runs at this participant like that of the package."""
+    """No plug-in is installed that is not listed, and the libraries of listed networks are those that were reviewed."""
     names = {one.name for one in locked_plugins(kit)}
     for plugin in installed_plugins():
         if plugin.distribution not in names:
@@ -40,6 +40,9 @@ def plug_ins(kit: Kit) -> Iterator[Finding]:
         yield Finding("failure", "plug-ins", f"{PLUGINS_VARIABLE} is set, which no kit reads; remove it")
     try:
         found = [f"{found.distribution} {found.version} ({found.module})" for found in load_plugins()]
+        for name, library in locked_networks(kit).items():
+            library.require_installed()
+            found.append(f"{name} ({library.name} {library.version})")
     except ConfigurationError as error:
         yield Finding("failure", "plug-ins", str(error))
     else:

@@ -28,7 +28,7 @@ from grandrounds.federation.site.options import ComputeOptions
 from grandrounds.federation.site.outcomes import begin_reading, note_failure, require_room
 from grandrounds.federation.site.worker import release_minimum, row_noise
 from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES
-from grandrounds.models.registry import minimum_image_size, require_buildable
+from grandrounds.models.registry import require_buildable
 from grandrounds.protocol.messages import Payload, ReleaseKind
 from grandrounds.protocol.paths import cache_folder, data_folders, in_kit, state_folder
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
@@ -144,12 +144,10 @@ def own_model_spec(
             f"{where} asks for {_described(spec)}, but all sites of this job share one model, {_described(shared)}; remove "
             "the entry, or run a job with model=own"
         )
-    minimum = minimum_image_size(spec.backbone)
-    if problem.image_size < minimum:
-        raise ConfigurationError(
-            f"{where}: backbone {spec.backbone} needs images of at least {minimum} pixels, the job's problem.image_size is "
-            f"{problem.image_size}; choose a smaller backbone"
-        )
+    try:
+        require_buildable(spec, problem.image_size)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}, the job's; choose another backbone") from error
     return spec
 
 

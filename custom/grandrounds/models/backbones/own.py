@@ -22,13 +22,17 @@ _checked: set[tuple[str, int, int]] = set()
 
 
 class OwnBackbone(NamedTuple):
-    """A registered network; arguments as those of :func:`register_backbone`."""
+    """A network of one's own or of a library; arguments as those of :func:`register_backbone`.
+
+    ``side`` is the only side of images that it takes, or 0.
+    """
 
     name: str
     factory: Factory
     stride: int
     head: str | None
     intensities: FixedIntensities
+    side: int = 0
 
     def build(self, classes: int, channels: int) -> nn.Module:
         """Build the network, divided into encoder and head.
@@ -39,15 +43,26 @@ class OwnBackbone(NamedTuple):
         network = self.factory(classes, channels)
         if (self.name, classes, channels) in _checked:
             return self._divided(network, classes)
-        whole = _logits(network, self.stride, channels)
+        whole = self._logits(network, channels)
         _require_shape(whole, classes, self.name)
         divided = self._divided(network, classes)
-        _require_same(whole, _logits(divided, self.stride, channels), self.name)
+        _require_same(whole, self._logits(divided, channels), self.name)
         _checked.add((self.name, classes, channels))
         return divided
 
     def _divided(self, network: nn.Module, classes: int) -> EncoderAndHead:
         return EncoderAndHead(network, self.head or _last_linear(network, classes, self.name))
+
+    @torch.no_grad()
+    def _logits(self, network: nn.Module, channels: int) -> Tensor:
+        """What a network gives in evaluation mode for two random images; its mode is restored."""
+        training, side = network.training, self.side or 2 * self.stride
+        images = torch.rand(2, channels, side, side, generator=torch.Generator().manual_seed(0))
+        try:
+            found: Tensor = network.eval()(images)
+        finally:
+            network.train(training)
+        return found
 
 
 OWN_BACKBONES: Registry[OwnBackbone] = Registry("backbone")
@@ -123,18 +138,6 @@ def register_backbone(
         return factory
 
     return register
-
-
-@torch.no_grad()
-def _logits(network: nn.Module, stride: int, channels: int) -> Tensor:
-    """What a network gives in evaluation mode for two random images; its mode is restored."""
-    training = network.training
-    images = torch.rand(2, channels, 2 * stride, 2 * stride, generator=torch.Generator().manual_seed(0))
-    try:
-        found: Tensor = network.eval()(images)
-    finally:
-        network.train(training)
-    return found
 
 
 def _last_linear(network: nn.Module, classes: int, backbone: str) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.metrics import FROM_CONFUSION, SELECTABLE, selectable_metrics
-from grandrounds.models.registry import backbone_names
+from grandrounds.models.registry import is_backbone
 from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected, no_distributions
 from grandrounds.privacy.gate.policy import COUNTED_PARTS, SAMPLES_UNIT, ReleaseRule, SitePolicy
@@ -203,7 +203,7 @@ def _large_enough(name: str, value: float, policy: SitePolicy) -> bool:
 
 
 def _is_fact(name: str, text: str) -> bool:
-    return text in backbone_names() if name == "backbone" else SHA256.fullmatch(text) is not None
+    return is_backbone(text) if name == "backbone" else SHA256.fullmatch(text) is not None
 
 
 def _stays(name: str, part: Part, policy: SitePolicy) -> bool:

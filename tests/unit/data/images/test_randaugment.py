@@ -15,7 +15,7 @@ from grandrounds.data.images.randaugment import (
     magnitude,
     to_pil,
 )
-from grandrounds.models.weights import import_torchvision
+from grandrounds.models.backbones.libraries import import_torchvision
 from grandrounds.seeding import numpy_generator
 
 

@@ -10,7 +10,7 @@ from grandrounds.data.images.randaugment import Strong
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.images.views import Mild, Turns, Weak, WeakParameters
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.weights import import_torchvision
+from grandrounds.models.backbones.libraries import import_torchvision
 from grandrounds.seeding import numpy_generator
 
 IMAGES = numpy_generator("images").integers(0, 256, (12, 24, 32, 3), dtype=np.uint8)

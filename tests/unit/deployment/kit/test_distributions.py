@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from grandrounds import plugins
-from grandrounds.deployment.kit.distributions import listed_plugins, locked_plugins
+from grandrounds.deployment.kit.distributions import listed_plugins, locked_networks, locked_plugins
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import LOCK, Settings, apply_overlay
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation import channels
-from grandrounds.plugins import LISTED_VARIABLE, PLUGINS_VARIABLE, Distribution, load_plugins
+from grandrounds.plugins import LISTED_VARIABLE, NETWORKS_VARIABLE, PLUGINS_VARIABLE, Distribution, load_plugins
 
 
 @pytest.fixture
@@ -157,3 +157,22 @@ def test_another_library_fails_the_doctor(make_kit):
     (kit.local / LOCK).write_text(json.dumps(lock))
     ((level, message),) = finding(kit, "libraries")
     assert (level, "not what the lock pins" in message) == ("failure", True)
+
+
+def test_a_kit_lists_networks_with_their_library_as_it_was_reviewed(make_kit, monkeypatch):
+    kit = make_kit("site")
+    with pytest.raises(ConfigurationError, match="did you mean monai:resnet1"):
+        apply_overlay(kit, Settings(networks=["monai:resnet11"]))
+    apply_overlay(kit, Settings(networks=["monai:resnet10"]))
+    apply_overlay(kit)
+    version = Distribution.installed("monai").version
+    assert finding(kit, "plug-ins") == [("ok", f"monai:resnet10 (monai {version})")]
+    monkeypatch.setattr(channels.os, "environ", {})
+    channels._list_plugins(kit.folder)
+    listed = json.loads(channels.os.environ[NETWORKS_VARIABLE])
+    assert {name: Distribution(*one) for name, one in listed.items()} == locked_networks(kit)
+    lock = json.loads((kit.local / LOCK).read_text())
+    lock["networks"]["monai:resnet10"]["version"] = "0.1"
+    (kit.local / LOCK).write_text(json.dumps(lock))
+    ((level, message),) = finding(kit, "plug-ins")
+    assert (level, "install what was reviewed" in message) == ("failure", True)

@@ -67,7 +67,7 @@ def test_a_differing_model_is_refused_where_one_is_shared():
         ({"backbone": "resnet11"}, "models.skin: unknown backbone 'resnet11': did you mean 'resnet"),
         (
             {"backbone": "resnet18"},
-            r"models.skin: backbone resnet18 needs images of at least 64 pixels, the job's problem.image_size is 32",
+            r"models.skin: problem.image_size must be at least 64 for backbone resnet18, got 32, the job's",
         ),
     ],
 )
