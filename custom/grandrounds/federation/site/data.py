@@ -147,7 +147,7 @@ def own_model_spec(
     try:
         require_buildable(spec, problem.image_size)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}, the job's; choose another backbone") from error
+        raise ConfigurationError(f"{where}: {error}; choose another backbone") from error
     return spec
 
 

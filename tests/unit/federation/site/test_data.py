@@ -67,7 +67,7 @@ def test_a_differing_model_is_refused_where_one_is_shared():
         ({"backbone": "resnet11"}, "models.skin: unknown backbone 'resnet11': did you mean 'resnet"),
         (
             {"backbone": "resnet18"},
-            r"models.skin: problem.image_size must be at least 64 for backbone resnet18, got 32, the job's",
+            r"models.skin: problem.image_size must be at least 64 for backbone resnet18, got 32; choose another",
         ),
     ],
 )
@@ -77,7 +77,7 @@ def test_a_choice_that_does_not_fit_is_refused_by_file(changes, message):
 
 
 def test_a_jobs_choice_that_does_not_fit_is_refused_by_option():
-    with pytest.raises(ConfigurationError, match=r"executor\.backbones: site-1: backbone resnet18 needs images"):
+    with pytest.raises(ConfigurationError, match=r"executor\.backbones: site-1: problem.image_size must be at least 64"):
         spec(backbones={"site-1": "resnet18"})
 
 
