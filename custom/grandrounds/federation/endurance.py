@@ -13,7 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.comm_config import VarName
+from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 from nvflare.fuel.sec.audit import Auditor
 from nvflare.fuel.utils.config_service import ENV_VAR_PREFIX, ConfigService
 
@@ -22,6 +25,8 @@ from grandrounds.protocol.paths import ALIVE
 REMARK_SECONDS = 600.0
 """Between two remarks that a log cannot be written: on a full disk, what fails must not fill it further."""
 BEAT_SECONDS = 5.0
+REQUEST_SECONDS = 30.0
+"""How long a site waits for a request in which nothing moves before it asks again."""
 STREAM_SETTINGS = {
     VarName.STREAMING_CHUNK_SIZE: 1 << 18,
     VarName.STREAMING_WINDOW_SIZE: 1 << 22,
@@ -70,6 +75,20 @@ def outlive_slow_lines() -> None:
         ConfigService.get_var_values().pop(name, None)  # FLARE keeps what it has once looked up
 
 
+def ask_again_soon(fl_ctx: FLContext) -> None:
+    """Let a site's process give a request up after ``REQUEST_SECONDS`` without progress, and make it again.
+
+    FLARE 2.9 waits five minutes for the answer to a request whose connection is gone, and the site is idle until then. What
+    moves is waited for, however slowly: also an update, which the server fetches before it answers, and of which FLARE sees
+    no progress here. What is sent again has the same bits: it passes no filter a second time.
+    """
+    communicator = getattr(getattr(fl_ctx.get_engine(), "client", None), "communicator", None)
+    if communicator is not None:
+        communicator.timeout = min(communicator.timeout, REQUEST_SECONDS)
+        if not hasattr(Cell._send_request, "patient"):
+            Cell._send_request = _patient(Cell._send_request)
+
+
 def show_life(kit: Path, seconds: float = BEAT_SECONDS) -> None:
     """Touch a file of the kit again and again from a thread, so that who has started this process sees that it moves."""
 
@@ -80,6 +99,34 @@ def show_life(kit: Path, seconds: float = BEAT_SECONDS) -> None:
             time.sleep(seconds)
 
     threading.Thread(target=beat, name="show-life", daemon=True).start()
+
+
+def _patient(send: Callable[..., Any]) -> Callable[..., Any]:
+    """FLARE's request, which goes on waiting while something large that this process sends is acknowledged."""
+
+    @functools.wraps(send)
+    def attempt(*given: Any, **named: Any) -> Any:
+        return send(*given, **{"progress_wait_cb": _Movement(), **named})
+
+    attempt.patient = True  # type: ignore[attr-defined]
+    return attempt
+
+
+class _Movement:
+    """Whether bytes of large streams of this process have arrived since it was asked last."""
+
+    def __init__(self) -> None:
+        self._before = self._acknowledged()
+
+    def __call__(self) -> bool:
+        before, self._before = self._before, self._acknowledged()
+        return before != self._before
+
+    @staticmethod
+    def _acknowledged() -> dict[Any, int]:
+        with ByteStreamer.map_lock:
+            tasks = list(ByteStreamer.tx_task_map.values())
+        return {task.sid: task.offset_ack for task in tasks if task.stream.get_size() > task.chunk_size}
 
 
 class _Remark:

@@ -15,12 +15,11 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.utils import fobs
 
+from grandrounds.federation.endurance import ask_again_soon
 from grandrounds.protocol.paths import in_kit
 
 # Numbers of the GNU C library's malloc.h.
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
-REQUEST_SECONDS = 30.0
-"""How long a site waits for a request in which nothing moves before it asks again."""
 KEPT_BYTES = 1 << 30
 LARGEST_BLOCK = 1 << 25  # the library takes no more than this on 64-bit machines
 
@@ -103,21 +102,10 @@ def prepare_job_process(fl_ctx: FLContext) -> None:
 
     fobs.register(TensorDecomposer)
     share_cleanup_thread()
-    _ask_again_soon(fl_ctx)
+    ask_again_soon(fl_ctx)
     if in_kit(fl_ctx):
         gc.collect()
         gc.freeze()
-
-
-def _ask_again_soon(fl_ctx: FLContext) -> None:
-    """Let a site's process give a request up after ``REQUEST_SECONDS`` without progress, and make it again.
-
-    FLARE 2.9 waits five minutes for the answer to a request whose connection is gone, and the site is idle until then. What
-    moves is waited for, however slowly, and what is sent again has the same bits: it passes no filter a second time.
-    """
-    communicator = getattr(getattr(fl_ctx.get_engine(), "client", None), "communicator", None)
-    if communicator is not None:
-        communicator.timeout = min(communicator.timeout, REQUEST_SECONDS)
 
 
 def collect_garbage() -> None:

@@ -5,13 +5,23 @@ import io
 import logging
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
+from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.comm_config import CommConfigurator
+from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 from nvflare.fuel.sec.audit import Auditor
 from nvflare.fuel.utils.config_service import ENV_VAR_PREFIX, ConfigService
 
-from grandrounds.federation.endurance import STREAM_SETTINGS, outlive_full_logs, outlive_slow_lines, show_life
+from grandrounds.federation.endurance import (
+    REQUEST_SECONDS,
+    STREAM_SETTINGS,
+    ask_again_soon,
+    outlive_full_logs,
+    outlive_slow_lines,
+    show_life,
+)
 
 
 class Full(io.StringIO):
@@ -142,3 +152,42 @@ def test_an_operators_own_settings_of_streams_stay(flares_settings, monkeypatch)
     monkeypatch.setenv("NVFLARE_STREAMING_WINDOW_SIZE", "1048576")
     outlive_slow_lines()
     assert flares_settings.get_streaming_window_size(1) == 1048576
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Lets a process wait as those of our sites: ``patient(300.0)`` gives its seconds, and what asks for progress."""
+    monkeypatch.setattr(ByteStreamer, "tx_task_map", {})
+    monkeypatch.setattr(Cell, "_send_request", lambda cell, progress_wait_cb=None: progress_wait_cb)
+
+    def prepared(seconds):
+        communicator = SimpleNamespace(timeout=seconds)
+        engine = SimpleNamespace(client=SimpleNamespace(communicator=communicator))
+        for _ in range(2):
+            ask_again_soon(SimpleNamespace(get_engine=lambda: engine))
+        return communicator.timeout, Cell._send_request(None)
+
+    return prepared
+
+
+@pytest.mark.parametrize(("flares", "ours"), [(300.0, REQUEST_SECONDS), (5.0, 5.0)])
+def test_a_site_asks_again_soon_where_a_request_was_lost(patient, flares, ours):
+    seconds, moves = patient(flares)
+    assert seconds == ours
+    assert not moves()
+
+
+def test_a_site_waits_while_its_large_update_arrives(patient):
+    """The server answers when it has fetched the update, which may take minutes; small messages come and go meanwhile."""
+    _, moves = patient(300.0)
+    large = SimpleNamespace(sid=1, offset_ack=0, chunk_size=10, stream=SimpleNamespace(get_size=lambda: 1000))
+    small = SimpleNamespace(sid=2, offset_ack=0, chunk_size=10, stream=SimpleNamespace(get_size=lambda: 8))
+    ByteStreamer.tx_task_map[1] = large
+    assert moves()
+    ByteStreamer.tx_task_map[2] = small
+    assert not moves()
+    large.offset_ack = 500
+    assert moves()
+    del ByteStreamer.tx_task_map[1]
+    assert moves()
+    assert not moves()

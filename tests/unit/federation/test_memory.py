@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 import weakref
-from types import SimpleNamespace
 
 import pytest
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
@@ -25,17 +24,6 @@ def shared(monkeypatch):
     """FLARE forgets its messages in one thread."""
     monkeypatch.setattr(RxTask, "_schedule_remove_task", RxTask._schedule_remove_task)
     share_cleanup_thread()
-
-
-@pytest.mark.parametrize(("flares", "ours"), [(300.0, memory.REQUEST_SECONDS), (5.0, 5.0)])
-def test_a_site_asks_again_soon_where_a_request_was_lost(flares, ours):
-    communicator = SimpleNamespace(timeout=flares)
-    engine = SimpleNamespace(
-        client=SimpleNamespace(communicator=communicator),
-        get_workspace=lambda: SimpleNamespace(get_site_config_dir=lambda: "/nowhere"),
-    )
-    memory.prepare_job_process(SimpleNamespace(get_engine=lambda: engine))
-    assert communicator.timeout == ours
 
 
 def received(number):
