@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grandrounds.evaluation.comparisons import MIN_SEEDS, Difference
@@ -299,14 +299,11 @@ def _methods_table(report: Report) -> PageTable:
         ]
         for name, method in report.methods.items()
     ]
-    # Models beside the runs', always predicting the most frequent class, and guessing: of the first run with tests.
-    sheets = [one.scores.pooled for one in report.runs.values() if one.scores.pooled]
-    for name, scores in sheets[0].references.items() if sheets else ():
-        values = [
-            format_number(scores.get(report.metric)),
-            *([""] if repeated else []),
-            format_number(scores.get(second)),
-        ]
+    # Models beside the runs', always predicting the most frequent class, and guessing: means over the runs with tests.
+    sheets = [one.scores.pooled.references for one in report.runs.values() if one.scores.pooled]
+    for name in sheets[0] if sheets else ():
+        first, other = (_known(sheet.get(name, {}).get(key) for sheet in sheets) for key in (report.metric, second))
+        values = [_mean(first), *([_lowest_to_highest(first)] if repeated else []), _mean(other)]
         rows.append([name, "", *values, *[""] * (len(header) - 2 - len(values))])
     return PageTable(
         header, rows, f"Methods on test images, {_whole(report)}. {OF_METHODS}{PAIRED if comparison else ''}"
@@ -314,7 +311,18 @@ def _methods_table(report: Report) -> PageTable:
 
 
 def _range(seeds: Sequence[Score]) -> str:
-    values = [score.value for score in seeds]
+    return _lowest_to_highest([score.value for score in seeds])
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and not math.isnan(value)]
+
+
+def _mean(values: Sequence[float]) -> str:
+    return format_number(sum(values) / len(values) if values else None)
+
+
+def _lowest_to_highest(values: Sequence[float]) -> str:
     return f"{min(values):.2f} to {max(values):.2f}" if len(values) > 1 else ""
 
 

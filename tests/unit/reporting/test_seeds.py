@@ -62,6 +62,14 @@ def test_the_first_screen_has_the_methods_mean_and_not_its_best_seed(seeds):
     )
 
 
+def test_a_model_beside_the_runs_has_the_mean_over_the_seeds_too(seeds):
+    report = report_on(seeds)
+    for number, value in zip((1, 2, 3), (0.3, 0.4, 0.5), strict=True):
+        report.runs[f"fedperl_{number}"].scores.pooled.references["ridge"] = {"balanced_accuracy": value}
+    row = next(row for row in overview(report).methods.rows if row[0] == "ridge")
+    assert row[1:4] == ["", "0.40", "0.30 to 0.50"]
+
+
 def test_figures_have_a_mark_for_each_method_and_not_for_each_seed(seeds):
     drawn = {drawing.name: drawing.figure for drawing in comparison_drawings(report_on(seeds))}
     assert set(drawn) == {"methods", "sites", "risk_coverage", "learning", "communication"}
