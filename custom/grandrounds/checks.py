@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,24 @@ def as_path(given: object, what: str, otherwise: str = "") -> Path:
     if isinstance(given, str | os.PathLike):
         return Path(given)
     raise ConfigurationError(f"{what} must be a path, got {type(given).__name__}{otherwise and f'; {otherwise}'}")
+
+
+def require_mapping(given: object, name: str, example: str) -> None:
+    """Check that an argument is a mapping.
+
+    Args:
+        given: the argument.
+        name: of it, for the error.
+        example: what it may look like, for the error.
+
+    Raises:
+        ConfigurationError: if it is none.
+
+    Example:
+        >>> require_mapping({"executor.steps": 3}, "options", '{"executor.steps": 3}')
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{name} must be a mapping such as {example}, got {type(given).__name__}")
 
 
 def require_probabilities(probabilities: Tensor | NDArray[np.floating], name: str) -> None:

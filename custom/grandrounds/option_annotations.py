@@ -125,7 +125,11 @@ def require_type(value: Any, annotation: Any, name: str) -> None:
         grandrounds.errors.ConfigurationError: controller.sites_per_round must be an integer or null, got 'abc'
     """
     if not fits(value, annotation):
-        raise ConfigurationError(f"{name} must be {_description(annotation)}, got {value!r}")
+        named = callable(value) and fits("", annotation)
+        hint = "; give a name: gr.register_backbone, gr.register_metric and gr.register_view give one to your own"
+        raise ConfigurationError(
+            f"{name} must be {_description(annotation)}, got {_shown(value)}{hint if named else ''}"
+        )
 
 
 class Annotation(NamedTuple):
@@ -189,6 +193,12 @@ def _description(annotation: Any) -> str:
         entry = get_args(annotation)[0]
         return "a list of names" if entry is str else f"a list whose entries are {_description(entry)}"
     return DESCRIPTIONS[type(None) if annotation is None else origin]
+
+
+def _shown(value: Any) -> str:
+    """A value in one line; of a table or a network its type."""
+    text = repr(value)
+    return type(value).__name__ if "\n" in text else text
 
 
 def _either(choices: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any, get_type_hints
 
+from grandrounds.checks import require_mapping
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import annotations_of
 from grandrounds.options import Options, describe, groups_of
@@ -16,15 +17,16 @@ def by_key(options: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     """Values of options by part and name.
 
     Raises:
-        ConfigurationError: if an option has no part.
+        ConfigurationError: if they are no mapping, or an option has no part.
 
     Example:
         >>> by_key({"executor.steps": 3})
         {('executor', 'steps'): 3}
     """
+    require_mapping(options, "options", '{"executor.steps": 3}')
     values = {}
     for name, value in options.items():
-        part, dot, option = name.partition(".")
+        part, dot, option = str(name).partition(".")
         if not dot:
             raise ConfigurationError(f"{name}: expected part.option, such as executor.{name}")
         values[part, option] = value

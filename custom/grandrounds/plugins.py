@@ -120,15 +120,15 @@ class Registry(Generic[Entry]):
         self.kind = kind
         self.entries: dict[str, tuple[str, Entry]] = {}
 
-    def require_name(self, name: str) -> None:
+    def require_name(self, name: object) -> None:
         """Check a name.
 
         Raises:
             ConfigurationError: if it has other characters than lower-case letters, digits and ``_``, or more than 40.
         """
-        if not PLUGIN_NAME.fullmatch(name):
+        if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
             raise ConfigurationError(
-                f"a {self.kind}'s name has lower-case letters, digits and _, at most 40; got {name!r}"
+                f"a {self.kind}'s name is text of lower-case letters, digits and _, at most 40; got {name!r}"
             )
 
     def add(self, name: str, entry: Entry, owner: Any) -> None:
@@ -140,8 +140,12 @@ class Registry(Generic[Entry]):
             owner: the function or class that was registered.
 
         Raises:
-            ConfigurationError: if another one has the name.
+            ConfigurationError: if another one has the name, or the owner is an object of another kind.
         """
+        if not hasattr(owner, "__qualname__"):
+            raise ConfigurationError(
+                f"{self.kind} {name} must be a function or a class, got {type(owner).__name__}; write one that uses it"
+            )
         place = f"{owner.__module__}.{owner.__qualname__}"
         known = self.entries.get(name)
         if known is not None and known[0] != place:

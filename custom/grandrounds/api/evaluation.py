@@ -12,6 +12,7 @@ import pandas as pd
 
 from grandrounds.api.reports import Workspace, folder_of
 from grandrounds.api.sites import Sites
+from grandrounds.checks import require_mapping
 from grandrounds.console.output import notes, say
 from grandrounds.console.steps import no_steps, steps_on
 from grandrounds.data.partition.files import sites_and_problem
@@ -24,6 +25,7 @@ from grandrounds.evaluation.curves.files import write_curves
 from grandrounds.evaluation.external import LabelledImages, labels_are_groups, write_predictions
 from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.folders.whole import written_together
+from grandrounds.option_annotations import require_type
 from grandrounds.reporting.external.prediction import Place, draw_failures, place_of, predict_place, read_images
 from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
 from grandrounds.reporting.external.result import ExternalResult, external_result, run_at, write_result
@@ -95,7 +97,7 @@ class Evaluation:
 
 def evaluate(
     run: Workspace | Path | str,
-    place: Sites | Locations,
+    place: Sites | Path | str | Locations,
     *,
     name: str | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
@@ -114,7 +116,7 @@ def evaluate(
 
     Args:
         run: a run, its workspace, or a model file beside its ``summary.json``.
-        place: the sites of a partition, or where the images of each site are.
+        place: the sites of a partition, its folder, or where the images of each site are.
         name: of the place; by default that of its folder.
         groups: classes by name of their group, if groups are to be scored; the first must not be missed.
         positive: classes or groups that count as positive; by default the first group.
@@ -133,6 +135,13 @@ def evaluate(
         DataError: if a label is unknown, or too many images cannot be read.
         UsageError: if the labels do not give what is asked for; no image is read then.
     """
+    require_type(name, str | None, "name")
+    require_type(positive, list[str] | None, "positive")
+    require_type(threshold, float | None, "threshold")
+    require_type(prevalences, list[float], "prevalences")
+    if groups is not None:
+        require_mapping(groups, "groups", '{"malignant": ["melanoma"], "benign": ["nevus"]}')
+    place = place if isinstance(place, Sites | Mapping) else Sites.read(place)
     folder, locations = folder_of(run), _locations(place)
     trained = trained_model(folder)
     labels = _labels(trained, locations, groups, positive)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -30,12 +31,9 @@ from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.trained import trained_model
 from grandrounds.reporting.predictions import decoded_images
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Images = NDArray[np.uint8]
 Object = Images | torch.Tensor | Image.Image
-Predictable = str | Path | Object | Sequence[str | Path] | Sequence[Object]
+Predictable = str | Path | Object | Iterable[str | Path] | Sequence[Object]
 """What :meth:`grandrounds.Run.predict` takes; a MONAI tensor is one of torch."""
 _OBJECTS = "or an 8-bit array, a tensor or a PIL image, or a list of one kind"
 
@@ -91,8 +89,6 @@ def written_predictions(record: Path, model: str) -> pd.DataFrame:
     Raises:
         DataError: if there are none: in a federation they stay at the sites.
     """
-    import pandas as pd
-
     frames = []
     for path in sorted(record.glob(f"*/predictions_{model}.csv")):
         with path.open(newline="", encoding="utf-8") as stream:
@@ -109,8 +105,12 @@ def written_predictions(record: Path, model: str) -> pd.DataFrame:
 
 def _decoded(images: Predictable, problem: Problem, description: Mapping[str, Any]) -> tuple[list[str], Images]:
     if isinstance(images, np.ndarray | torch.Tensor):
-        return _arrays(_channels_last(images), problem)
-    given: list[Any] = list(images) if isinstance(images, Sequence) and not isinstance(images, str) else [images]
+        found = _channels_last(images)
+        one = found.ndim == 2 or (found.ndim == 3 and found.shape[2] == 3)
+        return _arrays(found[None] if one else found, problem)
+    given: list[Any] = [images]
+    if isinstance(images, Sequence | Iterator | pd.Series) and not isinstance(images, str | bytes):
+        given = list(images)
     kinds = {_kind(one) for one in given}
     if kinds == {Image.Image}:
         with TemporaryDirectory() as folder:  # read like files: turned, with their palette and depth
@@ -132,11 +132,21 @@ def _kind(one: object) -> type:
 def _channels_last(images: Images | torch.Tensor) -> Images:
     if isinstance(images, np.ndarray):
         return images
-    found: Images = np.asarray(images.detach().cpu().numpy())
+    if images.dtype != torch.uint8 or images.layout != torch.strided:
+        raise _refused(images)
+    found: Images = np.asarray(images.cpu().numpy())
     if found.ndim in (3, 4) and found.shape[-3] in (1, 3) and found.shape[-1] != 3:
         found = np.moveaxis(found, -3, -1)
         found = found[..., 0] if found.shape[-1] == 1 else found
     return found
+
+
+def _refused(images: Images | torch.Tensor) -> ConfigurationError:
+    kind = str(images.dtype).removeprefix("torch.")
+    return ConfigurationError(
+        "images must be 8-bit arrays of shape (n, height, width) or (n, height, width, 3), values 0 to 255, got "
+        f"{kind} of shape {tuple(images.shape)}"
+    )
 
 
 def _saved(image: Image.Image, path: Path) -> Path:
@@ -149,10 +159,7 @@ def _saved(image: Image.Image, path: Path) -> Path:
 
 def _arrays(images: Images, problem: Problem) -> tuple[list[str], Images]:
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] != 3):
-        raise ConfigurationError(
-            "images must be 8-bit arrays of shape (n, height, width) or (n, height, width, 3), got "
-            f"{images.dtype} of shape {images.shape}"
-        )
+        raise _refused(images)
     if not len(images):
         raise ConfigurationError("there is no image to predict")
     sizing = SIZINGS[problem.preprocessing]

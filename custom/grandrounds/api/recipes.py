@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.checks import as_path
 from grandrounds.console.output import notes, say
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
@@ -43,7 +42,7 @@ def recipe(job: str | Path | Job, *, preset: str | None = None, sites: Sequence[
 
     require_type(preset, str | None, "preset")
     require_type(sites, list[str], "sites")
-    found = job if isinstance(job, Job) else load_job(as_path(job, "a method", "name it, such as fedavg"))
+    found = job if isinstance(job, Job) else load_job(job)
     made = with_preset(found, preset, {found.key_of(name): value for name, value in options.items()}).checked()
     mandatory = made.options("controller").get("mandatory_sites") or ()
     return JobRecipe(with_roster(made, sites, mandatory).checked(), lambda line: say(notes(), line))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from grandrounds.checks import as_path
 from grandrounds.console.output import notes
 from grandrounds.console.steps import Step, no_steps, steps_on
 from grandrounds.data.population import communities_of
@@ -36,11 +37,14 @@ class Workspace(Protocol):
     workspace: Path
 
 
+Runs = Workspace | Path | str | Sequence[Workspace | Path | str] | Mapping[str, Workspace | Path | str]
+
+
 def report(
-    runs: Sequence[Workspace | Path | str] | Mapping[str, Workspace | Path | str],
+    runs: Runs,
     out: Path | str,
     *,
-    sites: Sites | None = None,
+    sites: Sites | Path | str | None = None,
     title: str | None = None,
     reference: str | None = None,
     model: str | None = None,
@@ -51,9 +55,10 @@ def report(
     """Write a report on one run, or a comparison of several.
 
     Args:
-        runs: runs or their workspaces, by name or in a list. Runs that differ in their seed alone are one method.
+        runs: one run or its workspace, or several by name or in a list. Runs that differ in their seed alone are one method.
         out: folder of the report; it is made when missing.
-        sites: where the runs trained, if their images are here: intervals then take the patient or lesion as a case.
+        sites: where the runs trained, or the folder of this partition, if their images are here: intervals then take the
+            patient or lesion as a case.
         title: of the page.
         reference: name of the method to compare with; local training by default, else the first.
         model: ``common`` or ``own``, whose scores are reported; by default the common one where there is one.
@@ -68,25 +73,26 @@ def report(
         ConfigurationError: if there is no run, or the runs cannot be compared.
         DataError: if a run is damaged.
     """
-    pairs = runs.items() if isinstance(runs, Mapping) else [(None, one) for one in runs]
-    named = [(name, folder_of(one)) for name, one in pairs]
+    folder = as_path(out, "out, the folder of the report,")
+    place = getattr(sites, "folder", sites)
+    named = _named(runs)
     with ExitStack() as shown:
         step = shown.enter_context(steps_on(notes())) if progress else no_steps
         content = report_content(
             named,
-            sites.folder if sites else None,
+            None if place is None else as_path(place, "sites", "give Sites, or the folder of a partition"),
             title=title,
             reference=reference,
             model=model,
-            communities=Path(communities) if communities else None,
-            external=[Path(path) for path in external],
+            communities=None if communities is None else as_path(communities, "communities"),
+            external=[as_path(path, "external") for path in external],
             step=step,
         )
-        return write_report(content, Path(out), step)
+        return write_report(content, folder, step)
 
 
 def paper(
-    runs: Sequence[Workspace | Path | str] | Mapping[str, Workspace | Path | str],
+    runs: Runs,
     out: Path | str,
     *,
     title: str | None = None,
@@ -97,7 +103,7 @@ def paper(
     """Write what an article needs of finished runs: tables, figures, methods, checklists and an annex for data protection.
 
     Args:
-        runs: runs or their workspaces, by name or in a list. Runs that differ in their seed alone are one row.
+        runs: one run or its workspace, or several by name or in a list. Runs that differ in their seed alone are one row.
         out: folder of the files; it must be empty or not exist.
         title: of the Word document.
         reference: name of the method to compare with; local training by default, else the first.
@@ -113,13 +119,13 @@ def paper(
     """
     from grandrounds.reporting.paper.folder import require_new_folder, write_paper
 
-    require_new_folder(Path(out))
-    pairs = runs.items() if isinstance(runs, Mapping) else [(None, one) for one in runs]
-    named = [(name, folder_of(one)) for name, one in pairs]
+    folder = as_path(out, "out, the folder of the files,")
+    require_new_folder(folder)
+    named = _named(runs)
     with ExitStack() as shown:
         step = shown.enter_context(steps_on(notes())) if progress else no_steps
         content = report_content(named, None, title=title, reference=reference, model=model, step=step)
-        return write_paper(content, Path(out), step)
+        return write_paper(content, folder, step)
 
 
 def report_content(
@@ -176,6 +182,7 @@ def export(
     """
     from grandrounds.reporting.export import export_model
 
+    folder = as_path(out, "out, the folder of the files,")
     if site is not None and sites_dir is None:
         raise ConfigurationError(
             f"the statistics of {site} are of its images: name the folder of the partition, --sites-dir"
@@ -183,7 +190,7 @@ def export(
     found = read_run(run, run.absolute().name)
     content = report_on([found], places=[read_result(path) for path in external])
     statistics_of = (site, sites_dir) if site is not None and sites_dir is not None else None
-    return list(export_model(content, Path(out), licence, formats, statistics_of))
+    return list(export_model(content, folder, licence, formats, statistics_of))
 
 
 def history_of(run: Path, communities: Path | None = None) -> RunHistory:
@@ -207,7 +214,14 @@ def training_figures(history: RunHistory) -> dict[str, Figure]:
 
 def folder_of(run: Any) -> Path:
     """The workspace of a run, or of the path of one."""
-    return Path(getattr(run, "workspace", run))
+    return as_path(getattr(run, "workspace", run), "a run", "give a Run or its workspace")
+
+
+def _named(runs: Runs) -> Named:
+    if isinstance(runs, Mapping):
+        return [(name, folder_of(one)) for name, one in runs.items()]
+    many = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
+    return [(None, folder_of(one)) for one in many]
 
 
 def _read(named: Named, sites_dir: Path | None, communities: Path | None, model: str | None) -> list[ReadRun]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.api.sites import Sites
-from grandrounds.checks import as_path
+from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.account import start_line
 from grandrounds.console.follow import Follower
 from grandrounds.console.output import notes, say
@@ -34,6 +34,7 @@ from grandrounds.evaluation.history import RunHistory
 from grandrounds.evaluation.score import named
 from grandrounds.federation.server.record import EVENTS, SUMMARY, with_true_status
 from grandrounds.json_files import read_json_object
+from grandrounds.option_annotations import require_type
 from grandrounds.option_keys import by_key
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.run import ReadRun, tested_models
@@ -63,20 +64,22 @@ class Run:
         sites: where it trained; None if their images are not here.
     """
 
-    def __init__(self, workspace: Path | str, sites: Sites | None = None) -> None:
+    def __init__(self, workspace: Path | str, sites: Sites | Path | str | None = None) -> None:
         """Open a finished run.
 
         Args:
             workspace: of a simulation, or the results of a downloaded job.
-            sites: where it trained, to get patients' intervals and figures of single images.
+            sites: where it trained, or the folder of this partition, to get patients' intervals and figures of single
+                images.
 
         Raises:
             ConfigurationError: if there is no run.
         """
-        self.workspace = Path(workspace)
+        self.workspace = as_path(workspace, "the workspace of a run")
         self._record = record_folder(self.workspace)
         made = self.workspace / PARTITION
-        self.sites = sites or (Sites.read(made) if (made / "partition.json").is_file() else None)
+        place = made if sites is None and (made / "partition.json").is_file() else sites
+        self.sites = Sites.read(place) if isinstance(place, str | os.PathLike) else place
 
     def __repr__(self) -> str:
         return f"Run({str(self.workspace)!r})"
@@ -136,7 +139,7 @@ class Run:
         """
         from grandrounds.api.reports import training_figures
 
-        return training_figures(self._history(Path(communities) if communities else None))
+        return training_figures(self._history(as_path(communities, "communities") if communities is not None else None))
 
     def report(self, out: Path | str, *, title: str | None = None, **options: Any) -> Path:
         """Write a report on the run, one HTML file with figures and tables beside it.
@@ -181,9 +184,10 @@ class Run:
         With ``problem.norm=site`` the model takes the statistics of the images that it predicts, at least 16 of one device.
 
         Args:
-            images: a file, a folder, several files; 8-bit arrays or tensors of shape ``(n, height, width)``, ``(n, height,
-                width, 3)`` or, tensors, ``(n, channels, height, width)``, values 0 to 255; a PIL image, or a list of such
-                objects.
+            images: a file, a folder, several files (a list, a pandas Series, ``Path.glob``); 8-bit arrays or tensors of
+                shape ``(n, height, width)``, ``(n, height, width, 3)`` or, tensors, ``(n, channels, height, width)``, values
+                0 to 255; one image as ``(height, width)``, ``(height, width, 3)`` or, a tensor, ``(channels, height,
+                width)``; a PIL image, or a list of such objects.
             thresholds: of a run of findings the probabilities from which they are called, 0.5 for those not named; a
                 report has those that find nine in ten validation images (``operating_points`` in ``report.json``).
 
@@ -199,6 +203,8 @@ class Run:
 
         from grandrounds.api.prediction import predict_with
 
+        if thresholds is not None:
+            require_mapping(thresholds, "thresholds", '{"effusion": 0.3}')
         task = task_of(self.summary["configuration"]["problem"])
         description = self.sites.description if self.sites else {}
         names, found = predict_with(self.workspace, images, description)
@@ -306,7 +312,7 @@ def run(
     """
     _require_engine(engine, threads, workers, wire)
     job, chosen = _method_and_sites(job, sites)
-    values = {**shortcuts(rounds, image_size, backbone, seed), **by_key(options or {})}
+    values = {**shortcuts(rounds, image_size, backbone, seed), **by_key({} if options is None else options)}
     checked, call = _configured(job, preset, values, chosen)
     folder = as_path(workspace, "workspace") if workspace is not None else Path("runs") / checked.run_name
     count, names = workers or default_workers(checked, len(chosen.names)), list(chosen.names)
@@ -338,9 +344,6 @@ def _configured(
 ) -> tuple[CheckedJob, list[str]]:
     """The checked job with its options, and the call as it is recorded; a job that was loaded has its options."""
     if not isinstance(job, Job):
-        if not isinstance(preset, str | None):
-            raise ConfigurationError(f"preset must be text, got {type(preset).__name__}")
-        as_path(job or "", "a method", "name it, such as fedavg")
         found = configured_job(job, preset, values, sites.problem, sites.own_images)
         return found.checked(), ["grandrounds.run", found.name, *starmap(assignment, values.items())]
     if values or preset:
@@ -367,7 +370,10 @@ def _method_and_sites(
 
 
 def _require_engine(engine: Engine, threads: int | None, workers: int | None, wire: bool) -> None:
-    """Refuse an argument of :func:`run` that its engine does not have."""
+    """Refuse an argument of :func:`run` that its engine does not have, or of another type."""
+    require_type(engine, Engine, "engine")
+    require_type(threads, int | None, "threads")
+    require_type(workers, int | None, "workers")
     if threads is not None and engine != "flare":
         raise UsageError("threads is for the engine flare; use workers")
     if workers is not None and engine == "flare":

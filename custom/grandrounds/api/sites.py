@@ -275,7 +275,8 @@ def partition(
         overwrite: replace another partition in ``out``.
         progress: show the progress of long reading on the standard error.
         warn: warn if the patients of images of your own are unknown.
-        options: those of ``grandrounds partition DATASET``, with ``_`` for ``-``: ``scheme``, ``sites``, ``labelled``, ...
+        options: those of ``grandrounds partition DATASET``, with ``_`` for ``-``: ``scheme``, ``sites``, ``labelled``, ...;
+            ``columns`` and ``label_map`` may be mappings, ``{"image": "path"}``.
 
     Raises:
         ConfigurationError: if an option does not fit, or ``out`` contains something else.
@@ -283,11 +284,21 @@ def partition(
     """
     from grandrounds.data.partition.make import make_partition
 
-    place = Path(options["manifest"]).parent if root is None and options.get("manifest") else root
-    if place is None:
+    if root is None and options.get("manifest") is not None:
+        root = as_path(options["manifest"], "manifest", _MADE_BY).parent
+    if root is None:
         raise ConfigurationError(f"data set {dataset} needs root, the folder of its images")
+    place, folder = (
+        as_path(root, "root", "give the folder or archive of the images"),
+        as_path(out, "out, the folder of the partition,"),
+    )
+    pairs = {
+        name: [f"{old}={new}" for old, new in given.items()]
+        for name, given in options.items()
+        if isinstance(given, Mapping)
+    }
     with reading_on(notes(), progress) as step:
-        make_partition(dataset, place, out, overwrite=overwrite, progress=step, **options)
+        make_partition(dataset, place, folder, overwrite=overwrite, progress=step, **{**options, **pairs})
     sites = Sites.read(out)
     if warn and sites.description.get("patients") == "unknown":
         warnings.warn(UNKNOWN_PATIENTS, UserWarning, stacklevel=3)

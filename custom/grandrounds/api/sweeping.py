@@ -17,6 +17,7 @@ import pandas as pd
 from grandrounds.api.reports import report
 from grandrounds.api.running import Run, run, sites_from
 from grandrounds.api.sites import Sites
+from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.output import notes, say
 from grandrounds.data.population import PROVENANCE
 from grandrounds.deployment.assignments import assignment
@@ -25,6 +26,7 @@ from grandrounds.deployment.presets import configured_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.machine import usable_cores
 from grandrounds.json_files import read_json_object
+from grandrounds.option_annotations import require_type
 from grandrounds.option_keys import by_key
 from grandrounds.plugins import environment
 from grandrounds.reporting.run import FINISHED
@@ -104,11 +106,17 @@ def sweep(
         ConfigurationError: if an option does not fit; nothing is run then.
         GrandRoundsError: if a run failed; the others have been run, and the same call goes on with what is missing.
     """
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise ConfigurationError(f"seeds must be different numbers, at least one, got {list(seeds)}")
+    if not isinstance(seeds, Sequence) or not seeds or len(set(seeds)) != len(seeds):
+        raise ConfigurationError(f"seeds must be a list of different numbers, at least one, got {seeds!r}")
+    require_type(processes, int, "processes")
     if processes < 1:
         raise ConfigurationError(f"processes must be at least 1, got {processes}")
-    jobs = [job] if isinstance(job, str | Path) else list(job)
+    if options is not None:
+        require_mapping(options, "options", '{"executor.steps": 3}')
+    folder = as_path(workspace, "workspace")
+    jobs = list(job) if isinstance(job, Sequence) and not isinstance(job, str) else [job]
+    for one in jobs:
+        as_path(one, "a method", "name it, such as fedavg")
     chosen = sites_from(sites)
     plans = [
         _Plan.of(
@@ -117,11 +125,11 @@ def sweep(
             preset,
             {**(options or {}), **values, "controller.seed": seed},
             values,
-            Path(workspace),
+            folder,
             len(jobs) > 1,
         )
         for one in jobs
-        for values in _combinations(vary or {})
+        for values in _combinations({} if vary is None else vary)
         for seed in seeds
     ]
     if not plans or len({plan.name for plan in plans}) < len(plans):
@@ -187,6 +195,10 @@ class _Plan:
 
 
 def _combinations(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    require_mapping(vary, "vary", '{"controller.peers": [0, 2]}')
+    for name, values in vary.items():
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise ConfigurationError(f"vary: {name} must have a list of values, got {values!r}")
     return [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
 
 

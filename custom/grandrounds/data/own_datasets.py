@@ -57,8 +57,8 @@ def register_dataset(name: str, *, options: type[ReaderOptions] = ReaderOptions)
                 yield {"image": f"{path.parent.name}/{path.name}", "label": path.stem.partition("_")[0]}
     """
     OWN_DATASETS.require_name(name)
-    if not issubclass(options, ReaderOptions):
-        raise ConfigurationError(f"data set {name}: {options.__name__} must derive from ReaderOptions")
+    if not isinstance(options, type) or not issubclass(options, ReaderOptions):
+        raise ConfigurationError(f"data set {name}: options {options!r} must be a class derived from ReaderOptions")
 
     def register(reader: Reader) -> Reader:
         layout = (reader.__doc__ or "Data set of a plug-in.").strip().partition("\n")[0]

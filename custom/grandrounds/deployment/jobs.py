@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import grandrounds
+from grandrounds.checks import as_path
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.own_methods import OWN_METHODS, OwnMethod
 from grandrounds.files import write_json
@@ -206,7 +207,7 @@ def load_job(name_or_folder: str | Path) -> Job:
     Raises:
         ConfigurationError: if there is no such job, or one of its files is missing or wrong.
     """
-    given = Path(name_or_folder)
+    given = as_path(name_or_folder, "a method", "name it, such as fedavg")
     by_name = os.sep not in os.fspath(name_or_folder) and not (given / "meta.json").is_file()
     folder = JOBS / given if by_name else given
     if by_name and not folder.is_dir() and given.name in _own_methods():

@@ -21,6 +21,7 @@ from grandrounds.deployment.jobs import JOB_PARTS, NO_VALUES, Job, Values, load_
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.json_files import read_json_object
+from grandrounds.option_annotations import require_type
 
 PRESETS_FILE = "presets.json"
 RUN_NAME_OPTION = ("controller", "run_name")
@@ -144,7 +145,8 @@ def configured_job(
     Raises:
         ConfigurationError: if there is no such job, preset or option.
     """
-    job = load_job(name or FIRST_JOB)
+    job = load_job(FIRST_JOB if name is None else name)
+    require_type(preset, str | None, "preset")
     if (own_images or name is None) and preset is None and _fits_recommended(job, values):
         preset = RECOMMENDED
     plain = job.with_values(values_in({"problem": problem}))

@@ -34,6 +34,7 @@ from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import copy_file, write_json
 from grandrounds.json_files import read_json_object
+from grandrounds.option_annotations import require_type
 from grandrounds.plugins import environment, outermost_packages
 from grandrounds.protocol.paths import CACHE_VARIABLE, DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
 from grandrounds.protocol.problem import Problem
@@ -252,6 +253,7 @@ def choose_sites(count: int | None, sites_dir: Path | None) -> tuple[list[str], 
     Raises:
         ConfigurationError: if more sites are asked for than the partition has, or fewer than one.
     """
+    require_type(count, int | None, "the number of sites")
     if sites_dir is None:
         if count is not None and count < 1:
             raise ConfigurationError(f"--sites must be at least 1, got {count}")

@@ -27,7 +27,7 @@ def register_task(task: Task) -> Task:
 
         grades = register_task(Grades())
     """
-    _TASKS.require_name(task.name)
+    _TASKS.require_name(getattr(task, "name", task))
     _TASKS.add(task.name, task, type(task))
     return task
 

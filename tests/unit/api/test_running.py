@@ -189,7 +189,7 @@ def test_other_objects_are_refused_in_our_words(finished, objects, message):
             "folder of a partition must be a path, got DataFrame; .*from_dataframe",
         ),
         (lambda: gr.run("fedavg", 2, workspace=3), "workspace must be a path, got int"),
-        (lambda: gr.run("fedavg", 2, preset=3), "preset must be text, got int"),
+        (lambda: gr.run("fedavg", 2, preset=3), "preset must be text or null, got 3"),
         (lambda: gr.Sites.from_folders(None), "a folder of images must be a path, got NoneType"),
         (lambda: gr.Sites.from_source(pd.DataFrame()), "a source of images must be a path, got DataFrame"),
         (lambda: gr.Sites.from_dataframe({"image": ["a"]}, "x"), "a path or a pandas DataFrame, got dict"),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from grandrounds.data.images.views import VIEWS, RegisteredView, View
 from grandrounds.errors import ConfigurationError
+from grandrounds.option_annotations import require_type
 from grandrounds.plugins import Registry
 
 OwnView = TypeVar("OwnView", bound=type[View])
@@ -46,6 +47,7 @@ def register_view(name: str, *, stream: int) -> Callable[[OwnView], OwnView]:
                 return image[:, ::-1].copy() if generator.random() < 0.5 else image
     """
     OWN_VIEWS.require_name(name)
+    require_type(stream, int, f"view {name}: stream")
     if not FIRST_OWN_STREAM <= stream < 2**63:
         raise ConfigurationError(
             f"view {name}: stream must be at least {FIRST_OWN_STREAM} and below 2^63, got {stream}"

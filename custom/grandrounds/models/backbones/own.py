@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.option_annotations import require_type
 from grandrounds.plugins import Registry
 from grandrounds.protocol.problem import FixedIntensities
 
@@ -126,6 +127,8 @@ def register_backbone(
             return DenseNet121(spatial_dims=2, in_channels=channels, out_channels=classes)
     """
     OWN_BACKBONES.require_name(name)
+    require_type(stride, int, f"stride of backbone {name}")
+    require_type(head, str | None, f"head of backbone {name}")
     if stride < 1:
         raise ConfigurationError(f"stride of backbone {name} must be at least 1, got {stride}")
     if intensities not in get_args(FixedIntensities):
