@@ -321,4 +321,4 @@ def _tested_classes(group: ScoreSheet) -> list[bool]:
 
 def _of_calibration(error: float) -> Iterator[str]:
     if error > WIDE_GAP:
-        yield f"Probabilities are off by {error:.2f} on average (expected calibration error): do not use them as risks."
+        yield f"Confidences are off by {error:.2f} on average (ECE): do not use probabilities as risks."

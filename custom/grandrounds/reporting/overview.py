@@ -124,7 +124,7 @@ def _sites(first: ReportedRun, sites: int, dropouts: Sequence[str]) -> tuple[str
 def _score(report: Report) -> tuple[str, list[str]]:
     known = {name: method.score for name, method in report.methods.items() if method.score and method.score.known}
     if not known:
-        return "not known", [_last_validation(report.first.run.log)]
+        return "not known", [_last_validation(report.first.run.log), _why_no_score(report)]
     best = max(known, key=lambda name: known[name].value)
     method = report.methods[best]
     seeds = f", mean of {len(method.runs)} seeds" if len(method.runs) > 1 else ""
@@ -175,7 +175,13 @@ def _last_validation(log: RunLog) -> str:
         return "no model was scored"
     last = scored[-1]
     name, value = (last["metric"], last["mean"]) if "mean" in last else (last["by"], last["score"])
-    return f"validation {SCORE_NAMES.get(name, name)} {value:.2f} after round {last['round']}; no test"
+    return f"validation {SCORE_NAMES.get(name, name)} {value:.2f} after round {last['round']}"
+
+
+def _why_no_score(report: Report) -> str:
+    """Whether there was no test, or why the tested images have no such score."""
+    pooled = report.first.scores.pooled
+    return f"no test {SCORE_NAMES[report.metric]}: {pooled.score(report.metric).reason}" if pooled else "no test"
 
 
 def _against(report: Report) -> tuple[str, list[str]]:

@@ -137,15 +137,21 @@ def test_reported_scores_of_one_seed_have_a_difference_without_interval(make_run
 
 def test_the_last_validation_without_a_mean_over_sites_is_named_by_what_the_models_were_compared_by():
     event = {"event": "score", "round": 3, "metric": "accuracy", "by": "log_likelihood", "score": -0.5}
-    assert _last_validation(SimpleNamespace(events=[event])) == "validation log-likelihood -0.50 after round 3; no test"
+    assert _last_validation(SimpleNamespace(events=[event])) == "validation log-likelihood -0.50 after round 3"
     assert "accuracy 0.70 after" in _last_validation(SimpleNamespace(events=[{**event, "mean": 0.7}]))
+
+
+def test_a_tested_run_without_the_score_says_why_and_not_that_there_was_no_test(make_run, tmp_path, unillustrated):
+    path = make_run(sites=(), test={"site-1": {"common.n": 40.0, "common.accuracy": 0.2}})
+    _, checker = written([read_run(path, "withheld")], tmp_path / "out")
+    assert "after round 2 no test balanced accuracy: the site keeps its counts" in words(checker)
 
 
 def test_the_page_of_a_killed_run_reports_that_it_was_killed(make_run, tmp_path, unillustrated):
     run = read_run(make_run(sites=(), status="running", rounds_done=2, test={}), "killed")
     _, checker = written([run], tmp_path / "out")
     assert "not known" in words(checker)
-    assert "validation balanced accuracy 0.30 after round 2; no test" in words(checker)
+    assert "validation balanced accuracy 0.30 after round 2 no test" in words(checker)
     assert "There are no test predictions" in words(checker)
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.bootstrap import Cases, resampled_weights
-from grandrounds.evaluation.calibration import calibration_errors, reliability_points
 from grandrounds.evaluation.clinical.binary import positive_scores
 from grandrounds.evaluation.clinical.results import Calibration
 from grandrounds.evaluation.intervals import Z, interval_of
@@ -26,6 +25,7 @@ SMALLEST = 1e-7
 MAX_STEPS = 50
 MAX_SLOPE = 100.0
 ECE_RESAMPLES = 200
+ECE_BINS = 10
 
 Array = NDArray[np.float64]
 
@@ -63,8 +63,9 @@ def fit_recalibration(cases: Cases) -> Recalibration | None:
 def calibration_of(cases: Cases, generator: np.random.Generator) -> Calibration:
     """Slope, intercept, calibration error and Brier score of a positive group, with 95 % intervals.
 
-    The calibration error is in adaptive bins; resampling adds noise to it, so its interval is shifted until the draws' mean
-    is the estimate.
+    The calibration error is that of the group's probability, not of the confidence, in ten bins of equal width: adaptive
+    bins become one where risks are near 0 and 1, and risks that are too high and too low cancel in it. Resampling adds
+    noise to it, so its interval is shifted until the draws' mean is the estimate.
     """
     return Calibration(**calibration_line(cases), **_errors(cases, generator))
 
@@ -97,12 +98,12 @@ def _separable(positive: NDArray[np.bool_], scores: Array) -> bool:
 def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Score]:
     positive, scores = positive_scores(cases)
     behind = int(min(cases.positives()[1], cases.negatives()[1]))
-    value = calibration_errors(reliability_points(scores, positive))[0]
+    value = _expected_error(scores, positive)
     squares = (scores - positive) ** 2
     draws, brier = [], []
     for weight in (one for block in resampled_weights(cases, generator, ECE_RESAMPLES) for one in block.T):
         rows = np.repeat(np.arange(len(scores)), weight.astype(np.int64))
-        draws.append(calibration_errors(reliability_points(scores[rows], positive[rows]))[0])
+        draws.append(_expected_error(scores[rows], positive[rows]))
         brier.append(squares[rows].mean())
     low, high = np.quantile(draws, [0.025, 0.975]) - np.mean(draws) + value
     score, (least, most) = float(squares.mean()), interval_of(np.array(brier))
@@ -110,6 +111,12 @@ def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Score]:
         "ece": Score(value, min(max(float(low), 0.0), value), max(float(high), value), behind),
         "brier": Score(score, min(least, score), max(most, score), behind),
     }
+
+
+def _expected_error(scores: Array, positive: NDArray[np.bool_]) -> float:
+    """Mean over the images of the gap of their bin, in [0, 1]."""
+    bins = np.minimum((scores * ECE_BINS).astype(np.int64), ECE_BINS - 1)
+    return float(np.abs(np.bincount(bins, scores - positive)).sum() / len(scores))
 
 
 def _wald(

@@ -41,7 +41,7 @@ class Operating:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Slope and intercept of the calibration line, expected calibration error and Brier score."""
+    """Slope and intercept of the calibration line, expected error of the group's probability, and Brier score."""
 
     slope: Score
     intercept: Score

@@ -50,7 +50,7 @@ class _Scores(NamedTuple):
     Attributes:
         values: by basis.
         pooled: the score of all images together with its interval, where that is known.
-        support: validation cases of each class, where they are known.
+        support: validation cases of each class, where they are known: at most, as in the record.
         note: why the score is not of all images together.
     """
 
@@ -113,9 +113,10 @@ class ModelSelection:
 
         Returns:
             What models are compared by: ``metric``, its ``score``, ``low`` and ``high`` (the ends of its 95 % interval,
-            where it is known), ``basis``, ``support`` (cases by class, where it is known) and ``note``, the reason if that
-            is not as asked; and ``mean``, the unweighted mean over sites of the metric that was asked for, where it is
-            known. None when no site has scored.
+            where it is known), ``basis``, ``support`` (cases by class from the first counts that all sites showed,
+            ``HIDDEN`` before: at most so many, as a patient with right and with wrong predictions counts twice) and
+            ``note``, the reason if that is not as asked; and ``mean``, the unweighted mean over sites of the metric that was
+            asked for, where it is known. None when no site has scored.
 
         Raises:
             ConfigurationError: if no site has ever sent the metric that selects, or nothing that all sites send can select.
@@ -270,14 +271,16 @@ class ModelSelection:
     def _of_counts(self, values: dict[str, float], together: EvalRecord) -> _Scores:
         """The metric from the counts, if all sites show them and they are enough of each class."""
         (tally,) = together.tallies
-        support = dict(zip(self._classes, tally.positives.tolist(), strict=True))
-        # A patient with right and with wrong predictions counts twice, so whether there are enough is decided only once.
-        counted = self._counted = self._counted or support
         hides = [any(one.images[0, row, 0] == HIDDEN for one in together.counts) for row in range(len(self._classes))]
+        cases = zip(self._classes, tally.positives.tolist(), hides, strict=True)
+        # A patient with right and with wrong predictions counts twice, so whether there are enough is decided only once.
+        self._counted = {name: count for name, count, hidden in cases if not hidden} | self._counted
+        support = {name: self._counted.get(name, HIDDEN) for name in self._classes}
+        bound = "" if together.unit == "image" else "at most "
         few = [
-            f"{name} ({'hidden' if hidden else count})"
+            f"{name} ({'hidden' if hidden else f'{bound}{count}'})"
             for (name, count), hidden in zip(support.items(), hides, strict=True)
-            if hidden or counted[name] < MIN_CASES
+            if hidden or count < MIN_CASES
         ]
         if LIKELIHOOD in together.exact:
             values[LIKELIHOOD] = together.exact[LIKELIHOOD]

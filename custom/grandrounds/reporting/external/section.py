@@ -21,7 +21,7 @@ from grandrounds.reporting.tables import OperatingRow, class_table, groups_table
 CALIBRATION_NAMES = {
     "slope": "calibration slope (1 is calibrated)",
     "intercept": "calibration intercept (0 is calibrated)",
-    "ece": "expected calibration error",
+    "ece": "calibration error of this probability, ten bins",
     "brier": "Brier score",
 }
 

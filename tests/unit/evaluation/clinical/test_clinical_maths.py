@@ -149,6 +149,12 @@ def test_one_overlapping_pair_gives_a_slope():
     assert calibration_line(binary(positive, scores))["slope"].value == pytest.approx(oracle.coef_[0, 0], rel=1e-3)
 
 
+def test_risks_that_are_too_high_and_too_low_do_not_cancel_in_a_calibration_error_of_forty_images():
+    scores = np.repeat([0.98, 0.97, 0.02, 0.01], 10)
+    positive = np.tile([True, False], 20)
+    assert calibration_of(binary(positive, scores), numpy_generator("calibration")).ece.value > 0.4
+
+
 def test_recalibration_undoes_a_known_distortion():
     positive, scores = drawn(5, 20000)
     distorted = 1 / (1 + np.exp(-2 * (logit(scores) - 0.5)))

@@ -9,9 +9,10 @@ import torch
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.confusion import confusion_scores
-from grandrounds.evaluation.counts import SiteCounts, site_counts
+from grandrounds.evaluation.counts import HIDDEN, SiteCounts, site_counts
 from grandrounds.evaluation.estimates import score_estimates
 from grandrounds.evaluation.metrics import FROM_CONFUSION
+from grandrounds.evaluation.record import UNITS
 from grandrounds.evaluation.tallies import counts_of
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.selection import ModelSelection
@@ -163,6 +164,26 @@ def test_with_too_few_cases_of_a_class_the_log_likelihood_selects_and_the_record
     )
 
 
+def test_the_reason_has_the_counts_that_decided_and_says_that_patients_may_count_twice():
+    """Other predictions of the same images: nine patients of melanoma count as 9 first, as 11 then."""
+    selection = selecting("balanced_accuracy")
+    for number, (one, other) in enumerate([([0, 9], [50, 10]), ([4, 7], [45, 4])], 1):
+        metrics, counts = answers(a=[other, one])
+        metrics["a"]["validation.unit"] = UNITS.index("patient")
+        found = offered(selection, number, metrics, counts)
+        assert found["note"].startswith("fewer than 10 validation cases of melanoma (at most 9) in the sites' counts")
+        assert found["support"] == {"nevus": 60, "melanoma": 9}
+
+
+def test_a_class_that_was_hidden_is_counted_when_all_sites_show_it():
+    selection = selecting("balanced_accuracy")
+    hidden = offered(selection, 1, *answers(minimum=10, a=SMALL, b=LARGE))
+    assert hidden["support"] == {"nevus": HIDDEN, "melanoma": HIDDEN}
+    shown = offered(selection, 2, *answers(a=SMALL, b=LARGE))
+    assert shown["support"] == {"nevus": 190, "melanoma": 42}
+    assert (shown["metric"], shown["note"]) == ("log_likelihood", "the counts of an earlier round were not enough")
+
+
 def test_whether_a_class_has_enough_cases_is_decided_once_as_cases_count_once_for_each_prediction():
     """A patient whose images are all predicted alike in the second round counts once less there."""
     selection = selecting("balanced_accuracy")
@@ -172,7 +193,7 @@ def test_whether_a_class_has_enough_cases_is_decided_once_as_cases_count_once_fo
     after.load_state_dict(selection.state_dict())
     for each in (selection, after):
         later = offered(each, 2, *few)
-        assert (later["metric"], later["support"]["melanoma"]) == ("balanced_accuracy", 9)
+        assert (later["metric"], later["support"]["melanoma"]) == ("balanced_accuracy", 50)
     new = offered(selection, 3, *answers(-0.4, a=[[80, 20], [0, 2]], b=[[50, 10], [0, 1]], c=[[9, 0], [0, 1]]))
     assert new["metric"] == "log_likelihood"  # with another site the comparison begins anew
 
