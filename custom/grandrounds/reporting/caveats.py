@@ -321,4 +321,4 @@ def _tested_classes(group: ScoreSheet) -> list[bool]:
 
 def _of_calibration(error: float) -> Iterator[str]:
     if error > WIDE_GAP:
-        yield f"Confidences are off by {error:.2f} on average (ECE): do not use probabilities as risks."
+        yield f"Probabilities of the predicted class are off by {error:.2f} on average (ECE): do not use them as risks."
