@@ -315,3 +315,12 @@ def test_peers_may_vote_as_in_fedmatch(made, identical):
     vote = made("executor.consistency_weight=1.0", "executor.peer_agreement=vote")
     assert not identical(mean.models, vote.models)
     assert vote.summary["status"] == "finished"
+
+
+def test_a_run_without_peers_says_so_before_it_trains(made):
+    found = made("controller.pa_min_peers=4", "controller.peers=4")
+    events = [event for event in read_events(found.results) if event["event"] in ("remark", "answer")]
+    assert events[0]["event"] == "remark"
+    assert events[0]["text"] == found.summary["remarks"][0]
+    assert "at least 4 other sites, and the run has 4 in all" in events[0]["text"]
+    assert not any(any(entry["peers"].values()) for entry in found.summary["rounds"])

@@ -155,6 +155,9 @@ def evaluate(
         for line in images.remarks:
             say(notes(), line)
         found = predict_place(trained, images, step)
+        if isinstance(point, str):
+            say(notes(), point)
+            point = None
         seen = place_of(name or _name_of(place, locations), trained.weights, locations, images, found)
         limit = max(minimum, *(location.min_support for location in locations.values()))
         step("computing scores and intervals")
@@ -236,15 +239,11 @@ def _require_possible(labels: Labels, of_classes: Sequence[str], asks_for_group:
 
 def _point(
     trained: TrainedModel, record: ReadRun, positive: PositiveGroup | None, sensitivity: float, threshold: float | None
-) -> FixedPoint | None:
-    """The operating point, or none with a line that gives the reason."""
+) -> FixedPoint | str | None:
+    """The operating point, or in one line why there is none; None without a positive group."""
     if positive is None:
         return None
     if threshold is not None:
         return FixedPoint(threshold, "the command line")
     problem = trained.problem
-    found = operating_point(trained.folder, record.log.sites, problem.classes, positive, sensitivity, problem.kind)
-    if isinstance(found, str):
-        say(notes(), found)
-        return None
-    return found
+    return operating_point(trained.folder, record.log.sites, problem.classes, positive, sensitivity, problem.kind)

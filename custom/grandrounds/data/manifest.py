@@ -88,6 +88,7 @@ def read_manifest(
     classes: Sequence[str] | None = None,
     task: Task = SINGLE,
     choices: KeyChoices | None = None,
+    split: str = "",
 ) -> Manifest:
     """Read and check a manifest; names are their keys (:mod:`~grandrounds.data.keys`).
 
@@ -96,6 +97,7 @@ def read_manifest(
         classes: the vocabulary; without it any label is accepted.
         task: what a label is.
         choices: what the site says about near patients and lesions; None where these have been looked at.
+        split: of all images of a file without a column ``split``; empty where it must have one.
 
     Raises:
         DataError: if the file is not a readable table, or a row has no image, an unknown split, label or flag, an image
@@ -103,7 +105,9 @@ def read_manifest(
             given and say nothing about patients or lesions that are near.
     """
     path = Path(path)
-    rows = read_table(path, REQUIRED_COLUMNS, MANIFEST_COLUMNS[len(REQUIRED_COLUMNS) :])
+    required = tuple(name for name in REQUIRED_COLUMNS if not split or name != "split")
+    rows = read_table(path, required, [name for name in MANIFEST_COLUMNS if name not in required])
+    rows = [(line, {"split": split, **row}) for line, row in rows]
     keys = _keys(path, [row for _, row in rows], classes, task, choices)
     records = tuple(_record(row, f"{path} line {line}", classes, task, keys) for line, row in rows)
     lines = [line for line, _ in rows]

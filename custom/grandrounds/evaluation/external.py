@@ -113,7 +113,15 @@ def load_test_images(
     Raises:
         DataError: if a label is unknown, no test image has a label, or too many of them cannot be read.
     """
-    records = _test_records(location, vocabulary, task)
+    try:
+        records = _test_records(location, vocabulary, task)
+    except DataError as error:
+        named = {name for record in _test_records(location, None, task) for name in task.mentioned_in(record.label)}
+        if not task.exclusive or named <= set(vocabulary):
+            raise
+        raise DataError(
+            f"{error}; if the labels are groups of classes or other words for them, add --groups 'LABEL=CLASS,CLASS;...'"
+        ) from error
     if not records:
         raise DataError(
             f"{site}: {location.manifest} has no labelled image in split test; the column split must say test for the "
@@ -183,5 +191,5 @@ def write_predictions(
 
 
 def _test_records(location: DatasetLocation, vocabulary: Sequence[str] | None, task: Task) -> list[Record]:
-    records = read_manifest(location.manifest, vocabulary, task, location.keys).records
+    records = read_manifest(location.manifest, vocabulary, task, location.keys, split="test").records
     return [record for record in records if record.split == "test" and record.label]

@@ -56,19 +56,19 @@ def grouping_of(groups: Mapping[str, Sequence[str]], classes: Sequence[str], tas
         array([1, 0, 1])
     """
     if len(groups) < 2:
-        raise ConfigurationError(f"groups: expected at least two, got {', '.join(groups) or 'none'}")
+        raise ConfigurationError(f"--groups: expected at least two, got {', '.join(groups) or 'none'}")
     group_of: dict[str, int] = {}
     for number, (group, members) in enumerate(groups.items()):
         if not members:
-            raise ConfigurationError(f"groups: {group} has no class")
+            raise ConfigurationError(f"--groups: {group} has no class")
         for name in members:
             _require_known_class(name, classes, group)
             if name in group_of:
-                raise ConfigurationError(f"groups: class {name!r} is named twice; name it in one group")
+                raise ConfigurationError(f"--groups: class {name!r} is named twice; name it in one group")
             group_of[name] = number
     missing = [name for name in classes if name not in group_of]
     if missing:
-        raise ConfigurationError(f"groups: class {missing[0]!r} of the model is in no group; add it to one")
+        raise ConfigurationError(f"--groups: class {missing[0]!r} of the model is in no group; add it to one")
     return Grouping(tuple(groups), np.array([group_of[name] for name in classes], np.int64), task)
 
 
@@ -114,6 +114,6 @@ def grouped_cases(
 
 def _require_known_class(name: str, classes: Sequence[str], group: str) -> None:
     try:
-        require_known_label(name, classes, f"groups: {group}")
+        require_known_label(name, classes, f"--groups: {group}")
     except DataError as error:
         raise ConfigurationError(f"{error}; leave out what the model does not know") from error

@@ -202,8 +202,12 @@ def require_buildable(spec: ModelSpec, image_size: int | None = None) -> None:
     minimum = minimum_image_size(spec.backbone)
     if image_size is not None and (image_size < minimum or known.side not in (0, image_size)):
         expected = f"{minimum}, the only size" if known.side else f"at least {minimum}"
+        own = spec.backbone in _own_backbones() and not known.side
+        why = (
+            f": twice the stride={known.stride} of its register_backbone; set that to the network's own" if own else ""
+        )
         raise ConfigurationError(
-            f"problem.image_size must be {expected} for backbone {spec.backbone}, got {image_size}"
+            f"problem.image_size must be {expected} for backbone {spec.backbone}, got {image_size}{why}"
         )
     if spec.head == DEPTHS and not known.taps:
         raise ConfigurationError(

@@ -208,8 +208,9 @@ def record_folder(path: Path) -> Path:
             f"{path}: the run stopped before its first round was complete ({begun[0]} is all there is); there is nothing "
             "to report yet"
         )
+    inside = f"its subfolders are, name {path}/* or one; " if any(path.glob(f"*/{RESULTS}/{SUMMARY}")) else ""
     raise ConfigurationError(
-        f"{path} is no run: there is no {SUMMARY} in it, in its folder results or in state/RUN/{SERVER}; name the "
+        f"{path} is no run: {inside}there is no {SUMMARY} in it, in its folder results or in state/RUN/{SERVER}; name the "
         "workspace of a simulation, the results of a downloaded job, or a benchmark's result file"
     )
 

@@ -3,6 +3,7 @@ import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -134,9 +135,21 @@ def test_unreadable_images_are_reported(run, trained, sites_dir, tmp_path):
 
 def test_labels_and_classes_that_the_model_does_not_know_are_named(run, trained, listed, tmp_path):
     data = listed("nevus", "scc")
-    one_line(run("evaluate", trained(), *data), r"clinic.csv line 3, column label: 'scc' is not one of the classes")
+    one_line(
+        run("evaluate", trained(), *data),
+        r"clinic.csv line 3, column label: 'scc' is not one of the classes .*add --groups",
+    )
     unknown = run("evaluate", tmp_path / "trained", *data, "--groups", "bad=melanoma,scc;good=nevus")
-    one_line(unknown, "groups: bad: 'scc' is not one of the classes nevus, melanoma; leave out")
+    one_line(unknown, "--groups: bad: 'scc' is not one of the classes nevus, melanoma; leave out")
+
+
+def test_a_manifest_without_splits_is_all_for_testing(run, trained, listed, tmp_path):
+    data = listed("nevus", "melanoma", "nevus")
+    table = pd.read_csv(tmp_path / "clinic.csv")
+    table.drop(columns="split").to_csv(tmp_path / "clinic.csv", index=False)
+    result = run("evaluate", trained(), *data, "--minimum", 1, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["external"]["cases"] == 3
 
 
 def test_a_site_without_test_images_is_named(run, trained, sites_dir, images):
@@ -267,6 +280,19 @@ def test_without_validation_images_there_is_no_operating_point(run, trained, lis
     assert json.loads(result.stdout)["external"]["group"]["operating"] is None
     stated = run("evaluate", trained.workspace, *arguments, "--threshold", "0.5", "--json")
     assert json.loads(stated.stdout)["external"]["group"]["operating"]["fixed"]["threshold"] == 0.5
+
+
+def test_too_few_positive_validation_images_are_counted_and_other_errors_come_first(run, validated, listed):
+    predicted = validated / "results" / "hospital" / "predictions_validation.csv"
+    table = pd.read_csv(predicted)
+    table.drop(table.index[table["label"] == "melanoma"][7:]).to_csv(predicted, index=False)
+    arguments = ["--positive", "melanoma"]
+    result = run("evaluate", validated, *listed(*["nevus", "melanoma"] * 12), *arguments)
+    assert result.exit_code == 0, result.output
+    assert re.match(
+        r"there is no operating point: .* have 7 positive cases and 20 others, and at least 10 of each", result.stderr
+    )
+    one_line(run("evaluate", validated, *listed("nevus", "scc"), *arguments), "'scc' is not one of the classes")
 
 
 def test_no_count_below_the_minimum_is_written_and_none_follows_from_the_others(run, trained, listed, tmp_path):

@@ -50,7 +50,7 @@ def test_more_than_two_groups_are_read_alike():
         ({"benign": ("nv", "bkl", "df", "vasc", "akiec")}, "groups: benign: 'akiec' is not one of the classes .*leave"),
         ({"benign": ("nv", "bkl", "df")}, "class 'vasc' of the model is in no group"),
         ({"benign": ("nv", "bkl", "df", "vasc", "mel")}, "class 'mel' is named twice"),
-        ({"other": ()}, "groups: other has no class"),
+        ({"other": ()}, "--groups: other has no class"),
     ],
 )
 def test_groups_that_do_not_divide_the_classes_are_refused(change, message):

@@ -13,7 +13,7 @@ import grandrounds as gr
 from grandrounds import plugins
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones import own as own_backbones
-from grandrounds.models.registry import backbone_names, build_model, minimum_image_size
+from grandrounds.models.registry import backbone_names, build_model, minimum_image_size, require_buildable
 from grandrounds.models.split import split_network
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.problem import ModelSpec
@@ -56,6 +56,8 @@ def test_a_registered_network_gives_the_logits_of_the_undivided_one():
     torch.testing.assert_close(head(encoder(images)), model(images))
     assert "own_net" in backbone_names()
     assert minimum_image_size("own_net") == 4
+    with pytest.raises(ConfigurationError, match=r"at least 4 for backbone own_net, got 3: twice the stride=2 of its"):
+        require_buildable(spec, 3)
     assert chosen_intensities(ModelSpec("own_net", classes=3)) == "standardised"
 
 

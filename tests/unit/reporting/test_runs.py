@@ -102,6 +102,12 @@ def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
         read_run(tmp_path / "nowhere", "x")
 
 
+def test_a_folder_of_runs_says_that_they_are_inside(make_run):
+    folder = make_run().parent
+    with pytest.raises(ConfigurationError, match=rf"{folder} is no run: its subfolders are, name {folder}/\* or one"):
+        read_run(folder, "x")
+
+
 def test_a_run_without_a_complete_round_is_reported(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"event": "start", "rounds": 3, "sites": ["a"]}\n')
     with pytest.raises(ConfigurationError, match="stopped before its first round was complete"):

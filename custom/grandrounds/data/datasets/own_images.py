@@ -60,6 +60,7 @@ class OwnImages:
         splits: whether the images have splits.
         root: folder or archive of the images.
         account: of the files or rows that were found.
+        lines: of the table, one for each image; empty where there is none.
     """
 
     records: tuple[Record, ...]
@@ -67,6 +68,7 @@ class OwnImages:
     splits: bool
     root: Path
     account: Import
+    lines: tuple[int, ...] = ()
 
 
 def read_folder(root: Path, options: FolderOptions) -> OwnImages:
@@ -167,7 +169,7 @@ def images_of_rows(table: Table, root: Path, options: OwnImageOptions) -> OwnIma
     used = {line for line, _ in wanted}
     unwanted = {f"line {line}": UNWANTED for line, _ in table.rows if line not in used}
     account = replace(listed.account, left_out={**listed.account.left_out, **unwanted})
-    return OwnImages(tuple(records), sites, bool(splits), root, account)
+    return OwnImages(tuple(records), sites, bool(splits), root, account, tuple(line for line, _ in kept))
 
 
 def _record(

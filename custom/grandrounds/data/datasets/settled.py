@@ -37,7 +37,7 @@ def settled_images(found: OwnImages, options: OwnImageOptions, source: str) -> t
 
     Raises:
         DataError: if names are near and nothing was said about them, a label may be missing or names several labels, a
-            site is missing in some rows only, or a patient or lesion turns out to be in two splits.
+            site is missing in some rows only, or a patient or lesion turns out to be in two splits or at two given sites.
         ConfigurationError: if a choice is about a name that does not occur.
     """
     settling = _Settling(source, options.choices)
@@ -57,6 +57,8 @@ def settled_images(found: OwnImages, options: OwnImageOptions, source: str) -> t
     )
     if found.splits and options.splits == "keep":
         require_grouped(records, source)
+    if options.scheme in ("auto", "given"):
+        _require_single_sites(records, sites, found.lines, source)
     names = {site_id(site): site for site in sites}
     if len(names) < len(set(sites)):
         raise DataError(
@@ -156,6 +158,26 @@ def _sites(sites: Sequence[str], settling: _Settling) -> tuple[str, ...]:
             f"--distinct site:{word} (distinct=['site:{word}']) if a site is called so"
         )
     return tuple(found) if any(found) else ()
+
+
+def _require_single_sites(records: Sequence[Record], sites: Sequence[str], lines: Sequence[int], source: str) -> None:
+    """Refuse patients and lesions at several sites: say the sites' own words, a row or image of each, and how many."""
+    for kind in ("patient", "lesion"):
+        seen: dict[str, dict[str, int]] = {}
+        for number, (record, site) in enumerate(zip(records, sites, strict=False)):
+            if name := getattr(record, kind):
+                seen.setdefault(name, {}).setdefault(site, number)
+        divided = {name: places for name, places in seen.items() if len(places) > 1}
+        for name, places in divided.items():
+            where = [
+                f"{site} ({f'line {lines[number]}' if lines else records[number].image})"
+                for site, number in places.items()
+            ]
+            raise DataError(
+                f"{source}: {len(divided)} {kind}{'s' * (len(divided) > 1)} at several sites, first {name!r}: "
+                f"{', '.join(where)}; write one site for each {kind}, other names for different ones, or add --scheme iid "
+                "(scheme='iid') to divide the images without the column site"
+            )
 
 
 def _labels(labels: Sequence[str], options: OwnImageOptions, settling: _Settling) -> list[str]:

@@ -73,13 +73,16 @@ class FedPerlController(FedAvgController):
     def open_round(self, sites: list[str]) -> None:
         """Expect updates from these sites, and select their peers."""
         super().open_round(sites)
+        known = {*self.dispatcher.connected_sites(), *self.store.rounds}
+        if obstacle := self.peer_options.obstacle(len(known), self.rounds):
+            self.record.remark(obstacle)
         self._candidates = {site: self._candidates_for(site) for site in sites}
         self._peers = {site: self._passing(site, candidates) for site, candidates in self._candidates.items()}
         trained, now = self.store.rounds, self.round_number
         self._ages = {site: [now - trained[peer] for peer in peers] for site, peers in self._peers.items()}
-        known = max(len(trained) - 1, 0)
-        if self.peer_options.sends_in(now) and known < self.peer_options.peers:
-            self.record.event("few_peers", round=now, asked=self.peer_options.peers, known=known)
+        others = max(len(trained) - 1, 0)
+        if self.peer_options.sends_in(now) and others < self.peer_options.peers:
+            self.record.event("few_peers", round=now, asked=self.peer_options.peers, known=others)
 
     def _candidates_for(self, site: str) -> list[str]:
         """The peers of a site before any policy."""

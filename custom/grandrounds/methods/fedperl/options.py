@@ -62,6 +62,24 @@ class PeerOptions(Options):
             return f"controller.policy={self.policy}"
         return "controller.validation_features" if self.validation_features else ""
 
+    def obstacle(self, sites: int, rounds: int) -> str:
+        """Why no site of a run gets a peer, and what to change; empty where one may, or none is asked for."""
+        if not self.peers:
+            return ""
+        if not any(map(self.sends_in, range(1, rounds + 1))):
+            return (
+                f"no site gets a peer: warm_up is {self.warm_up} and peer_interval {self.peer_interval} in a run of "
+                f"{rounds} rounds; lower controller.warm_up or train longer"
+            )
+        needed = max(self.pa_min_peers, 1) if self.anonymise else 1
+        if sites > needed:
+            return ""
+        lower = "lower controller.pa_min_peers or " if sites > 1 else ""
+        return (
+            f"no site gets a peer: a peer takes the models of at least {needed} other sites, and the run has {sites} in "
+            f"all; {lower}have more sites"
+        )
+
     def sends_in(self, round_number: int) -> bool:
         """Whether peers are sent in a round, counted from 1."""
         return round_number > self.warm_up and round_number % self.peer_interval == 0

@@ -142,7 +142,7 @@ def place_of(
     """The predicted place with the further columns of its manifests; a column that a site lacks is empty there."""
     rows: list[dict[str, str]] = []
     for site, location in locations.items():
-        records = {record.image: record for record in read_manifest(location.manifest).records}
+        records = {record.image: record for record in read_manifest(location.manifest, split="test").records}
         chosen = [records[image] for image in found[site].names]
         rows += [{**({"source": one.source} if one.source else {}), **dict(one.more)} for one in chosen]
     columns = dict.fromkeys(column for row in rows for column in row)

@@ -9,10 +9,11 @@ from pathlib import Path
 from grandrounds.checks import require_known_label
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.bootstrap import joined_questions
-from grandrounds.evaluation.clinical.binary import binary_cases
+from grandrounds.evaluation.clinical.binary import POSITIVE, binary_cases
 from grandrounds.evaluation.clinical.operating import FixedPoint, point_of_cases, point_of_counts
 from grandrounds.evaluation.curves.binned import sum_curves
 from grandrounds.evaluation.grouping import Grouping
+from grandrounds.evaluation.score import MIN_CASES
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.json_files import read_json_object
 from grandrounds.protocol.names import VALIDATION
@@ -28,7 +29,6 @@ COUNTS_OF_CLASSES = (
     "there is no operating point: the sites sent counts of single classes of their validation images, and the positive "
     "group has several; name one class, or give --threshold"
 )
-TOO_FEW = "there is no operating point: too few validation images are positive; give --threshold"
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,8 @@ def operating_point(
         together = joined_questions(list(predicted.values()))
         chosen = together[positive.classes[0]] if len(together) > 1 else binary_cases(together[0], positive.classes)
         source = f"{len(chosen.labels)} validation images of {len(predicted)} training sites"
-        return point_of_cases(chosen, source, sensitivity) or TOO_FEW
+        other, cases = chosen.positives()[1 - POSITIVE], chosen.positives()[POSITIVE]
+        return point_of_cases(chosen, source, sensitivity) or _too_few(int(cases), int(other))
     curves = read_site_curves(folder, sites, VALIDATION, classes)
     if not curves:
         return NO_POINT
@@ -173,7 +174,17 @@ def operating_point(
     name = classes[positive.classes[0]]
     counts = sum_curves(list(curves.values()), classes).classes.get(name)
     source = f"counts of the validation images of {sum(name in one.classes for one in curves.values())} training sites"
-    return (counts and point_of_counts(counts, source, sensitivity)) or TOO_FEW
+    if counts is None:
+        return _too_few(0, 0)
+    cases, other = round(float(counts.positives.sum())), round(float(counts.negatives.sum()))
+    return point_of_counts(counts, source, sensitivity) or _too_few(cases, other)
+
+
+def _too_few(positive: int, other: int) -> str:
+    return (
+        f"there is no operating point: the run's validation images have {positive} positive cases and {other} others, and "
+        f"at least {MIN_CASES} of each are needed; give --threshold"
+    )
 
 
 def overlap_with(

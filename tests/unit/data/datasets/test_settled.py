@@ -186,3 +186,18 @@ def test_numbers_that_a_spreadsheet_has_shortened_are_told(sites_of, form, told)
     sites = sites_of({"patient": [form.format(number) if number < 6 else f"P{number}" for number in range(24)]})
     expected = "6 names of patients are numbers that a spreadsheet has shortened"
     assert sum(one.startswith(expected) for one in sites.remarks) == told
+
+
+def test_patients_at_two_sites_are_counted_and_named_by_the_tables_words_and_rows(sites_of):
+    columns = {"patient": TWICE, "site": ["Köln", "Leipzig", *["Köln"] * 4, "Köln", "Leipzig", *["Leipzig"] * 16]}
+    expected = (
+        r"2 patients at several sites, first '0': Köln \(line [12]\), Leipzig \(line [23]\); .* or add --scheme iid"
+    )
+    with pytest.raises(DataError, match=expected):
+        sites_of(columns)
+    assert len(sites_of(columns, scheme="iid").names) == 2
+    lesion = dict(columns, lesion=["x" if n in (0, 8) else f"l{n}" for n in range(24)], patient=[""] * 24)
+    with pytest.raises(
+        DataError, match=r"1 lesion at several sites, first 'x': Köln \(line \d+\), Leipzig \(line \d+\)"
+    ):
+        sites_of(lesion)

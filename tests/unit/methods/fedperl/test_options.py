@@ -1,5 +1,7 @@
 """FedPerl's options are checked before a run starts."""
 
+import re
+
 import pytest
 
 from grandrounds.errors import ConfigurationError
@@ -71,3 +73,24 @@ def test_fewer_peers_than_anonymity_needs_are_accepted_without_anonymisation(giv
 def test_an_option_of_the_site_that_does_not_fit_is_named(given, message):
     with pytest.raises(ConfigurationError, match=f"^{message}$"):
         FedPerlExecutor(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "sites", "rounds", "reason"),
+    [
+        (
+            {},
+            2,
+            20,
+            r"at least 2 other sites, and the run has 2 in all; lower controller\.pa_min_peers or have more sites",
+        ),
+        ({}, 1, 20, "the run has 1 in all; have more sites"),
+        ({"anonymise": False}, 1, 20, "at least 1 other"),
+        ({}, 3, 10, r"warm_up is 10 and peer_interval 1 in a run of 10 rounds; lower controller\.warm_up"),
+        ({}, 3, 11, "^$"),
+        ({"pa_min_peers": 1}, 2, 11, "^$"),
+        ({"peers": 0}, 1, 1, "^$"),
+    ],
+)
+def test_a_run_in_which_no_site_gets_a_peer_says_why(given, sites, rounds, reason):
+    assert re.search(reason, PeerOptions(**given).obstacle(sites, rounds))
