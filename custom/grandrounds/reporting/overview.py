@@ -31,7 +31,7 @@ PAIRED = (
     "which says nothing about other seeds. Adjusted p: corrected for the number of methods (Holm). Detectable: the smallest "
     "difference that would have been found with a probability of 80 %."
 )
-NO_PRIVACY = "There is no privacy ledger: nothing bounds what the sent updates reveal about a patient."
+NO_PRIVACY = "The record of the run has no epsilon: nothing bounds what the sent updates reveal about a patient."
 
 
 class Fact(NamedTuple):

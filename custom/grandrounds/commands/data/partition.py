@@ -306,7 +306,7 @@ def what_next(description: Mapping[str, Any], out: Path) -> list[str]:
     runs = f"runs/{description['dataset_name']}"
     return [
         *lines,
-        f"written to {out}; to train on it:",
+        f"written to {out}; grandrounds advise --sites-dir {out} says which method; to train on it:",
         f"  grandrounds simulate {_fitting_job(description)} --sites-dir {out} --workspace {runs}",
     ]
 
