@@ -117,8 +117,12 @@ def load_test_images(
         records = _test_records(location, vocabulary, task)
     except DataError as error:
         named = {name for record in _test_records(location, None, task) for name in task.mentioned_in(record.label)}
-        if not task.exclusive or named <= set(vocabulary):
+        if named <= set(vocabulary):
             raise
+        try:
+            task.require_exclusive("--groups")
+        except ConfigurationError:
+            raise error from None
         raise DataError(
             f"{error}; if the labels are groups of classes or other words for them, add --groups 'LABEL=CLASS,CLASS;...'"
         ) from error
