@@ -12,6 +12,7 @@ from grandrounds.errors import Fault
 
 pytestmark = pytest.mark.faults
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
+LEDGER = "the site's privacy ledger cannot be used"
 LOGS = ("log.txt", "log.json", "error_log.txt", "log_fl.txt", "audit.log")
 """FLARE's, of a site's own process."""
 
@@ -71,7 +72,7 @@ def test_a_site_with_a_full_disk_reports_an_error_and_rejoins(run, limited):
     limited(worker, -1)
     summary = run.end().summary
     assert {site for site, _ in run.dropped()} == {run.VICTIM}
-    assert {reason for _, reason in run.dropped()} <= {run.ERROR, Fault.DISK}
+    assert {reason for _, reason in run.dropped()} <= {run.ERROR, Fault.DISK, LEDGER}
     assert run.others_gave_all()
     last = [entry["answered"] for entry in summary["rounds"]][-1]
     assert run.VICTIM in last

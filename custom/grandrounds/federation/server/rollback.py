@@ -23,7 +23,8 @@ class UnusableModel(GrandRoundsError):
 class Rollback(RoundSubscriber):
     """Marks the newest checkpoint bad if every site that was asked replies that its task failed.
 
-    Sites that do not reply, or whose gate refuses, say nothing about the model.
+    Sites that do not reply, or whose gate refuses, say nothing about the model. Nor do sites whose update had to be bounded
+    in the round before, if there are others: what has harmed those may not be sent to them.
 
     Args:
         checkpoints: of the run.
@@ -40,9 +41,11 @@ class Rollback(RoundSubscriber):
             UnusableModel: if not; the message names the round to which the next start goes back, and the sites that were
                 bounded or dropped in the round before.
         """
-        if not chosen or not set(chosen) <= set(outcome.failed) or not self._checkpoints.rounds():
+        before = self._record.rounds[-1] if self._record.rounds else {}
+        witnesses = set(chosen).difference(before.get(BOUNDED) or ()) or set(chosen)
+        if not witnesses or not witnesses <= set(outcome.failed) or not self._checkpoints.rounds():
             return
-        reasons = "; ".join(f"{site}: {outcome.dropped[site]}" for site in natural_sorted(chosen))
+        reasons = "; ".join(f"{site}: {outcome.dropped[site]}" for site in natural_sorted(witnesses))
         newest, marked = self._checkpoints.rounds()[-1], self._checkpoints.mark_bad()
         if marked:
             names = " and ".join(map(str, marked))
@@ -54,8 +57,10 @@ class Rollback(RoundSubscriber):
             consequence = (
                 f"the checkpoint after round {newest} is the only one; fix the sites, or start again by resume=never"
             )
-        suspects = _suspects(self._record.rounds[-1]) if self._record.rounds else ""
-        raise UnusableModel(f"round {number}: all {len(chosen)} sites failed ({reasons}); {consequence}{suspects}")
+        failed = f"all {len(witnesses)} sites" + (
+            " that were not bounded before" if len(witnesses) < len(chosen) else ""
+        )
+        raise UnusableModel(f"round {number}: {failed} failed ({reasons}); {consequence}{_suspects(before)}")
 
 
 def _suspects(entry: Mapping[str, Any]) -> str:
