@@ -59,7 +59,7 @@ def _case(test: ElementTree.Element, notes: list[dict[str, Any]]) -> dict[str, A
         "missed": max((max(note["missed"].values(), default=0) for note in runs), default=None),
         "repeated": max((note["repeated"] for note in runs), default=None),
         "submissions": max((note["submissions"] for note in runs), default=None),
-        "told": next((line for note in runs for line in note["told"]), ""),
+        "told": next((line for note in runs for line in note["told"] if not line.startswith("job ")), ""),
     }
     return {"fault": name, "state": state, "seconds": round(float(test.get("time", 0)), 1), **costs, "runs": runs}
 
