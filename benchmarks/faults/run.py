@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.measure import ROOT, run, table
 
 NOTES_VARIABLE = "GRANDROUNDS_FAULT_NOTES"
+"""Names the folder in which every run that has ended leaves what it has cost."""
 FAULTS = ROOT / "tests" / "system" / "faults"
 REHEARSAL = "test_rehearsal"
 """Its faults have a table of their own."""

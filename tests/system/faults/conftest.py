@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.faults.run import NOTES_VARIABLE
 from grandrounds.data.partition.phantom_site import IMAGES_FILE, MANIFEST_FILE, phantom_site
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.deployment.assignments import with_options
@@ -31,8 +32,6 @@ from grandrounds.reporting.external.trained import trained_model
 
 LIMIT_SECONDS = 900
 """Of one wait; the machine may have much other work."""
-NOTES_VARIABLE = "GRANDROUNDS_FAULT_NOTES"
-"""Folder in which every run that has ended leaves what it has cost."""
 STUDY = "study"
 """A privacy scope that one hospital does not have."""
 

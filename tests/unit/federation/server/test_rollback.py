@@ -10,13 +10,14 @@ SITES = ["a", "b", "c"]
 
 
 def answers(failed, bounded):
-    """Looks at the answers of a round in which some sites have failed, and whose predecessor had to bound some updates."""
+    """The checkpoints that are good after a round in which some sites have failed, and before which some were bounded."""
     checkpoints = SimpleNamespace(kept=[1, 2, 3])
     checkpoints.rounds = lambda: checkpoints.kept
     checkpoints.mark_bad = lambda: [checkpoints.kept.pop()]
     record = SimpleNamespace(rounds=[{"round": 3, "bounded": {site: {} for site in bounded}}])
     outcome = SimpleNamespace(failed=failed, dropped=dict.fromkeys(failed, "diverged"))
     Rollback(checkpoints, record).answers_in(4, SITES, outcome)
+    return checkpoints.kept
 
 
 @pytest.mark.parametrize(
@@ -34,4 +35,4 @@ def test_the_next_start_goes_back_where_every_witness_has_failed(failed, bounded
 
 @pytest.mark.parametrize(("failed", "bounded"), [(["a", "b"], []), (["a"], ["c"]), (["a", "b"], SITES), ([], ["c"])])
 def test_the_model_stays_where_a_witness_has_trained_it(failed, bounded):
-    answers(failed, bounded)
+    assert answers(failed, bounded) == [1, 2, 3]
