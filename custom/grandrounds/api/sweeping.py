@@ -61,6 +61,21 @@ class Sweep:
         }
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("run")
 
+    def over_seeds(self, model: str | None = None) -> pd.DataFrame:
+        """Mean and standard deviation (of a sample) of :meth:`scores` over the seeds, two rows for each setting.
+
+        Settings of one seed have none. ``seeds`` is their number; a score that a run lacks is not there.
+        """
+        scores = self.scores(model)
+        rows = {}
+        for setting, members in scores.groupby(scores.index.str.replace(r" ?seed \S+$", "", regex=True), sort=False):
+            of = {name: value for name, value in self.settings[members.index[0]].items() if name != "seed"}
+            numbers = members.drop(columns=[*of, "seed"]).select_dtypes("number")
+            for statistic in ("mean", "std") if len(members) > 1 else ():
+                found = numbers.agg(statistic, skipna=False)
+                rows[f"{setting or of['job']} {statistic}"] = {**of, "seeds": len(members), **found}
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("setting")
+
     def report(self, out: Path | str, **options: Any) -> Path:
         """Write one report that compares the settings; runs that differ in their seed alone are one method.
 

@@ -54,9 +54,9 @@ def check(
 
 
 def summary(policy: SitePolicy) -> dict[str, Any]:
-    """A policy as plain values."""
+    """A policy as plain values; without a target nothing is protected, because nothing limits epsilon."""
     return {
-        "protects": policy.unit.described(),
+        "protects": policy.unit.described() if policy.target_epsilon else None,
         "delta": policy.delta,
         "target_epsilon": dict(policy.target_epsilon),
         "tasks": list(policy.tasks),
@@ -104,9 +104,12 @@ def _release(rule: ReleaseRule, policy: SitePolicy) -> dict[str, Any]:
 
 def _show_policy(name: str, policy: SitePolicy, default: bool) -> None:
     console = results()
-    say(console, f"scope {name}{' (default)' if default else ''}: protects {policy.unit.described()}")
+    unit = policy.unit.described()
     targets = ", ".join(f"{dataset}: {value:g}" for dataset, value in policy.target_epsilon.items())
-    say(console, f"target epsilon at delta {policy.delta:g}: {targets or 'no limit'}")
+    protects = f"protects {unit}" if targets else "no limit of epsilon, so none is promised"
+    say(console, f"scope {name}{' (default)' if default else ''}: {protects}")
+    limit = f"at delta {policy.delta:g}: {targets}" if targets else f"not set; with it {unit} would be protected"
+    say(console, f"target epsilon (target_epsilon) {limit}")
     table = Table("release", "name", "treatment", "counted", "rounds", title="may leave", title_justify="left")
     for rule in policy.releases:
         entry = _release(rule, policy)

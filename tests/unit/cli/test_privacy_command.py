@@ -41,13 +41,20 @@ def test_permitted_releases_are_listed_with_the_rounds_that_fit(check):
 
 def test_a_table_for_people(check):
     scalars = [{"name": "validation.*", "part": "val", "minimum_support": 20}]
-    shown = check(UPDATE, scalars=scalars).stdout
+    shown = check(UPDATE, scalars=scalars, target_epsilon={"skin": 2.0}).stdout
     assert "scope strict (default): protects all data of the site" in shown
-    assert "target epsilon at delta 1e-05: no limit" in shown
+    assert "target epsilon (target_epsilon) at delta 1e-05: skin: 2" in shown
     assert "20 patients in val" in shown
     assert "everything else is denied" in shown
     assert "a task must have: nothing (demands)" in shown
     assert "images of at most 1024 pixels a side; answers leave at once" in " ".join(shown.split())
+
+
+def test_without_a_target_nothing_is_said_to_be_protected(check):
+    shown = " ".join(check(UPDATE).stdout.split())
+    assert "scope strict (default): no limit of epsilon, so none is promised" in shown
+    assert "(target_epsilon) not set; with it all data of the site would be protected" in shown
+    assert json.loads(check(UPDATE, arguments=["--json"]).stdout)["strict"]["protects"] is None
 
 
 def test_a_mistake_is_an_error(check, tmp_path):

@@ -14,14 +14,15 @@ from grandrounds.console.output import notes, results, say, say_json
 SWEEP_HELP = """Run methods with several seeds and values of options, and compare them.
 
 Every job runs with every seed and every combination of values, in a folder of its own in the workspace. The same command
-again goes on with what is missing. Every job must have the options and the preset that are given.
+again goes on with what is missing. The table ends with means and standard deviations over the seeds. Every job must have
+the options and the preset that are given.
 
 [bold]Examples[/bold]
 
 \b
   grandrounds sweep ridge fedavg fedperl --sites-dir runs/ham/sites --preset recommended --workspace runs/ham/methods
   grandrounds sweep fedperl --seeds 1,2,3 --vary controller.peers=0,2 --workspace runs/peers
-  grandrounds sweep fedavg ssfl --set controller.rounds=30 --processes 2 --workspace runs/labels --report runs/labels/report
+  grandrounds sweep fedavg ssfl --rounds 30 --processes 2 --workspace runs/labels --report runs/labels/report
 """
 
 
@@ -35,6 +36,7 @@ def sweep(
     vary: Annotated[
         list[str] | None, typer.Option(metavar="PART.OPTION=A,B", help="Values of an option to compare; repeatable.")
     ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Short for --set controller.rounds=N.")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="PART.OPTION=VALUE", help="An option of all runs; repeatable.")
     ] = None,
@@ -49,7 +51,9 @@ def sweep(
     report: Annotated[Path | None, typer.Option(help="Also write a report that compares the runs.")] = None,
     json: Json = False,
 ) -> None:
-    """Run what is missing, and show the scores of each run."""
+    """Run what is missing, and show the scores of each run, with their means over the seeds."""
+    import pandas as pd
+
     from grandrounds.api.sites import Sites
     from grandrounds.api.sweeping import sweep as run_all
     from grandrounds.deployment.assignments import parsed
@@ -72,16 +76,17 @@ def sweep(
         workspace=workspace,
         seeds=[int(number) for number in numbers],
         vary=varied,
-        options=dict(values(assignments or [])),
+        options={**({} if rounds is None else {"controller.rounds": rounds}), **dict(values(assignments or []))},
         preset=preset,
         processes=processes,
     )
-    scores = found.scores()
+    scores = pd.concat([found.scores(), found.over_seeds()])
     if report is not None:
         found.report(report)
     if json:
         say_json({name: row.dropna().to_dict() for name, row in scores.iterrows()})
         return
-    say(results(), scores.drop(columns=["job", "seed", *varied]).dropna(axis=1).to_string(float_format="{:.3f}".format))
+    shown = scores.drop(columns=["job", "seed", "seeds", *varied], errors="ignore").select_dtypes("number")
+    say(results(), shown.dropna(axis=1).to_string(float_format="{:.3f}".format))
     if report is None:
         say(notes(), "to compare them: the same command with --report DIR")
