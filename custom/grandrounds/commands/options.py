@@ -48,7 +48,8 @@ class JobArguments:
         str | None,
         typer.Option(
             help="Named options of the job: paper, code, ...; several are applied in order: paper,rhfl; list shows them. "
-            "Default: recommended for images of your own, unless --backbone or a smaller --image-size is given.",
+            "Default: none; for images of your own on this machine recommended, unless --backbone or a smaller --image-size "
+            "is given.",
             autocompletion=completion.preset,
             rich_help_panel=JOB_PANEL,
         ),

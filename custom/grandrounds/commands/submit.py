@@ -14,7 +14,7 @@ from rich.table import Table
 
 from grandrounds.commands.options import JobArguments, Json, comma_separated, takes
 from grandrounds.console.output import notes, results, say, say_json
-from grandrounds.errors import GrandRoundsError
+from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.ordering import natural_sorted
 
 if TYPE_CHECKING:
@@ -133,9 +133,15 @@ def _run(job: CheckedJob, kit: Path, out: Path, attempts: int, dry_run: bool) ->
     from grandrounds.deployment.disclosure import announced_scores, disclosure
     from grandrounds.deployment.job_watch import admin_session, connected_sites
     from grandrounds.deployment.kit.read import read_kit
+    from grandrounds.deployment.kit.signers import submitter_fault
+    from grandrounds.deployment.presets import RECOMMENDED, presets_of
     from grandrounds.deployment.submission import require_gpu_sites, submit_and_watch
 
     person, console = read_kit(kit), notes()
+    if fault := submitter_fault(person):
+        if person.kind != "person":
+            raise ConfigurationError(fault)
+        say(console, f"warning: {fault}")
     connected: list[str] = []
     try:
         with admin_session(person) as session:
@@ -146,6 +152,8 @@ def _run(job: CheckedJob, kit: Path, out: Path, attempts: int, dry_run: bool) ->
     require_gpu_sites(job, [] if dry_run else connected)
     for line in (*disclosure(job, connected), *announced_scores(job, out)):
         say(console, line)
+    if not job.value("controller", "preset") and RECOMMENDED in presets_of(job):
+        say(console, f"no preset is used; what is advised for images of hospitals is --preset {RECOMMENDED}")
     if dry_run:
         return None
     started = time.monotonic()

@@ -46,9 +46,5 @@ def start_line(job: Job, description: Mapping[str, Any], sites: Sequence[str]) -
     images = f"{sum(sum(one['images'].values()) for one in counts)} images at" if counts else "synthetic images at"
     training = f" ({train} for training, {labels})" if counts else ""
     preset = job.options("controller").get("preset")
-    problem = job.options("problem")
-    side, weights = problem["image_size"], problem.get("weights")
-    return (
-        f"{images} {len(sites)} site{'s' * (len(sites) != 1)}{training}; {side} x {side} pixels; {problem['backbone']} from "
-        f"{f'{weights} weights' if weights else 'random weights'}{f'; preset {preset}' if preset else ''}"
-    )
+    preset = f"; preset {preset}" if preset else ""
+    return f"{images} {len(sites)} site{'s' * (len(sites) != 1)}{training}; {job.network}{preset}"

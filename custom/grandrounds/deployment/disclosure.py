@@ -9,6 +9,7 @@ from typing import Any
 from grandrounds.data.doctor import SHIPPED_MINIMUM, score_remedy
 from grandrounds.data.partition.files import DESCRIPTION_FILE
 from grandrounds.deployment.jobs import Job, named_classes
+from grandrounds.deployment.kit.overlay import OVERLAYS
 from grandrounds.deployment.presets import FIRST_JOB
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import SUMMARY
@@ -16,6 +17,8 @@ from grandrounds.federation.server.robust import ENCRYPTED
 from grandrounds.json_files import read_json_object
 from grandrounds.methods.statistics.controller import StatisticsController
 from grandrounds.option_keys import option_defaults
+from grandrounds.privacy.gate.count_treatments import MinimumSupport
+from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES
 from grandrounds.protocol.messages import UPDATE, ReleaseKind
 
@@ -44,6 +47,8 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
     return [
         f"job {job.name}: {job.value('controller', 'rounds')} rounds on data set {job.value('problem', 'dataset')!r}",
         f"  runs at: {sites} (minimum {job.min_sites}{mandatory})",
+        f"  preset: {job.value('controller', 'preset') or 'none (the options of the job)'}",
+        *_network(job),
         f"  executor: {executor['path']}",
         f"  options: {_listed(executor['args'])}",
         *(f"  reserves at {site}: {_listed(gpus)}" for site, gpus in job.meta.get("resource_spec", {}).items()),
@@ -52,9 +57,9 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         f"  leaves each site, in every round: {released}; and scalar metrics",
         "  leaves each site where a model is scored or tested: correct, missed and false predictions by class (counts)",
         *([IN_A_SUM] if encrypts(job) else []),
-        "  leaves each site at the end: counts of at least ten patients for curves (curves), and scalar metrics",
-        "  stays: balanced accuracy and F1 of a site of whose classes one has fewer patients than its policy asks for (10 "
-        "in that of startup kits)",
+        "  leaves each site at the end: counts for curves (curves), and scalar metrics",
+        f"  minimum counts, where a site keeps the {POLICY_FILE} of startup kits: {_minimum_counts(job)}",
+        "  stays: balanced accuracy and F1 of a site of whose classes one has fewer patients than its counts must have",
         f"  privacy: {scope}, as the site's own privacy.json defines it",
     ]
 
@@ -66,6 +71,32 @@ def needed_start(job: Job) -> str:
         return ""
     head = f", the selected.pt of job {FIRST_JOB} on the same data, network and classes" if name == FIRST_JOB else ""
     return f"starts from: the server's weights {name!r} (grandrounds weights add FILE --name {name}){head}"
+
+
+def _minimum_counts(job: Job) -> str:
+    """How many patients must be behind what leaves, by the policy of startup kits, in words."""
+    content = read_json_object(OVERLAYS / POLICY_FILE)
+    policy = read_policies(content, POLICY_FILE).get(scope := job.meta.get("scope") or content["default_scope"])
+    if policy is None:
+        return f"not known of scope {scope}, which is not in it"
+    kinds = {*releases_of(job).values(), ReleaseKind.COUNTS, ReleaseKind.CURVES}
+    kinds |= {ReleaseKind.POOLED_COUNTS} if encrypts(job) else set()
+    minima = {
+        rule.kind.value: rule.treatment.minimum
+        for rule in policy.releases
+        if rule.kind in kinds and isinstance(rule.treatment, MinimumSupport)
+    }
+    minima["scalar metrics"] = max(rule.minimum_support for rule in policy.scalars)
+    numbers = max(rule.minimum_count for rule in policy.scalars)
+    return f"{', '.join(f'{name} {count}' for name, count in sorted(minima.items()))} patients; numbers of images {numbers}"
+
+
+def _network(job: Job) -> list[str]:
+    """The network of a job that has one."""
+    if issubclass(job.component("controller"), StatisticsController):
+        return []
+    own = job.value("executor", "backbones")
+    return [f"  network: {job.network}{f'; at {_listed(own)}' if own else ''}"]
 
 
 def encrypts(job: Job) -> bool:

@@ -28,6 +28,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from grandrounds.deployment.kit.certificates import certificate_fault, days_left, not_yet_valid, read_certificate
 from grandrounds.deployment.kit.read import Kit
+from grandrounds.deployment.kit.signers import submitter_fault
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.endurance import outlive_slow_lines
 from grandrounds.federation.proxy import replace_connect
@@ -51,9 +52,7 @@ def admin_session(kit: Kit, timeout: float = WATCH_CONNECT_SECONDS) -> Iterator[
         GrandRoundsError: if the server cannot be reached, does not accept the person, or refuses a command in the block.
     """
     if kit.kind != "person":
-        raise ConfigurationError(
-            f"{kit.folder} is the kit of a {kit.kind}; jobs are submitted with the kit of a person"
-        )
+        raise ConfigurationError(submitter_fault(kit))
     _require_certificate(kit)
     session = None
     try:

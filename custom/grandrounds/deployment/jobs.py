@@ -70,6 +70,17 @@ class Job:
         return int(stated.get("min_sites", 1))
 
     @property
+    def network(self) -> str:
+        """The size of its images, its network and where this starts from, in words.
+
+        Example:
+            >>> load_job("fedperl").network
+            '32 x 32 pixels; compact from random weights'
+        """
+        side, backbone, weights = (self.value("problem", name) for name in ("image_size", "backbone", "weights"))
+        return f"{side} x {side} pixels; {backbone} from {weights or 'random'} weights"
+
+    @property
     def sites(self) -> list[str]:
         """The sites that it is deployed to; empty for all."""
         deployed = [str(site) for sites in self.meta["deploy_map"].values() for site in sites]

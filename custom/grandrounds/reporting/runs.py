@@ -30,6 +30,8 @@ from grandrounds.reporting.predictions import read_site_curves, read_tests
 from grandrounds.reporting.run import FINISHED, Origin, ReadRun, RunLog, Spent, Tests, references_told, tested_models
 
 RESULTS, SELECTED = "results", "selected.pt"
+RECORD_PLACES = (RESULTS, ".", f"server/simulate_job/{RESULTS}", f"workspace/{RESULTS}")
+"""Where a run's record is, in the folder of a run: the last two are those of FLARE's simulator and of a downloaded job."""
 EXPECTED: Mapping[str, Any] = {
     "status": str,
     "rounds_done": int,
@@ -171,7 +173,7 @@ def read_history(path: Path) -> RunHistory:
         ConfigurationError: if there is no record.
         DataError: if it is damaged.
     """
-    folder = next((folder for folder in (path, path / RESULTS) if (folder / EVENTS).is_file()), None)
+    folder = next((path / place for place in RECORD_PLACES if (path / place / EVENTS).is_file()), None)
     if folder is None:
         raise ConfigurationError(
             f"{path} has no record of a run: neither it nor its folder {RESULTS} has {EVENTS}; give the workspace of a "
@@ -192,7 +194,7 @@ def record_folder(path: Path) -> Path:
     """
     if not path.exists():
         raise ConfigurationError(f"{path} does not exist; name the workspace of a run or a result's JSON file")
-    for folder in (path / RESULTS, path):
+    for folder in (path / place for place in RECORD_PLACES):
         if (folder / SUMMARY).is_file():
             return folder
     # A run that was killed has not been copied to the results: its record is with the server's state.
@@ -208,10 +210,12 @@ def record_folder(path: Path) -> Path:
             f"{path}: the run stopped before its first round was complete ({begun[0]} is all there is); there is nothing "
             "to report yet"
         )
-    inside = f"its subfolders are, name {path}/* or one; " if any(path.glob(f"*/{RESULTS}/{SUMMARY}")) else ""
+    below = [run for place in RECORD_PLACES for run in path.glob(f"*/{place}/{SUMMARY}")]
+    inside = f"its subfolders are, name {path}/* or one; " if below else ""
     raise ConfigurationError(
         f"{path} is no run: {inside}there is no {SUMMARY} in it, in its folder results or in state/RUN/{SERVER}; name the "
-        "workspace of a simulation, the results of a downloaded job, or a benchmark's result file"
+        "workspace of a simulation, what a recipe's get_result() gives, the results of a downloaded job, or a benchmark's "
+        "result file"
     )
 
 

@@ -45,6 +45,13 @@ def test_the_latest_releases_are_shown_when_there_are_many(run, folder):
     assert run("ledger", "show", folder, "--last", "0").stdout.count("job-7") == 3
 
 
+def test_the_round_of_tests_is_explained(run, folder):
+    assert "one after the last training" not in run("ledger", "show", folder).stdout
+    Ledger(folder, "hospital-a").book(Purpose("job-7", "pilot", 4, "counts_common"), SKIN, no_guarantee(), 1e-5)
+    shown = " ".join(run("ledger", "show", folder).stdout.split())
+    assert "are of the tests at the end of a run, whose round is one after the last training" in shown
+
+
 def test_verifying_computes_epsilon_again_and_a_bound(run, folder):
     result = run("ledger", "show", folder, "--verify", "--json")
     (dataset,) = json.loads(result.stdout)["datasets"]

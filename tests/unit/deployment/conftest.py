@@ -84,14 +84,22 @@ def make_kit(tmp_path, authorities):
     """Makes a kit: ``make_kit("site", name=..., days=..., port=...)``; a project has one authority in a test."""
 
     def make(
-        kind, name=None, project="study", days=300, begins=-1.0, port=8002, hosts=("localhost",), host="localhost"
+        kind,
+        name=None,
+        project="study",
+        days=300,
+        begins=-1.0,
+        port=8002,
+        hosts=("localhost",),
+        host="localhost",
+        role=None,
     ):
         authority = authorities.setdefault(project, Authority(project))
         name = name or {"server": "server", "site": "hospital-a", "person": "ann@study.example"}[kind]
         folder = tmp_path / f"{project}-{name}"
         (folder / "local").mkdir(parents=True)
         (folder / "startup").mkdir()
-        certificate, key = authority.issue(name, days, begins, hosts)
+        certificate, key = authority.issue(name, days, begins, hosts, role)
         part = "server" if kind == "server" else "client"
         (folder / "startup" / f"{part}.crt").write_bytes(certificate)
         (folder / "startup" / f"{part}.key").write_bytes(key)

@@ -84,9 +84,6 @@ def damaged(kit, name):
     return kit
 
 
-def test_a_sites_kit_submits_nothing():
-    with (
-        pytest.raises(ConfigurationError, match="is the kit of a site"),
-        admin_session(SimpleNamespace(kind="site", folder="kit")),
-    ):
+def test_a_sites_kit_submits_nothing(make_kit):
+    with pytest.raises(ConfigurationError, match="is the kit of a site"), admin_session(make_kit("site")):
         pytest.fail("there is no login")

@@ -59,6 +59,34 @@ class TestSubmit:
         assert "data set 'skin'" in result.stderr
         assert server.submitted == []
 
+    def test_it_says_which_preset_network_and_minimum_counts_there_are(self, run, server, person):
+        shown = run("submit", "fedavg", "--kit", person, "--dry-run").stderr
+        assert "preset: none (the options of the job)" in shown
+        assert "no preset is used; what is advised for images of hospitals is --preset recommended" in shown
+        assert "network: 32 x 32 pixels; compact from random weights" in shown
+        assert "startup kits: counts 10, curves 10, scalar metrics 5 patients; numbers of images 10" in shown
+        shown = run(
+            "submit", "fedavg", "--kit", person, "--dry-run", "--preset", "recommended", "--scope", "own"
+        ).stderr
+        assert "preset: recommended\n" in shown
+        assert "no preset is used" not in shown
+        assert "network: 112 x 112 pixels; efficientnet_lite0 from imagenet weights" in shown
+        assert "startup kits: not known of scope own" in shown
+
+    def test_a_kit_that_submits_nothing_is_named_with_the_right_one(self, run, server, make_kit):
+        site, it = make_kit("site").folder, make_kit("person", "it@study.example", role="org_admin").folder
+        lead = make_kit("person", "lead@study.example", role="lead").folder
+        refused = run("submit", "fedavg", "--kit", site, "--dry-run")
+        assert refused.exit_code == 1
+        right = f"with that of a person with the role project_admin or lead, such as {lead}"
+        assert f"{site} is the kit of a site; jobs are submitted {right}" in refused.stderr
+        warned = run("submit", "fedavg", "--kit", it, "--dry-run")
+        assert warned.exit_code == 0, warned.output
+        assert (
+            f"warning: {it} is the kit of a person with the role org_admin; jobs are submitted {right}" in warned.stderr
+        )
+        assert "warning" not in run("submit", "fedavg", "--kit", lead, "--dry-run").stderr
+
     def test_a_dry_run_needs_no_server(self, run, server, person):
         server.up = False
         result = run("submit", "fedperl", "--kit", person, "--dry-run")

@@ -73,16 +73,17 @@ def test_several_seeds_are_one_row_with_the_mean_and_deviation_of_the_runs_score
     scores, by_site, *_ = word_tables((out / "tables.docx").read_bytes())
     printed = {row[1]: row for row in (*scores[1:], *by_site[1:])}
     for name in frames[0].index:
-        line = next(line for line in latex.splitlines() if line.startswith(rf"perl & {name} & "))
+        method = "reference" if name == "chance" or name.startswith("always") else "perl"
+        (line,) = (line for line in latex.splitlines() if line.startswith(rf"{method} & {name} & "))
         for column, score in enumerate(SCORES, 4):
             values = [frame.loc[name, score] for frame in frames]
             found = rows[name, score]
-            assert (found["method"], found["seeds"]) == ("perl", "3")
+            assert (found["method"], found["seeds"]) == (method, "3")
             assert float(found["value"]) == pytest.approx(fmean(values), abs=1e-6)
             assert float(found["sd"]) == pytest.approx(stdev(values), abs=1e-6)
             assert f"{fmean(values):.3f} $\\pm$ {stdev(values):.3f}" in line
             assert printed[name][column].startswith(f"{fmean(values):.3f} ± {stdev(values):.3f}")
-    assert {row["method"] for row in lines_of(out / "tables" / "scores.csv")} == {"perl"}
+    assert {row["method"] for row in lines_of(out / "tables" / "scores.csv")} == {"perl", "reference"}
 
 
 def test_one_run_has_its_own_scores_with_their_intervals(make_run, tmp_path, unillustrated):
@@ -102,7 +103,9 @@ def test_two_methods_are_compared_and_each_has_its_class_scores(seeds, make_run,
     other = make_run("other", right=0.6, configuration={**configured(), "method": "LocalController"})
     paper([*seeds, other], tmp_path / "paper", progress=False)
     tables = tmp_path / "paper" / "tables"
-    assert {row["method"] for row in lines_of(tables / "scores.csv")} == {"perl", "other"}
+    rows = lines_of(tables / "scores.csv")
+    assert {row["method"] for row in rows} == {"perl", "other", "reference"}
+    assert sum(row["test images of"] == "chance" for row in rows) == len(SCORES)  # once, not for each method
     assert [(row["method"], row["reference"]) for row in lines_of(tables / "comparison.csv")] == [("perl", "other")]
     classes = lines_of(tables / "scores_by_class.csv")
     assert {(row["method"], row["class"]) for row in classes} == {

@@ -10,9 +10,10 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.curves.binned import site_curves
 from grandrounds.evaluation.curves.files import write_curves
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.reporting.external.trained import trained_model
 from grandrounds.reporting.figures.catalogue import run_drawings
 from grandrounds.reporting.model import report_on
-from grandrounds.reporting.runs import names_of, read_run, split_argument
+from grandrounds.reporting.runs import names_of, read_history, read_run, split_argument
 
 
 def test_a_finished_run(make_run):
@@ -100,6 +101,20 @@ def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
         read_run(tmp_path, "x")
     with pytest.raises(ConfigurationError, match="does not exist"):
         read_run(tmp_path / "nowhere", "x")
+
+
+@pytest.mark.parametrize("place", ["server/simulate_job", "workspace"])
+def test_what_flares_simulator_or_a_download_gives_is_a_run(make_run, tmp_path, place):
+    expected = read_run(make_run(), "x")
+    folder = tmp_path / "flare" / "fedavg"
+    (folder / place).mkdir(parents=True)
+    (tmp_path / "run" / "results").rename(folder / place / "results")
+    (folder / place / "results" / "selected.pt").touch()
+    assert read_run(folder, "x").tests.sites.keys() == expected.tests.sites.keys()
+    assert read_history(folder)
+    assert trained_model(folder).weights == folder / place / "results" / "selected.pt"
+    with pytest.raises(ConfigurationError, match=rf"its subfolders are, name {folder.parent}/\* or one"):
+        read_run(folder.parent, "x")
 
 
 def test_a_folder_of_runs_says_that_they_are_inside(make_run):

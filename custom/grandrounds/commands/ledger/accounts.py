@@ -94,6 +94,12 @@ LEDGER_COLUMNS = (
 SPENT_COLUMNS = ("releases", "outside_budget", "delta", "epsilon")
 
 
+OF_SCORES = (
+    "round of scores: counts_validation are of the model of the round before; other counts, curves and pooled sums are of "
+    "the tests at the end of a run, whose round is one after the last training"
+)
+
+
 NUMERIC = {"round", "sensitivity", "sigma", "epsilon"}
 
 
@@ -259,6 +265,10 @@ def _show_ledger(
     if datasets:
         console.print(_dataset_table(datasets))
         console.print(_release_table(shown, len(content.bookings)))
+        from grandrounds.protocol.messages import WITHHELD
+
+        if any(booking.purpose.release in WITHHELD for booking in shown):
+            say(console, OF_SCORES)
     else:
         say(console, "nothing was released")
     if content.chain.interrupted:

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.x509.oid import NameOID
 from nvflare.fuel.utils.zip_utils import unzip_all_from_bytes
 from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
+from grandrounds.deployment.kit.certificates import read_certificate
+from grandrounds.deployment.kit.read import Kit, read_kit
 from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import require_object
 
 SIGNERS = "signers.json"
 """In a site's folder ``local``."""
+SUBMITTERS = ("project_admin", "lead")
+"""Roles of people whose jobs servers and sites accept, in the files of startup kits."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,29 @@ def signers_of(app: bytes, authority: Path) -> list[tuple[str, str, str]]:
         unzip_all_from_bytes(app, folder)
         verified, signers = verify_folder_signature_and_get_signers(folder, str(authority))
     return [(str(name), str(org), str(role)) for name, org, role in signers] if verified else []
+
+
+def submitter_fault(kit: Kit) -> str:
+    """Why jobs are not submitted with this kit, with the kits beside it that are for that; empty if it is one of these."""
+    if kit.kind == "person" and (role := _role(kit)) in (*SUBMITTERS, ""):
+        return ""
+    whose = f"person with the role {role}" if kit.kind == "person" else kit.kind
+    others = []
+    for folder in sorted(kit.folder.parent.iterdir()):
+        with suppress(ConfigurationError):
+            if (other := read_kit(folder)).kind == "person" and _role(other) in SUBMITTERS:
+                others.append(str(folder))
+    right = f", such as {' or '.join(others)}" if others else ""
+    roles = " or ".join(SUBMITTERS)
+    return (
+        f"{kit.folder} is the kit of a {whose}; jobs are submitted with that of a person with the role {roles}{right}"
+    )
+
+
+def _role(kit: Kit) -> str:
+    """A person's role, as FLARE keeps it in the certificate; empty if there is none."""
+    subject = read_certificate(kit.certificate).subject
+    return next((str(role.value) for role in subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)), "")
 
 
 def _texts(entry: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:

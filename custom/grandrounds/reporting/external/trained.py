@@ -12,7 +12,7 @@ from grandrounds.json_files import read_json_object
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.run import FINISHED
-from grandrounds.reporting.runs import RESULTS, SELECTED
+from grandrounds.reporting.runs import RECORD_PLACES, SELECTED
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ def trained_model(path: Path) -> TrainedModel:
     if not path.exists():
         raise ConfigurationError(f"{path} does not exist; name a run's workspace or a model file beside its {SUMMARY}")
     folder = path.parent if path.is_file() else path
-    if path.is_dir() and (path / RESULTS / SUMMARY).is_file():
-        folder = path / RESULTS
+    if path.is_dir():
+        folder = next((path / place for place in RECORD_PLACES if (path / place / SUMMARY).is_file()), path)
     if not (folder / SUMMARY).is_file():
         raise ConfigurationError(
             f"there is no {folder / SUMMARY}, which says what the model was trained for; name the workspace of a finished "

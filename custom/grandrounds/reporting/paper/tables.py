@@ -17,6 +17,8 @@ OF_SEEDS = (
     "Of several seeds: mean ± standard deviation over seeds; of one: with the 95 % interval of its test cases. "
     "*: fewer than ten cases."
 )
+OF_MODELS = ("mean", "pooled")
+"""Rows of all sites together that are a model's; the others are references."""
 POPULATION = ("images_by_site", "images_by_class", "images_by_site_and_class")
 
 
@@ -44,10 +46,12 @@ class PaperTable(NamedTuple):
 
 def paper_tables(report: Report) -> list[PaperTable]:
     """All tables of results, images and settings."""
-    found = {name: method_rows(_runs(method)) for name, method in report.methods.items()}
+    rows = {name: method_rows(_runs(method)) for name, method in report.methods.items()}
+    whole = [(name, row) for name, (_, found) in rows.items() for row in found]
+    by_site = [(name, row) for name, (found, _) in rows.items() for row in found]
     tables = [
-        _scores("scores", {name: rows for name, (_, rows) in found.items()}, report, "All sites together"),
-        _scores("scores_by_site", {name: rows for name, (rows, _) in found.items()}, report, "Each site"),
+        _scores("scores", _references_once(whole), report, "All sites together"),
+        _scores("scores_by_site", by_site, report, "Each site"),
         *_classes(report),
         *([_comparison(report.comparison)] if report.comparison else []),
         *_population(report.first.run),
@@ -60,14 +64,26 @@ def _runs(method: Method) -> list[ReadRun]:
     return [one.run for one in method.runs]
 
 
-def _scores(name: str, methods: dict[str, list[MethodRow]], report: Report, what: str) -> PaperTable:
+def _references_once(rows: Sequence[tuple[str, MethodRow]]) -> list[tuple[str, MethodRow]]:
+    """The rows of methods, then each reference (ridge, chance) once if all methods have the same."""
+    own = [(method, row) for method, row in rows if row.name in OF_MODELS]
+    references: dict[str, list[tuple[str, MethodRow]]] = {}
+    for method, row in rows:
+        if row.name not in OF_MODELS:
+            references.setdefault(row.name, []).append((method, row))
+    for found in references.values():
+        values = {tuple(one.plain[0] for one in row.scores.values()) for _, row in found}
+        own += found if len(values) > 1 else [("reference", max((row for _, row in found), key=lambda row: row.seeds))]
+    return own
+
+
+def _scores(name: str, methods: Sequence[tuple[str, MethodRow]], report: Report, what: str) -> PaperTable:
     names = list(report.task.scores)
     rows, plain = [], []
-    for method, found in methods.items():
-        for row in found:
-            leading = [method, row.name, row.images, str(row.seeds)]
-            rows.append([*leading, *(row.scores[score].text for score in names)])
-            plain += [[*leading, score, *row.scores[score].plain] for score in names]
+    for method, row in methods:
+        leading = [method, row.name, row.images, str(row.seeds)]
+        rows.append([*leading, *(row.scores[score].text for score in names)])
+        plain += [[*leading, score, *row.scores[score].plain] for score in names]
     header = ["method", "test images of", "images", "seeds"]
     kinds = {one.run.tests.model for one in report.runs.values()}
     whose = {"common": "the federation's selected model", "own": "each site's own choice"}

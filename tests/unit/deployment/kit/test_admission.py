@@ -11,8 +11,9 @@ from nvflare.lighter.utils import load_private_key, sign_folders
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 
 from grandrounds.deployment.kit.admission import CheckedDeployer, privacy_fault
-from grandrounds.deployment.kit.overlay import apply_overlay
+from grandrounds.deployment.kit.overlay import OVERLAYS, apply_overlay
 from grandrounds.deployment.kit.safeguards import privacy
+from grandrounds.deployment.kit.signers import SUBMITTERS
 
 JOB = "0d8fba9f-0e7e-4b0a-9b62-3c7f9b1f3a11"
 
@@ -22,6 +23,10 @@ def site(make_kit):
     kit = make_kit("site")
     apply_overlay(kit)
     return kit
+
+
+def test_the_roles_of_submitters_are_those_of_startup_kits():
+    assert json.loads((OVERLAYS / "signers.json").read_text())["roles"] == list(SUBMITTERS)
 
 
 @pytest.fixture
