@@ -31,8 +31,8 @@ class FaultyExecutor(FedPerlExecutor):
     Args:
         at: the site.
         rounds: in which.
-        how: ``nan`` and ``infinite`` spoil the update, ``undeclared`` adds a release, ``boast`` claims a score beyond a
-            perfect one, ``raise`` fails.
+        how: ``nan`` and ``infinite`` spoil the update, ``absurd`` multiplies it by 1e30, ``undeclared`` adds a release,
+            ``boast`` claims a score beyond a perfect one, ``raise`` fails.
         options: of FedPerl.
     """
 
@@ -55,6 +55,8 @@ class FaultyExecutor(FedPerlExecutor):
         if self.how == "boast":
             return result
         assert result.update is not None
+        if self.how == "absurd":
+            return replace(result, releases=model_update({name: value * 1e30 for name, value in result.update.items()}))
         spoilt = {name: value.clone() for name, value in result.update.items()}
         spoilt["head.weight"][0, 0] = float("nan") if self.how == "nan" else float("inf")
         return replace(result, releases=model_update(spoilt))

@@ -70,6 +70,17 @@ def test_a_faulty_site_is_dropped_and_rejoins_in_the_next_round(tiny, run, tmp_p
     assert all(value.isfinite().all() for model in found.models.values() for value in model.values())
 
 
+@pytest.mark.parametrize("memory", [1024, 0])
+def test_a_model_that_is_absurd_reaches_no_peer(tiny, run, tmp_path, memory):
+    """It had gone to the others as it was, and no attempt got past the round after."""
+    options = ["controller.rounds=4", "controller.warm_up=1", f"controller.peer_memory_mib={memory}"]
+    found = run(faulty(tiny("fedperl", *options), "absurd", [3]), tmp_path)
+    rounds = found.summary["rounds"]
+    assert [list(entry.get("bounded", {})) for entry in rounds] == [[], [], ["site-2"], []]
+    assert [entry["answered"] for entry in rounds] == [SITES] * 4
+    assert any("site-2" in peers for peers in rounds[3]["peers"].values())
+
+
 def test_the_mean_of_the_others_is_as_if_the_faulty_site_had_not_been_there(tiny, run, tmp_path, identical):
     one_round = ["controller.rounds=1", "controller.min_sites=1", "controller.validate_every=0"]
     spoilt = run(faulty(tiny("fedperl", *one_round), "nan", [1]), tmp_path / "a")

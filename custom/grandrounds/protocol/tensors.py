@@ -17,6 +17,8 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError, MessageError
 
 UpdatePrecision = Literal["float32", "float16", "bfloat16"]
+RUNNING_VARIANCE = "running_var"
+"""Last part of the name of batch norm's."""
 FULL: UpdatePrecision = "float32"
 UPDATE_PRECISION = "update_precision"
 """In a task's values: how updates are to travel."""
@@ -122,8 +124,19 @@ def widened(state: Mapping[str, Tensor], precision: UpdatePrecision, name: str) 
 
 
 def apply_update(state: Mapping[str, Tensor], update: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ``state + update`` in fresh tensors, entry by entry; entries without an update are shared unchanged."""
-    return {name: value + update[name] if name in update else value for name, value in state.items()}
+    """Return ``state + update`` in fresh tensors, entry by entry; entries without an update are shared unchanged.
+
+    A running variance becomes 0 at least: an update that has been bounded, or has noise, may lead below.
+
+    Example:
+        >>> apply_update({"norm.running_var": torch.tensor(1.0)}, {"norm.running_var": torch.tensor(-3.0)})
+        {'norm.running_var': tensor(0.)}
+    """
+    moved = {name: value + update[name] if name in update else value for name, value in state.items()}
+    for name in update:
+        if name.rpartition(".")[2] == RUNNING_VARIANCE and name in moved:
+            moved[name].clamp_(min=0)
+    return moved
 
 
 def difference(after: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> dict[str, Tensor]:

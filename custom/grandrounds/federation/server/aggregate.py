@@ -100,6 +100,10 @@ class Aggregator(ABC):
     def close(self) -> dict[str, Tensor] | None:
         """The aggregate of what came, or None when nothing did; sites that are still awaited count as missing."""
 
+    def shares(self) -> Mapping[str, float]:
+        """How much of their updates was used, of the sites whose update had to be shortened in the round that was closed."""
+        return {}
+
     def moved(self, start: State, aggregate: State) -> dict[str, Tensor]:
         """The model that an aggregate leads to from the one that the sites started from.
 

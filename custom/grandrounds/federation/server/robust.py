@@ -278,6 +278,10 @@ class BoundedContributions(Aggregator):
         self._past = [*self._past, *sorted(self._used, key=lambda entry: sites.index(entry[0]))][-KEPT_VALUES:]
         return self._inner.close()
 
+    def shares(self) -> Mapping[str, float]:
+        """Below 1, of the sites whose norm was above the bound."""
+        return {site: notes["factor"] for site, notes in self.bounded.items() if "factor" in notes}
+
     def moved(self, start: State, aggregate: State) -> dict[str, Tensor]:
         """As the inner one."""
         return self._inner.moved(start, aggregate)

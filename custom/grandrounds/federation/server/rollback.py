@@ -23,8 +23,7 @@ class UnusableModel(GrandRoundsError):
 class Rollback(RoundSubscriber):
     """Marks the newest checkpoint bad if every site that was asked replies that its task failed.
 
-    Sites that do not reply, or whose gate refuses, say nothing about the model. Nor do sites whose update had to be bounded
-    in the round before, if there are others: what has harmed those may not be sent to them.
+    Sites that do not reply, or whose gate refuses, say nothing about the model.
 
     Args:
         checkpoints: of the run.
@@ -41,11 +40,9 @@ class Rollback(RoundSubscriber):
             UnusableModel: if not; the message names the round to which the next start goes back, and the sites that were
                 bounded or dropped in the round before.
         """
-        before = self._record.rounds[-1] if self._record.rounds else {}
-        witnesses = set(chosen).difference(before.get(BOUNDED) or ()) or set(chosen)
-        if not witnesses or not witnesses <= set(outcome.failed) or not self._checkpoints.rounds():
+        if not chosen or not set(chosen) <= set(outcome.failed) or not self._checkpoints.rounds():
             return
-        reasons = "; ".join(f"{site}: {outcome.dropped[site]}" for site in natural_sorted(witnesses))
+        reasons = "; ".join(f"{site}: {outcome.dropped[site]}" for site in natural_sorted(chosen))
         newest, marked = self._checkpoints.rounds()[-1], self._checkpoints.mark_bad()
         if marked:
             names = " and ".join(map(str, marked))
@@ -57,10 +54,8 @@ class Rollback(RoundSubscriber):
             consequence = (
                 f"the checkpoint after round {newest} is the only one; fix the sites, or start again by resume=never"
             )
-        failed = f"all {len(witnesses)} sites" + (
-            " that were not bounded before" if len(witnesses) < len(chosen) else ""
-        )
-        raise UnusableModel(f"round {number}: {failed} failed ({reasons}); {consequence}{_suspects(before)}")
+        suspects = _suspects(self._record.rounds[-1]) if self._record.rounds else ""
+        raise UnusableModel(f"round {number}: all {len(chosen)} sites failed ({reasons}); {consequence}{suspects}")
 
 
 def _suspects(entry: Mapping[str, Any]) -> str:

@@ -21,8 +21,8 @@ from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, WeightNoiseOptions
 from grandrounds.privacy.mechanisms.clipping import noised_entries
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes, with_noise
+from grandrounds.protocol.tensors import RUNNING_VARIANCE
 
-RUNNING_VARIANCE = "running_var"
 MEDIAN_FACTOR = 3.0
 """Default bound on the norm of an embedding, as a multiple of the median norm."""
 

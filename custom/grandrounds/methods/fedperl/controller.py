@@ -145,6 +145,8 @@ class FedPerlController(FedAvgController):
     def close_round(self) -> None:
         """Average the updates, describe the new models, and compare all models."""
         super().close_round()
+        for site, share in self.aggregator.shares().items():
+            self.store.shorten(site, self.sent, share)  # no peer is further off than the site's part in the mean
         for number, site in enumerate(self.store.commit(max(self.checkpointed, default=0))):
             model = self.store.get(site)
             self.tracker.describe(site, model)

@@ -50,6 +50,16 @@ class ModelStore:
             self._files.save(site, round_number, state)
         self._received[site] = (round_number, state if fits else None)
 
+    def shorten(self, site: str, start: State, share: float) -> None:
+        """Keep only a share, in [0, 1], of the update that has led a site from ``start`` to its model of this round."""
+        round_number, state = self._received[site]
+        model = self._files.mapped(site, round_number) if state is None else state
+        shortened = {
+            name: start[name].lerp(value, share) if value.is_floating_point() else value for name, value in model.items()
+        }
+        self.discard(site)
+        self.receive(site, round_number, shortened)
+
     def discard(self, site: str) -> None:
         """Drop the model received from a site in this round, if there is one."""
         round_number, state = self._received.pop(site, (0, None))
