@@ -55,7 +55,8 @@ class ModelStore:
         round_number, state = self._received[site]
         model = self._files.mapped(site, round_number) if state is None else state
         shortened = {
-            name: start[name].lerp(value, share) if value.is_floating_point() else value for name, value in model.items()
+            name: start[name].lerp(value, share) if value.is_floating_point() else value
+            for name, value in model.items()
         }
         self.discard(site)
         self.receive(site, round_number, shortened)
