@@ -29,6 +29,10 @@ class UsageError(ConfigurationError):
     """Arguments of one call that contradict each other, or of which one is missing; the command exits with status 2."""
 
 
+class InUseError(ConfigurationError):
+    """Another process has what a job or a command must have for itself; it may be free later."""
+
+
 class Fault(StrEnum):
     """What keeps a site from a task before it reads an image, in the words that a privacy gate lets out."""
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import InUseError
 
 _LOCK = "lock"
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -77,7 +77,7 @@ def exclusive(folder: Path, told: str = "another job is using this run; choose a
     """Hold a folder for this process, so that two jobs cannot write the same run.
 
     Raises:
-        ConfigurationError: if another process holds it; ``told`` is what it says, and what to do.
+        InUseError: if another process holds it; ``told`` is what it says, and what to do.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("w") as stream:
@@ -87,7 +87,7 @@ def exclusive(folder: Path, told: str = "another job is using this run; choose a
                 break
             except BlockingIOError:
                 if not patience:
-                    raise ConfigurationError(f"{folder}: {told}") from None
+                    raise InUseError(f"{folder}: {told}") from None
                 time.sleep(patience)
         yield
 

@@ -163,5 +163,5 @@ def test_a_job_that_is_refused_for_the_lock_has_a_summary_of_its_own(tiny, run, 
     summary = json.loads(own.read_text())
     assert summary["status"] == "refused"
     assert "another job is using this run" in summary["reason"]
-    assert summary["rounds_done"] == 1
+    assert (summary["rounds_done"], summary["in_use"]) == (1, True)
     assert json.loads((first.record / "summary.json").read_text()) == first.summary

@@ -65,8 +65,13 @@ class Outcome:
 
     @property
     def not_taken(self) -> bool:
-        """Whether the job could not take up the run of its name, which is as it was; the same job never will."""
+        """Whether the job could not take up the run of its name, which is as it was."""
         return self.summary.get("status") == JOB_REFUSED
+
+    @property
+    def in_use(self) -> bool:
+        """Whether that is because another job has the run, such as that of a submission that was killed."""
+        return bool(self.summary.get("in_use"))
 
 
 def with_roster(
@@ -193,11 +198,11 @@ def submit_and_watch(
         waiting = Patience(report, patience, JOB_POLL_SECONDS)
         outcome = waiting.result_of(partial(_collect, kit, tuple(jobs), status, out))
         report(f"job {jobs[-1]} has ended: {status}; the run: {outcome.summary.get('status', 'left no summary')}")
-        if outcome.finished or outcome.not_taken or len(jobs) >= attempts:
+        if outcome.finished or (outcome.not_taken and not outcome.in_use) or len(jobs) >= attempts:
             return outcome
         # A further attempt goes on from the newest checkpoint.
         job = job.with_values({("controller", "resume_from"): None})
-        reached = int(outcome.summary.get("rounds_done", done))
+        reached = done if outcome.in_use else int(outcome.summary.get("rounds_done", done))
         failures, done = (0, reached) if reached > done or status == JOB_LOST else (failures + 1, done)
         if reason := outcome.summary.get("reason"):
             report(f"the reason: {reason}")

@@ -149,6 +149,17 @@ def test_a_job_that_the_server_refuses_is_not_tried_again(go):
     assert (outcome.not_taken, len(outcome.jobs)) == (True, 1)
 
 
+def test_a_run_that_another_job_has_is_waited_for(go):
+    """The command that had submitted it was killed, and its job goes on."""
+    in_use = {"status": "refused", "reason": "another job is using this run", "rounds_done": 3, "in_use": True}
+    slept = []
+    server = Server([RUNS, DIES], [RUNS, DIES], [RUNS, ENDS], summaries=[in_use, in_use, "finished"])
+    outcome, reported = go(server, attempts=5, slept=slept)
+    assert (outcome.finished, len(outcome.jobs)) == (True, 3)
+    assert "the reason: another job is using this run" in reported
+    assert [pause for pause in slept if pause >= 5] == [5.0, 15.0]
+
+
 def test_patience_begins_when_the_server_goes_and_not_when_the_run_began(go):
     gone = (GrandRoundsError("no connection"), False, NOBODY)
     outcome, _ = go(Server([*[RUNS] * 40, gone, RUNS, ENDS], summaries=["finished"]), patience=50.0)

@@ -173,7 +173,7 @@ class RoundController(Configurable, RoundHooks, Controller):
                 self._run_recorded()
         except GrandRoundsError as error:
             if not (result_folder(fl_ctx) / SUMMARY).exists():  # another job has the run, or it was finished before
-                self.record.refuse(str(error), result_folder(fl_ctx))
+                self.record.refuse(error, result_folder(fl_ctx))
             self.system_panic(str(error), fl_ctx)
 
     def _run_recorded(self) -> None:

@@ -25,7 +25,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grandrounds import __version__
-from grandrounds.errors import CheckpointError
+from grandrounds.errors import CheckpointError, GrandRoundsError, InUseError
 from grandrounds.evaluation.counts import SiteCounts
 from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
 from grandrounds.evaluation.own_metrics import OWN_METRICS
@@ -276,17 +276,18 @@ class RunRecord:
             self.write(status, reason)
         return True
 
-    def refuse(self, reason: str, folder: Path) -> None:
+    def refuse(self, error: GrandRoundsError, folder: Path) -> None:
         """Write the summary of a job that could not take up the run into another folder; the run is as it was.
 
-        It has the run's rounds, and not its results, which are not this job's.
+        It has the run's rounds, and not its results, which are not this job's; ``in_use`` is whether another job has the run.
         """
         other = RunRecord(folder, {})
         if kept := self._kept():
             results: dict[str, Any] = {name: {} for name in ("records", "pooled", "models")}
-            other._write({**kept, **results, "status": JOB_REFUSED, "reason": reason})
+            in_use = isinstance(error, InUseError)
+            other._write({**kept, **results, "status": JOB_REFUSED, "reason": str(error), "in_use": in_use})
         else:
-            other.write(JOB_REFUSED, reason)
+            other.write(JOB_REFUSED, str(error))
 
     def _kept(self) -> dict[str, Any]:
         """The summary of an earlier start; empty if there is none, or a damaged one."""
