@@ -279,7 +279,7 @@ class RunRecord:
     def refuse(self, error: GrandRoundsError, folder: Path) -> None:
         """Write the summary of a job that could not take up the run into another folder; the run is as it was.
 
-        It has the run's rounds, and not its results, which are not this job's; ``in_use`` is whether another job has the run.
+        It has the run's rounds, and not its results, which are not this job's, and says whether another job has the run.
         """
         other = RunRecord(folder, {})
         if kept := self._kept():
