@@ -134,7 +134,7 @@ class FedAlaExecutor(SupervisedExecutor):
             for batch in np.array_split(generator.permutation(rows), -(-len(rows) // self.training.batch_size)):
                 context.check_abort()
                 _load(parameters, own, received, weights)
-                labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
+                labels = context.labels(batch)
                 with context.autocast():
                     loss = context.problem.kind.loss(network(context.views(batch, "none")), labels)
                 gradients = torch.autograd.grad(loss, list(parameters.values()))

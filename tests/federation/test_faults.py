@@ -1,14 +1,19 @@
 """A fault of one party costs that party its round and no other."""
 
 import json
+import math
 import re
 from types import SimpleNamespace
 
 import pytest
 
+from grandrounds import checks
 from grandrounds.deployment.jobs import write_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.engine import run_in_process
+from grandrounds.federation.site import training
+from grandrounds.methods.fedirm import relation
+from grandrounds.methods.supervised.training import LabelledBatches
 from grandrounds.protocol.paths import DETAILS_VARIABLE
 
 SITES = ["site-1", "site-2", "site-3"]
@@ -143,6 +148,31 @@ def test_training_that_diverges_names_the_step_and_what_to_change(tiny, start):
         r"site-1: training diverged: the (loss|prediction) of step \d is not finite; lower executor.learning_rate",
         found.error,
     )
+
+
+@pytest.mark.parametrize("name", ["fedperl", "local_fixmatch"])
+def test_a_round_that_diverged_is_discarded_as_a_whole_however_late_that_is_seen(
+    tiny, run, tmp_path, monkeypatch, assert_same_run, name
+):
+    loss, steps = LabelledBatches.loss, []
+
+    def spoilt(self, network, step):
+        at_fault = (self._context.site, self._context.round_number) == ("site-2", 2)
+        steps.extend([step] * at_fault)
+        return loss(self, network, step) * (math.nan if at_fault and step == 1 else 1)
+
+    monkeypatch.setattr(LabelledBatches, "loss", spoilt)
+    job = tiny(name, "controller.min_sites=2", "executor.steps=3", "controller.rounds=3")
+    at_once = run(job, tmp_path / "at_once", SITES, workers=1)
+    assert steps == [0, 1]
+    for module in (checks, training, relation):  # as on a GPU, where looking at values waits
+        monkeypatch.setattr(module, "on_host", lambda values: False)
+    late = run(job, tmp_path / "late", SITES, workers=1)
+    assert steps == [0, 1, 0, 1, 2]
+    assert_same_run(at_once, late)
+    dropped = [entry["dropped"] for entry in late.summary["rounds"]]
+    message = "training diverged: the loss of step 1 is not finite; lower executor.learning_rate"
+    assert dropped == [{}, {"site-2": message}, {}]
 
 
 def test_a_data_set_that_no_site_has_is_named(tiny, start):

@@ -179,7 +179,7 @@ class ${Class}Executor(SupervisedExecutor):
         def loss(step: int) -> Tensor:
             batch = next(batches)
             images = context.views(batch, options.view, key, step)
-            labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
+            labels = context.labels(batch)
             with context.autocast():
                 with torch.no_grad():
                     old = sent(images)

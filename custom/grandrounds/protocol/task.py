@@ -229,7 +229,7 @@ class Task(ABC):
         """The loss of accepted pseudo-labels: a scalar in nats.
 
         Args:
-            logits: of the strong views of those images of which something is accepted, shape ``(images, classes)``.
+            logits: of strong views, at least of those images of which something is accepted, shape ``(images, classes)``.
             labels: their pseudo-labels.
             accepted: which of these are learnt, bool.
             batch_size: unlabelled images of the batch, with an accepted label or not.

@@ -257,8 +257,9 @@ class MultiLabel(Task):
         _require_batch(logits, labels)
         require_at_least(batch_size, len(labels), "batch_size")
         losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none")
-        divisor = int(accepted.sum()) if reduction == "accepted_mean" else batch_size * labels.shape[1]
-        return torch.where(accepted, losses, 0.0).sum() / max(divisor, 1)
+        total = torch.where(accepted, losses, 0.0).sum()
+        learnt = accepted.sum().clamp(min=1)
+        return total / (learnt if reduction == "accepted_mean" else max(batch_size * labels.shape[1], 1))
 
     def confidence(self, probabilities: Tensor) -> Tensor:
         """Of the likelier answer to each finding, shape ``(batch, findings)``."""

@@ -198,8 +198,8 @@ class SingleLabel(Task):
 
         _require_batch(logits, labels)
         require_at_least(batch_size, len(labels), "batch_size")
-        divisor = len(labels) if reduction == "accepted_mean" else batch_size
-        return F.cross_entropy(logits, labels, reduction="sum") / max(divisor, 1)
+        total = F.cross_entropy(logits, labels.where(accepted, UNKNOWN), ignore_index=UNKNOWN, reduction="sum")
+        return total / (accepted.sum().clamp(min=1) if reduction == "accepted_mean" else max(batch_size, 1))
 
     def confidence(self, probabilities: Tensor) -> Tensor:
         """Of the most probable class, shape ``(batch,)``."""

@@ -102,11 +102,10 @@ class ViewsAhead:
 
     Args:
         processes: how many draw; 0 draws nothing in advance.
-        pinned: whether views are copied to pinned memory, from which a GPU copies while it computes.
     """
 
-    def __init__(self, processes: int, pinned: bool = False) -> None:
-        self._count, self._pinned = processes, pinned
+    def __init__(self, processes: int) -> None:
+        self._count = processes
         self._planned: dict[tuple[str, int], tuple[NDArray[np.uint8], Plan]] = {}
         self._processes: list[_Process] = []
         self._begun = False
@@ -159,8 +158,7 @@ class ViewsAhead:
         found = next((views for process in self._processes if (views := process.views(step, plan)) is not None), None)
         if found is None:
             return None
-        chosen = torch.from_numpy(found if positions is None else found[positions])
-        return chosen.pin_memory() if self._pinned else chosen
+        return torch.from_numpy(found if positions is None else found[positions])
 
     def close(self) -> None:
         """Draw nothing more."""

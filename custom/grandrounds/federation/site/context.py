@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from grandrounds.data.images.ahead import ViewsAhead
 from grandrounds.data.images.augmentation import draw_views
-from grandrounds.data.images.tensors import to_tensor
+from grandrounds.data.images.tensors import to_device, to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.site.features import Features
@@ -218,6 +218,10 @@ class SiteContext:
             return to_tensor(draw_views(images, rows, view, key, step, positions=positions, **strong), self.device)
         name = "own" if public is None else "public"
         return self.features.draw(name, images, rows, view, key, step, positions, **strong)
+
+    def labels(self, rows: NDArray[np.integer]) -> Tensor:
+        """The labels of a batch, int64, on the context's device."""
+        return to_device(self.data.labels[rows], self.device)
 
     def unchanged(self, rows: NDArray[np.integer], view: str = "none") -> Tensor:
         """What a network takes for images as they are, or for a fixed view of them; see :meth:`views`."""

@@ -239,7 +239,7 @@ class SiteAccess:
             aborted=lambda: bool(abort_signal.triggered),
             cache=StateCache(state_folder(fl_ctx, values["run_name"], site) / "received"),
             own_spec=found.own_spec,
-            ahead=ViewsAhead(self._compute.drawing_processes(in_kit(fl_ctx), device), device.type == "cuda"),
+            ahead=ViewsAhead(self._compute.drawing_processes(in_kit(fl_ctx), device)),
             datasets=lambda name: self._dataset(name, found.problem, site, fl_ctx),
             row_noise=lambda release: row_noise(release, fl_ctx),
             release_minimum=lambda kind, release: _minimum(kind, release, self._data_of(found), site, fl_ctx),

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from grandrounds.data.images.augmentation import draw_views, sample_generator, view_named
-from grandrounds.data.images.tensors import to_tensor
+from grandrounds.data.images.tensors import to_device, to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.inference.forms import EXACT
@@ -131,7 +131,7 @@ class Features:
             numbers[:] = [sample_generator(view, key, step, position).integers(count) for position in chosen.tolist()]
         stored = self._of(name, images, view, count, options)
         found = stored.read(np.asarray(rows)[chosen], numbers, self._in_single_precision)
-        return found.to(self._front.device).to(dtype=torch.float32, memory_format=torch.channels_last)
+        return to_device(found, self._front.device).to(dtype=torch.float32, memory_format=torch.channels_last)
 
     def _made(self, images: NDArray[np.uint8]) -> Tensor:
         return self._forward(to_tensor(np.ascontiguousarray(images), self._front.device))

@@ -12,9 +12,11 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from grandrounds.checks import on_host
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.context import SiteContext
 
+UNREAD_CHECKS = 64
 MARKED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
@@ -42,10 +44,15 @@ Algorithm = Literal["adam", "sgd"]
 
 
 class Meter:
-    """Sums of step statistics that stay on the device until they are read."""
+    """Sums of step statistics, and checks of values, that stay on the device until they are read.
+
+    To read them makes the host wait for an accelerator, so that checks there are read ``UNREAD_CHECKS`` at a time and at the
+    end of the steps. On a CPU a check is read at once.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
+        self._checks: list[tuple[str, Tensor]] = []
 
     def add(self, name: str, value: Tensor) -> None:
         """Add a scalar."""
@@ -55,6 +62,30 @@ class Meter:
     def total(self, name: str) -> float:
         """The sum; zero when nothing was added."""
         return float(self._sums[name]) if name in self._sums else 0.0
+
+    def require_finite(self, values: Tensor, what: str, step: int, rate: str = "executor.learning_rate") -> None:
+        """Have training stop, now or later, because a loss or predictions are not finite.
+
+        Args:
+            values: to be checked.
+            what: they are, for the error.
+            step: counted from 0.
+            rate: the option to lower.
+
+        Raises:
+            GrandRoundsError: if a check that is read has failed, naming the first such step; what was trained is of no use.
+        """
+        error = f"training diverged: the {what} of step {step} is not finite; lower {rate}"
+        self._checks.append((error, torch.isfinite(values.detach()).all()))
+        if on_host(values) or len(self._checks) == UNREAD_CHECKS:
+            self.read_checks()
+
+    def read_checks(self) -> None:
+        """Read what :meth:`require_finite` has not read yet, and raise its error."""
+        checks, self._checks = self._checks, []
+        passed = torch.stack([check for _, check in checks]).tolist() if checks else []
+        if not all(passed):
+            raise GrandRoundsError(checks[passed.index(False)][0])
 
 
 def proximal_loss(parameters: Sequence[Tensor], start: Sequence[Tensor], weight: float) -> Tensor:
@@ -129,16 +160,6 @@ class OptimizerStep:
             nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
 
 
-def require_finite(values: Tensor, what: str, step: int, rate: str = "executor.learning_rate") -> None:
-    """Stop when a loss or predictions are not finite: training has diverged.
-
-    Raises:
-        GrandRoundsError: naming the step (from 0) and ``rate``, the option to lower.
-    """
-    if not bool(torch.isfinite(values).all()):
-        raise GrandRoundsError(f"training diverged: the {what} of step {step} is not finite; lower {rate}")
-
-
 class Step(Protocol):
     """Takes an optimizer step, as :class:`OptimizerStep` does."""
 
@@ -203,11 +224,12 @@ def train_steps(
     def checked(step: int, losses: Iterable[Tensor]) -> Iterator[Tensor]:
         """The losses as they are computed, each finite and added to the meter."""
         for loss in losses:
-            require_finite(loss, "loss", step, rate)
+            meter.require_finite(loss, "loss", step, rate)
             meter.add("loss", loss)
             yield loss
 
     run_steps(context, steps, take, purpose)
+    meter.read_checks()
 
 
 def new_optimizer(

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from grandrounds.data.images.tensors import to_device
 from grandrounds.errors import MessageError
 from grandrounds.methods.fed_align_cl.noise import noisy_embeddings
 from grandrounds.methods.fed_align_cl.options import BankRows, EmbeddingNoiseOptions
@@ -137,4 +138,4 @@ def require_bank(bank: Tensor, size: int, width: int, name: str) -> None:
 def draw_rows(bank: Tensor, count: int, generator: np.random.Generator) -> Tensor:
     """A mini-batch of a bank, drawn uniformly, shape ``(count, width)``; no row twice unless the bank is smaller."""
     rows = generator.choice(len(bank), count, replace=count > len(bank))
-    return bank[torch.from_numpy(rows)]
+    return bank[to_device(rows, bank.device)]

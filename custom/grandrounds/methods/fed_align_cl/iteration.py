@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from grandrounds.checks import on_host
 from grandrounds.errors import GrandRoundsError
 from grandrounds.methods.fed_align_cl.bank import draw_rows
 from grandrounds.methods.fed_align_cl.discriminator import train_discriminator, train_discriminator_as_released
@@ -220,7 +221,7 @@ class AlignmentTrainer:
         return nullcontext() if count_statistics else statistics_untouched(self._encoder)
 
     def _descend(self, role: Role, loss: Tensor, part: nn.Module) -> None:
-        if not bool(torch.isfinite(loss)):
+        if on_host(loss) and not bool(torch.isfinite(loss)):
             raise GrandRoundsError(f"training diverged: the loss of {role} is not finite; lower executor.learning_rate")
         self._optimizers[role].zero_grad(set_to_none=True)
         # Into this part alone: the gradients of the discriminators in the graph must not change.

@@ -128,8 +128,7 @@ class TrainingImages:
 
     def _batch(self, numbers: np.ndarray, view: str, key: int = 0, step: int = 0) -> tuple[Tensor, Tensor]:
         rows, context = self._rows[numbers], self._context
-        labels = torch.from_numpy(context.data.labels[rows]).to(context.device)
-        return context.views(rows, view, key, step), labels
+        return context.views(rows, view, key, step), context.labels(rows)
 
     def all(self) -> Iterator[tuple[Tensor, Tensor]]:
         """All images without augmentation, in the order of their numbers, in batches for predictions."""
@@ -187,10 +186,12 @@ class LocalSteps:
                     self.trainer, context.site, pixels, labels, neighbours, options, draws, own_bank
                 )
             for name, loss in losses.items():
+                meter.require_finite(loss, "loss", step)
                 meter.add(name, loss)
             names.update(losses)
 
         run_steps(context, len(batches), take)
+        meter.read_checks()
         return {name: meter.total(name) / len(batches) for name in sorted(names)}
 
     def upcoming_embeddings(self, options: EncoderAlignmentOptions) -> Tensor:

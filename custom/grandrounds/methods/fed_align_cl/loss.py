@@ -150,7 +150,7 @@ def moment_distance(embeddings: Tensor, own: Tensor, others: Sequence[Tensor]) -
     means = torch.stack([bank.mean(dim=0) for bank in banks])
     variances = torch.stack([bank.var(dim=0, correction=0) for bank in banks])
     scale = variances.mean(dim=0)
-    scale = scale.clamp_min(max(RARE * float(scale.mean()), torch.finfo(own.dtype).eps))
+    scale = scale.clamp_min((RARE * scale.mean().double()).clamp_min(torch.finfo(own.dtype).eps).to(scale))
     shifts, spreads = means[0] - means[1:], variances[0] - variances[1:]
     distance = (shifts.square() / (2 * scale) + spreads.square() / (4 * scale.square())).mean(dim=1).sum()
     centred = embeddings - means[0]

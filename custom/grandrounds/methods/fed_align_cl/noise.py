@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import torch
 from torch import Generator, Tensor
 
+from grandrounds.data.images.tensors import to_device
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, WeightNoiseOptions
@@ -125,10 +126,11 @@ def noisy_embeddings(
     Raises:
         GrandRoundsError: if an embedding is not finite.
     """
-    _require_finite(embeddings)
-    clip = clip_bound(embeddings, options)
-    clipped = clip_embeddings(embeddings, clip)
-    noisy = _with_noise(clipped, embedding_deviation(clipped, options, clip), random_bytes)
+    seen = embeddings.detach().cpu()  # noise is scaled and added on the host, which waits for an accelerator
+    _require_finite(seen)
+    clip = clip_bound(seen, options)
+    deviation = embedding_deviation(clip_embeddings(seen, clip), options, clip)
+    noisy = _with_noise(clip_embeddings(embeddings, clip), deviation, random_bytes)
     return noisy if gate is None else _with_noise(clip_embeddings(noisy, gate[0]), gate[1], random_bytes)
 
 
@@ -180,7 +182,7 @@ def _require_finite(embeddings: Tensor) -> None:
 
 def _with_noise(embeddings: Tensor, deviation: float, random_bytes: RandomBytes) -> Tensor:
     sent = with_noise(embeddings, deviation, random_bytes)
-    return embeddings + (sent.to(embeddings.device, embeddings.dtype) - embeddings.detach())
+    return embeddings + (to_device(sent.to(embeddings.dtype), embeddings.device) - embeddings.detach())
 
 
 def _noisy(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

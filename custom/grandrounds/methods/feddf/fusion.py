@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from grandrounds.data.images.tensors import to_device
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Adam, Meter, train_steps
@@ -191,7 +192,7 @@ def distil(
         batch = generator.choice(len(images), options.distillation_batch, replace=False)
         with context.autocast():
             logits = student(as_input(student, context.views(batch, "none", public=images)))
-        return alignment_loss(logits, wanted[torch.from_numpy(batch).to(context.device)])
+        return alignment_loss(logits, wanted[to_device(batch, context.device)])
 
     meter = Meter()
     step = DistillationStep(student, options)

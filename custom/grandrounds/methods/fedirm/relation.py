@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grandrounds.checks import require_probabilities
+from grandrounds.checks import on_host, require_probabilities
 from grandrounds.protocol.task import Task
 
 TEMPERATURE = 2.0
@@ -265,7 +265,7 @@ def _class_sums(
     if kept.shape != labels.shape or kept.dtype != torch.bool:
         raise ValueError(f"keep must be bool of shape {tuple(labels.shape)}, got {kept.dtype} {tuple(kept.shape)}")
     wrong = (labels < 0) | (labels >= classes)
-    if wrong.any():
+    if on_host(wrong) and wrong.any():
         row = int(wrong.nonzero()[0])
         raise ValueError(f"the label of sample {row} must be in [0, {classes}), got {int(labels[row])}")
     wide = torch.where(kept[:, None], vectors.to(_wide(vectors)), 0.0)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches, index_batches
+from grandrounds.data.images.tensors import to_device
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
@@ -101,7 +102,7 @@ class LastPass:
         for batch in eval_batches(rows, EXACT_BATCH):
             with context.autocast():
                 logits = model(context.views(batch, "none"))
-            self._accumulator.add(logits, torch.from_numpy(context.data.labels[batch]).to(context.device))
+            self._accumulator.add(logits, context.labels(batch))
         self._seen.append(rows)
 
 
@@ -128,7 +129,7 @@ def train_labelled(
         raise DataError(f"{context.site}: the labelled set is empty: no training image has a label that may be used")
     steps = local.round_steps(len(rows))
     kind, classes = context.problem.kind, len(context.problem.classes)
-    counts = torch.from_numpy(kind.class_counts(context.data.labels[rows], classes))
+    counts = to_device(kind.class_counts(context.data.labels[rows], classes), context.device)
     views, meter = Views(context, "labelled"), Meter()
     last_pass = LastPass(context, relations, steps, local.pass_steps(len(rows)))
     batches = list(index_batches(rows, local.batch_size, steps, context.generator("labelled batches")))
@@ -138,7 +139,7 @@ def train_labelled(
     def loss_of(step: int) -> Tensor:
         """The loss of a step; its logits are added to the relation matrix."""
         batch = batches[step]
-        labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
+        labels = context.labels(batch)
         with context.autocast():
             logits = [network(view) for view in views.draw(batch, step, count)]
         logits = [at_least_single(values) for values in logits]

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
+from grandrounds.data.images.tensors import to_device
 from grandrounds.data.site import SiteData
 from grandrounds.evaluation.external import predict
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, run_steps, train_steps
+from grandrounds.federation.site.training import Meter, OptimizerStep, run_steps, train_steps
 from grandrounds.methods.fedirm.loss import (
     consistency_loss,
     ramp_up,
@@ -151,7 +152,7 @@ class UnlabelledStep:
             features = self._encoder(first)
             logits = self._head(features)
             targets = self._teacher.predict(second)
-        require_finite(logits, "prediction", step)
+        self.meter.require_finite(logits, "prediction", step)
         wide = at_least_single(logits)
         probabilities = self._task.probabilities(wide)
         confident = self._task.confidence(probabilities) >= options.min_confidence
@@ -184,7 +185,7 @@ class UnlabelledStep:
 
     def _count(self, rows: np.ndarray, labels: Tensor, keep: Tensor) -> None:
         """Count the certain predictions, and the correct ones among those whose hidden label is known."""
-        truth = torch.from_numpy(self._context.data.labels[rows]).to(labels.device)
+        truth = self._context.labels(rows)
         known = keep & (truth >= 0)
         self.meter.add("seen", torch.tensor(keep.numel()))
         self.meter.add("kept", keep.sum())
@@ -240,12 +241,13 @@ def train_unlabelled(
         ramp = ramp_up(elapsed, options.ramp_length, options.ramp_kind)
         set_unlabelled_rate(optimizer, options, ramp)
         loss = work.loss(batches[step], step, ramp)
-        require_finite(loss, "loss", step)
+        work.meter.require_finite(loss, "loss", step)
         optimizer_step.step([loss])
         teacher.follow(network)
 
     with statistics_of_passes(network, passes):
         run_steps(context, steps, take)
+    work.meter.read_checks()
     relation = work.pseudo_relation.relation()
     counts = zip(context.problem.kind.answer_names(context.problem.classes), relation.support.tolist(), strict=True)
     listed = ", ".join(f"{name} {count}" for name, count in counts)
@@ -312,7 +314,7 @@ def self_train(
         ramp = ramp_up(local.elapsed(context.round_number, step, len(kept)), options.ramp_length, options.ramp_kind)
         set_unlabelled_rate(optimizer, options, ramp)
         return ramp * context.problem.kind.smoothed_loss(
-            [at_least_single(logits)], torch.from_numpy(label_of[batch]).to(context.device)
+            [at_least_single(logits)], to_device(label_of[batch], context.device)
         )
 
     train_steps(context, steps, loss_of, OptimizerStep(network, optimizer, clip_norm=local.clip_norm), meter)

@@ -211,7 +211,7 @@ class VotingPseudoLabeler(PeerPseudoLabeler):
 
     def consistency(self, local: Tensor, predictions: Sequence[Tensor], labels: PseudoLabels) -> Tensor:
         """The divergence of the helpers on the accepted images."""
-        accepted = labels.accepted
+        accepted = labels.accepted.nonzero()[:, 0]  # once: an accelerator waits to know them
         return peer_divergence(local[accepted], [prediction[accepted] for prediction in predictions])
 
 

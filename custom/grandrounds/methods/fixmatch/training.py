@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
 from grandrounds.data.images.randaugment import MAGNITUDE_LEVELS
+from grandrounds.data.images.tensors import to_device
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, train_steps
+from grandrounds.federation.site.training import Meter, OptimizerStep, train_steps
 from grandrounds.methods.fixmatch.teacher import Expectations, Teacher, mean_predictions
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions, labelled_rows
 from grandrounds.models.inference.forward import Forward
-from grandrounds.models.norm import fixed_statistics, statistics_untouched
+from grandrounds.models.norm import fixed_statistics, normalises_by_batch, statistics_untouched
 from grandrounds.option_annotations import FRACTION, METHOD, Min, Range
 from grandrounds.options import Options
 from grandrounds.protocol.task import PseudoLabels, Reduction
@@ -85,6 +86,15 @@ class SemiSupervisedOptions(Options):
     ] = "batch"
     accept_unlabelled: Annotated[bool, "let sites without labelled images train on pseudo-labels alone"] = False
 
+    def learnt_images(self, network: nn.Module, device: torch.device) -> Callable[[PseudoLabels], Learnt | None]:
+        """Which strong views a step computes.
+
+        Those of accepted images, as in FedPerl's code. An accelerator computes all in place of waiting, unless the others
+        would change something: the statistics of the batch, or whether a site without labels takes a step.
+        """
+        apart = self.strong_norm == "running" or not normalises_by_batch(network)
+        return all_images if device.type != "cpu" and apart and not self.accept_unlabelled else accepted_images
+
     def check(self) -> None:
         """Refuse strengths that are not an interval, and what needs another teacher than the trained model."""
         for name, needs in (
@@ -99,6 +109,34 @@ class SemiSupervisedOptions(Options):
             raise ConfigurationError(
                 f"strong_levels must be a minimum and a maximum strength, got {list(self.strong_levels)}"
             )
+
+
+class Learnt(NamedTuple):
+    """The images of a batch whose strong views the network sees.
+
+    Attributes:
+        positions: of these images; None for all.
+        labels: their pseudo-labels.
+        accepted: which of these labels are learnt.
+    """
+
+    positions: np.ndarray | None
+    labels: Tensor
+    accepted: Tensor
+
+
+def accepted_images(found: PseudoLabels) -> Learnt | None:
+    """Those of which something is accepted, or None: no other views are drawn, but the host waits to know which."""
+    (positions,) = found.accepted.reshape(len(found.accepted), -1).any(dim=1).cpu().numpy().nonzero()
+    if not len(positions):
+        return None
+    chosen = to_device(positions, found.labels.device)
+    return Learnt(positions, found.labels[chosen], found.accepted[chosen])
+
+
+def all_images(found: PseudoLabels) -> Learnt:
+    """All, so that the host need not know which labels are accepted."""
+    return Learnt(None, found.labels, found.accepted)
 
 
 class PseudoLabeler(Protocol):
@@ -149,6 +187,7 @@ class UnlabelledBatches:
         generator = context.generator("unlabelled batches")
         self._batches = list(index_batches(self.rows, size, training.steps, generator)) if len(self.rows) else None
         self._key = context.key("unlabelled views")
+        self._learnt = options.learnt_images(network, context.device)
         self._strong: dict[str, Any] = {"equalize_noop": options.equalize_noop, "strong_levels": options.strong_levels}
         self._expectations: Expectations | None = None
         self._threshold: float | Tensor = options.threshold
@@ -178,29 +217,26 @@ class UnlabelledBatches:
             return
         rows = self._batches[step]
         with self._context.autocast():
-            found, extra = self._labelled(network, rows, step, labeler)
+            found, extra = self._labelled(network, rows, step, labeler, meter)
         self._count(rows, found, meter)
         if extra is not None:
             yield extra
-        if bool(found.accepted.any()):
-            chosen = found.accepted.reshape(len(rows), -1).any(dim=1)
-            positions = chosen.nonzero()[:, 0].cpu().numpy()
+        learnt = self._learnt(found)
+        if learnt is not None:
             with self._context.autocast(), NORMS[self._options.strong_norm](network):
-                strong = at_least_single(network(self._views(rows, step, "strong", positions)))
+                strong = at_least_single(network(self._views(rows, step, "strong", learnt.positions)))
             reduction = self._options.unsupervised_reduction
-            unsupervised = self._task.pseudo_label_loss(
-                strong, found.labels[chosen], found.accepted[chosen], len(rows), reduction
-            )
+            unsupervised = self._task.pseudo_label_loss(strong, learnt.labels, learnt.accepted, len(rows), reduction)
             meter.add("loss_unlabelled", unsupervised)
             yield self._options.unsupervised_weight * unsupervised
 
     def _labelled(
-        self, network: nn.Module, rows: np.ndarray, step: int, labeler: PseudoLabeler | None
+        self, network: nn.Module, rows: np.ndarray, step: int, labeler: PseudoLabeler | None, meter: Meter
     ) -> tuple[PseudoLabels, Tensor | None]:
         """Pseudo-labels of a batch, and the labeler's loss."""
         weak = None if labeler is None and self._predicted is not None else self._views(rows, step, self._weak)
         local = self._predict(network, rows, weak, labeler is not None and labeler.needs_gradient)
-        require_finite(local, "prediction", step)
+        meter.require_finite(local, "prediction", step)
         if self._expectations:
             local = self._expectations.aligned(local)
         if labeler is None or weak is None:
@@ -210,7 +246,7 @@ class UnlabelledBatches:
     def _predict(self, network: nn.Module, rows: np.ndarray, weak: Tensor | None, with_gradient: bool) -> Tensor:
         """Probabilities of a batch: those of the round, or of its weak views by the teacher if there is one."""
         if self._predicted is not None:
-            return self._predicted[torch.from_numpy(np.searchsorted(self.rows, rows)).to(self._predicted.device)]
+            return self._predicted[to_device(np.searchsorted(self.rows, rows), self._predicted.device)]
         if self._teacher is not None and weak is not None:
             return self._task.probabilities(self._teacher(weak))
         network.train(self._options.weak_pass == "train")
@@ -226,7 +262,7 @@ class UnlabelledBatches:
     def _count(self, rows: np.ndarray, found: PseudoLabels, meter: Meter) -> None:
         """Count the accepted labels, and the correct ones among those whose hidden label is known."""
         labels, accepted, _ = found
-        truth = torch.from_numpy(self._context.data.labels[rows]).to(labels.device)
+        truth = self._context.labels(rows)
         known = accepted & (truth >= 0)
         meter.add("seen", torch.tensor(labels.numel()))
         meter.add("accepted", accepted.sum())

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from grandrounds.data.images.tensors import to_device
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Adam, Meter, OptimizerStep, train_steps
 from grandrounds.methods.mutual.loss import (
@@ -122,7 +123,7 @@ def align(
         views = context.views(batches[number], options.alignment_view, key, number, public=images)
         with context.autocast():
             logits = network(as_input(network, views))
-        return measure(at_least_single(logits), wanted[torch.from_numpy(batches[number]).to(context.device)])
+        return measure(at_least_single(logits), wanted[to_device(batches[number], context.device)])
 
     meter = Meter()
     train_steps(context, len(batches), loss_of, step, meter, "executor.alignment_rate", "alignment")
@@ -219,9 +220,9 @@ def _loss(
         logits = (compute or network)(as_input(network, views))
     logits = at_least_single(logits)
     if options.logit_adjustment:
-        counts = torch.from_numpy(context.data.class_counts("labelled"))
+        counts = to_device(context.data.class_counts("labelled"), context.device)
         logits = adjusted_logits(logits, counts, options.logit_adjustment)
-    labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
+    labels = context.labels(batch)
     return local_loss(logits, labels, options, trust)
 
 

@@ -177,8 +177,9 @@ class LabelledBatches:
         self._view = options.view
         context.draw_ahead(self._batches, self._view, self._key)
         of_site = context.data.labels[self.rows], len(context.problem.classes), context.problem.kind
-        self._adjusted_by, self._strength = options.adjusted_by(*of_site), options.logit_adjustment
-        weights = options.weights_of(*of_site)
+        weights, counts = options.weights_of(*of_site), options.adjusted_by(*of_site)
+        self._strength = options.logit_adjustment
+        self._adjusted_by = None if counts is None else counts.to(context.device)
         self.weights = None if weights is None else weights.to(context.device)
 
     def loss(self, network: nn.Module, step: int) -> Tensor:
@@ -186,7 +187,7 @@ class LabelledBatches:
         context = self._context
         rows = self._batches[step]
         images = context.views(rows, self._view, self._key, step)
-        labels = torch.from_numpy(context.data.labels[rows]).to(context.device)
+        labels = context.labels(rows)
         with context.autocast():
             logits = network(images)
             if self._adjusted_by is not None:
@@ -305,7 +306,7 @@ def train_privately(
     """
     units = units_to_learn(context, options, protection.unit)
     step = PrivateStep(network, context.problem.kind.loss, len(units), protection)
-    key, labels = _secret(), torch.from_numpy(context.data.labels)
+    key = _secret()
     devices = [context.device] if context.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(_secret())
@@ -314,7 +315,7 @@ def train_privately(
             batch = one_image_each([units[index] for index in drawn])
             images = context.views(batch, options.view, key, number)
             with context.autocast():
-                step.set_gradients(images, labels[batch].to(context.device))
+                step.set_gradients(images, context.labels(batch))
             optimizer.step()
     return {"samples": float(sum(map(len, units)))}
 

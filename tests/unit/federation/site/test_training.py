@@ -1,5 +1,6 @@
 """Local steps are seeded, checked and summed; the optimizers are torch's without its compiler."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from torch import nn
 
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.site import training
 from grandrounds.federation.site.context import SiteContext, StateCache, TaskAborted
 from grandrounds.federation.site.training import SGD, Adam, Meter, OptimizerStep, new_optimizer, run_steps, train_steps
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
@@ -79,6 +81,29 @@ def test_a_loss_that_is_not_finite_changes_nothing():
     with pytest.raises(GrandRoundsError, match="the loss of step 1 is not finite"):
         train_steps(context(), 2, lambda s: network.weight.sum() / (1 - s), descent_of(network), Meter())
     assert network.weight.item() == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_one_value_that_is_not_finite_stops_training_and_names_the_step(bad):
+    meter = Meter()
+    meter.require_finite(torch.ones(3), "loss", 7)
+    with pytest.raises(GrandRoundsError, match=r"the loss of step 7 is not finite; lower executor.learning_rate"):
+        meter.require_finite(torch.tensor([1.0, bad, 2.0]), "loss", 7)
+
+
+@pytest.mark.parametrize(("steps", "taken"), [(5, 5), (10, 8)])
+def test_where_looking_waits_checks_are_read_some_at_a_time_and_the_first_failure_is_named(monkeypatch, steps, taken):
+    monkeypatch.setattr(training, "on_host", lambda values: False)
+    monkeypatch.setattr(training, "UNREAD_CHECKS", 4)
+    network, seen = weight(), []
+
+    def loss_of(step):
+        seen.append(step)
+        return network.weight.sum() / (0 if step in (4, 6) else 1)
+
+    with pytest.raises(GrandRoundsError, match="the loss of step 4 is not finite"):
+        train_steps(context(), steps, loss_of, descent_of(network), Meter())
+    assert len(seen) == taken
 
 
 def test_a_task_that_was_given_up_stops_before_the_next_step():

@@ -19,7 +19,12 @@ from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
 from grandrounds.methods.fixmatch.executor import AVERAGE, FixMatchExecutor
 from grandrounds.methods.fixmatch.teacher import Expectations, averaged, mean_predictions
-from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
+from grandrounds.methods.fixmatch.training import (
+    SemiSupervisedOptions,
+    accepted_images,
+    all_images,
+    train_semi_supervised,
+)
 from grandrounds.methods.supervised.training import TrainingOptions
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.task import PseudoLabels
@@ -252,6 +257,44 @@ def test_accepted_images_are_learnt_on_their_strong_views(levels):
     for other in (None, (2, 3)):
         drawn = draw_views(context.data.images, rows, "strong", key, 0, np.array([1, 3]), strong_levels=other)
         assert torch.equal(to_tensor(drawn, context.device), inputs[2]) is (other == levels)
+
+
+def separate():
+    """A network that computes each image by itself."""
+    layers = network()
+    layers[1] = nn.Identity()
+    return layers
+
+
+@pytest.mark.parametrize("reduction", ["accepted_mean", "batch_mean"])
+def test_all_strong_views_teach_what_those_of_accepted_images_do(monkeypatch, reduction):
+    def trained():
+        teacher = Teacher([0, 1, 2, 0], [1, 3])
+        metrics, model, _ = train(site(4, 4), teacher, separate(), steps=1, unsupervised_reduction=reduction)
+        return metrics, torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    expected, weights = trained()
+    monkeypatch.setattr(SemiSupervisedOptions, "learnt_images", lambda *_: all_images)
+    found, others = trained()
+    assert found == pytest.approx(expected, rel=1e-6)
+    torch.testing.assert_close(others, weights, rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(SemiSupervisedOptions, "learnt_images", lambda *_: lambda found: None)
+    assert not torch.allclose(trained()[1], weights, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "options", "chosen"),
+    [
+        ("meta", separate, {}, all_images),
+        ("meta", network, {"strong_norm": "running"}, all_images),
+        ("meta", network, {}, accepted_images),
+        ("meta", network, {"strong_norm": "batch_untracked"}, accepted_images),
+        ("meta", separate, {"accept_unlabelled": True}, accepted_images),
+        ("cpu", separate, {}, accepted_images),
+    ],
+)
+def test_other_views_are_computed_on_accelerators_only_and_where_they_change_nothing(device, model, options, chosen):
+    assert SemiSupervisedOptions(**options).learnt_images(model(), torch.device(device)) is chosen
 
 
 @pytest.mark.parametrize(("labelled", "unlabelled", "what"), [(4, 0, "loss"), (0, 4, "prediction")])
