@@ -13,53 +13,13 @@ The public names load torch and FLARE when they are first used, so that ``import
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    __version__: str
-    from grandrounds import testing
-    from grandrounds.api.evaluation import Evaluation, evaluate
-    from grandrounds.api.recipes import recipe
-    from grandrounds.api.reports import paper, report
-    from grandrounds.api.running import Run, run
-    from grandrounds.api.sites import Sites, partition
-    from grandrounds.api.sweeping import Sweep, sweep
-    from grandrounds.data.images.augmentation import register_view
-    from grandrounds.data.own_datasets import ReaderOptions, register_dataset
-    from grandrounds.data.own_schemes import register_scheme
-    from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
-    from grandrounds.evaluation.own_metrics import register_metric
-    from grandrounds.federation.own_methods import register_method
-    from grandrounds.models.backbones.own import register_backbone
-    from grandrounds.protocol.tasks import register_task
+from grandrounds.api.methods import CONSTRUCTORS, constructor
 
-__all__ = [
-    "ConfigurationError",
-    "DataError",
-    "Evaluation",
-    "GrandRoundsError",
-    "ReaderOptions",
-    "Run",
-    "Sites",
-    "Sweep",
-    "evaluate",
-    "paper",
-    "partition",
-    "recipe",
-    "register_backbone",
-    "register_dataset",
-    "register_method",
-    "register_metric",
-    "register_scheme",
-    "register_task",
-    "register_view",
-    "report",
-    "run",
-    "sweep",
-    "testing",
-]
 PLACES = {
     "ConfigurationError": "errors",
+    "ConfiguredMethod": "api.methods",
     "DataError": "errors",
     "Evaluation": "api.evaluation",
     "GrandRoundsError": "errors",
@@ -82,7 +42,8 @@ PLACES = {
     "run": "api.running",
     "sweep": "api.sweeping",
 }
-"""The module of each public name."""
+"""The module of each public name that is not made here."""
+__all__ = sorted([*PLACES, *CONSTRUCTORS, "testing"])
 
 
 def __getattr__(name: str) -> Any:
@@ -92,6 +53,8 @@ def __getattr__(name: str) -> Any:
         found = _version()
     elif name == "testing":
         found = import_module(f"{__name__}.testing")
+    elif name in CONSTRUCTORS:
+        found = constructor(name)
     elif name in PLACES:
         found = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
     else:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.api.methods import ConfiguredMethod, unfolded
 from grandrounds.console.output import notes, say
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
     from grandrounds.deployment.recipes.recipe import JobRecipe
 
 
-def recipe(job: str | Path | Job, *, preset: str | None = None, sites: Sequence[str] = (), **options: Any) -> JobRecipe:
+def recipe(
+    job: str | Path | Job | ConfiguredMethod, *, preset: str | None = None, sites: Sequence[str] = (), **options: Any
+) -> JobRecipe:
     """A job as a FLARE recipe, for ``SimEnv``, ``PocEnv`` and ``ProdEnv`` of ``nvflare.recipe``.
 
     Args:
-        job: a name of ``grandrounds jobs``, or the folder of a job.
+        job: a name of ``grandrounds jobs``, the folder of a job, or ``gr.FedPerl(peers=2)``.
         preset: named options of the job; several are separated by commas.
         sites: that take part, by name; by default all of the environment.
         options: of the job, by name: ``peers=2``. A name that two parts have needs its part: ``**{"executor.min_support":
@@ -42,7 +45,9 @@ def recipe(job: str | Path | Job, *, preset: str | None = None, sites: Sequence[
 
     require_type(preset, str | None, "preset")
     require_type(sites, list[str], "sites")
-    found = job if isinstance(job, Job) else load_job(job)
-    made = with_preset(found, preset, {found.key_of(name): value for name, value in options.items()}).checked()
+    name, preset, values = unfolded(job, preset, {})
+    found = name if isinstance(name, Job) else load_job(name)
+    given = {found.key_of(option): value for option, value in options.items()}
+    made = with_preset(found, preset, {**values, **given}).checked()
     mandatory = made.options("controller").get("mandatory_sites") or ()
     return JobRecipe(with_roster(made, sites, mandatory).checked(), lambda line: say(notes(), line))

@@ -10,6 +10,7 @@ from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.api.methods import ConfiguredMethod, unfolded
 from grandrounds.api.sites import Sites
 from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.account import start_line
@@ -249,7 +250,7 @@ class Run:
 
 
 def run(
-    job: str | Path | Job | Sites | None = None,
+    job: str | Path | Job | ConfiguredMethod | Sites | None = None,
     sites: Sites | Path | str | int | None = None,
     *,
     rounds: int | None = None,
@@ -272,8 +273,8 @@ def run(
     """Run a job with all its sites on this machine, or resume an interrupted run in the same workspace.
 
     Args:
-        job: a name of ``grandrounds jobs``, or the folder of a job. Of sites with images it may be left out,
-            ``gr.run(sites)``: then ``ridge`` runs, with the preset ``recommended`` by default.
+        job: a name of ``grandrounds jobs``, the folder of a job, or ``gr.FedPerl(peers=2)``. Of sites with images it may
+            be left out, ``gr.run(sites)``: then ``ridge`` runs, with the preset ``recommended`` by default.
         sites: where to train: sites, a partition's folder, or a number of synthetic sites (4 by default).
         rounds: number of rounds; short for the option ``controller.rounds``.
         image_size: side of the images, in pixels; short for ``problem.image_size``.
@@ -313,7 +314,7 @@ def run(
     _require_engine(engine, threads, workers, wire)
     job, chosen = _method_and_sites(job, sites)
     values = {**shortcuts(rounds, image_size, backbone, seed), **by_key({} if options is None else options)}
-    checked, call = _configured(job, preset, values, chosen)
+    checked, call = _configured(*unfolded(job, preset, values), chosen)
     folder = as_path(workspace, "workspace") if workspace is not None else Path("runs") / checked.run_name
     count, names = workers or default_workers(checked, len(chosen.names)), list(chosen.names)
     require_enough(checked, names)
@@ -352,8 +353,8 @@ def _configured(
 
 
 def _method_and_sites(
-    job: str | Path | Job | Sites | None, sites: Sites | Path | str | int | None
-) -> tuple[str | Path | Job | None, Sites]:
+    job: str | Path | Job | ConfiguredMethod | Sites | None, sites: Sites | Path | str | int | None
+) -> tuple[str | Path | Job | ConfiguredMethod | None, Sites]:
     """The method, None if none is named, and the sites, which may be the only argument.
 
     Raises:

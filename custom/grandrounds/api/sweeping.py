@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from grandrounds.api.methods import ConfiguredMethod, unfolded
 from grandrounds.api.reports import report
 from grandrounds.api.running import Run, run, sites_from
 from grandrounds.api.sites import Sites
@@ -90,7 +91,7 @@ class Sweep:
 
 
 def sweep(
-    job: str | Path | Sequence[str | Path],
+    job: str | Path | ConfiguredMethod | Sequence[str | Path | ConfiguredMethod],
     sites: Sites | Path | str | int | None = None,
     *,
     workspace: Path | str,
@@ -104,7 +105,8 @@ def sweep(
     """Run jobs for every seed and every combination of values; what has finished before is not run again.
 
     Args:
-        job: a name of ``grandrounds jobs``, or the folder of a job; or a list of these, which are compared.
+        job: a name of ``grandrounds jobs``, the folder of a job, or ``gr.FedPerl(peers=2)``; or a list of these, which are
+            compared.
         sites: see :func:`grandrounds.run`; they are the same for all runs.
         workspace: gets a workspace for each run, and is resumed by the same call.
         seeds: of all random choices; the division of the images stays the same.
@@ -131,7 +133,7 @@ def sweep(
     folder = as_path(workspace, "workspace")
     jobs = list(job) if isinstance(job, Sequence) and not isinstance(job, str) else [job]
     for one in jobs:
-        as_path(one, "a method", "name it, such as fedavg")
+        as_path(unfolded(one, None, {})[0], "a method", "name it, such as fedavg")
     chosen = sites_from(sites)
     plans = [
         _Plan.of(
@@ -180,7 +182,7 @@ class _Plan:
     @classmethod
     def of(
         cls,
-        job: str | Path,
+        job: str | Path | ConfiguredMethod,
         sites: Sites,
         preset: str | None,
         options: Mapping[str, Any],
@@ -189,13 +191,13 @@ class _Plan:
         with_job: bool,
     ) -> _Plan:
         """Plan a run and check its job."""
-        values = by_key(options)
-        configured = configured_job(job, preset, values, sites.problem, sites.own_images).checked()
+        source, preset, values = unfolded(job, preset, by_key(options))
+        configured = configured_job(source, preset, values, sites.problem, sites.own_images).checked()
         parts = [configured.name] if with_job or not varied else []
         parts += [f"{name.partition('.')[2]}={value}" for name, value in varied.items()]
         name = f"{' '.join(parts)} seed {options['controller.seed']}".replace("/", "_")
         settings = {"job": configured.name, "seed": options["controller.seed"], **varied}
-        return cls(name, configured, job, preset, values, settings, workspace / name.replace(" ", "-"))
+        return cls(name, configured, source, preset, values, settings, workspace / name.replace(" ", "-"))
 
     def is_finished(self, sites: Sites) -> bool:
         """Whether this very job has finished on these images."""

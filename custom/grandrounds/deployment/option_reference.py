@@ -23,7 +23,7 @@ all its options, and some differ from the default: `grandrounds jobs JOB` shows 
 
 def options_of(job: Job, part: str) -> list[OptionInfo]:
     """All options of a part of a job, in the order of the job's own file; the problem is a part of its own."""
-    found = {entry.name: entry for group in _groups(job, part).values() for entry in describe(group)}
+    found = {entry.name: entry for group in option_groups(job, part).values() for entry in describe(group)}
     found.pop("problem", None)
     order = {name: number for number, name in enumerate(job.options(part))}
     return sorted(found.values(), key=lambda entry: order.get(entry.name, len(order)))
@@ -37,7 +37,7 @@ def option_reference() -> str:
         sections.append(f"## {part}\n")
         used: dict[type, list[str]] = {}
         for job in jobs:
-            for group in _groups(job, part).values():
+            for group in option_groups(job, part).values():
                 used.setdefault(group, []).append(job.name)
         sections += [_section(group, names, len(jobs)) for group, names in sorted(used.items(), key=_by_use)]
     return "\n".join(sections).rstrip() + "\n"
@@ -48,7 +48,8 @@ def _by_use(used: tuple[type, list[str]]) -> tuple[int, str, str]:
     return -len(jobs), group.__module__, group.__name__
 
 
-def _groups(job: Job, part: str) -> Mapping[str, type]:
+def option_groups(job: Job, part: str) -> Mapping[str, type]:
+    """The groups of options of a part of a job, by attribute; those of the bases come last."""
     if part == "problem":
         return {"problem": Problem}
     return groups_of(class_of((job.executor if part == "executor" else job.controller)["path"]))

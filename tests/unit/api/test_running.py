@@ -18,6 +18,7 @@ from grandrounds.cli import build_app
 from grandrounds.data.images.decoding import to_square
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
+from grandrounds.deployment.jobs import load_job
 
 CLASSES = ["nevus", "melanoma"]
 SPLITS = ["train"] * 8 + ["val"] * 2 + ["test"] * 20  # of fewer than ten test images of a class there is no score
@@ -64,7 +65,6 @@ def test_every_public_name_is_there_and_documented():
     for name in gr.__all__:
         assert (getattr(gr, name).__doc__ or "").strip(), name
     assert set(gr.__all__) <= set(dir(gr))
-    assert {*gr.PLACES, "testing"} == set(gr.__all__)
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         gr.simulat  # noqa: B018 - the access is what is tested
 
@@ -269,11 +269,15 @@ def test_a_sweep_runs_what_is_missing_and_compares_settings(sites, tmp_path, mon
 
 
 def test_a_sweep_over_methods_runs_each_with_every_seed(sites, tmp_path):
-    options = {"executor.batch_size": 2, "executor.steps": 1, "controller.rounds": 1, "problem.image_size": 32}
-    made = gr.sweep(["fedavg", "local"], sites, workspace=tmp_path, seeds=[7, 8], options=options, progress=False)
+    options = {"executor.batch_size": 2, "controller.rounds": 1, "problem.image_size": 32}
+    methods = [gr.FedAvg(steps=2), gr.Local(steps=1)]
+    made = gr.sweep(methods, sites, workspace=tmp_path, seeds=[7, 8], options=options, progress=False)
     scores = made.scores()
     assert list(scores.index) == ["fedavg seed 7", "fedavg seed 8", "local seed 7", "local seed 8"]
     assert list(scores["job"]) == ["fedavg", "fedavg", "local", "local"]
+    alone = gr.run(methods[0], sites, seed=7, options=options, workspace=tmp_path / "alone", progress=False)
+    assert alone.scores().loc["pooled"].equals(made.runs["fedavg seed 7"].scores().loc["pooled"])
+    assert load_job(tmp_path / "alone" / "job").value("executor", "steps") == 2
     assert (
         scores.loc["local seed 8", "accuracy"] == gr.Run(tmp_path / "local-seed-8").scores().loc["pooled", "accuracy"]
     )

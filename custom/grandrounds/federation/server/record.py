@@ -22,7 +22,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from grandrounds import __version__
 from grandrounds.errors import CheckpointError, GrandRoundsError, InUseError
@@ -64,7 +64,9 @@ SERIOUS = frozenset({"dropped", "failed", REMARK})
 """Events that are warnings in a log."""
 OF_EVENT = {"event", "seconds", "moved"}
 """What the event of a round has beside its entry in the summary."""
-POOLED, MEAN, AT_SERVER = "pooled", "mean over sites", "server's images"
+POOLED: Final = "pooled"
+MEAN: Final = "mean over sites"
+AT_SERVER: Final = "server's images"
 """Of which images a score is."""
 OF_SCORE = ("metric", "by", "score", "low", "high", "basis", "mean")
 """What a person who watches a run needs to know of a model's score."""
