@@ -168,7 +168,9 @@ class PrivateStep:
         # Two sums of n clipped gradients in single precision are each off by at most n^2 half units of the clip.
         bound = self._options.clip * (1 - 2 * len(images) ** 2 * HALF_ULP)
         factors = torch.where(finite, (bound / norms).clamp(max=1.0), 0.0).to(images.dtype)
-        return {name: (factors @ row.nan_to_num_(0.0, 0.0, 0.0)).view_as(values[name]) for name, row in rows.items()}
+        with torch.autocast(images.device.type, enabled=False):  # half precision would round beyond the bound
+            sums = {name: factors @ row.nan_to_num_(0.0, 0.0, 0.0) for name, row in rows.items()}
+        return {name: value.view_as(values[name]) for name, value in sums.items()}
 
     def _require_mean(self, image: Tensor, target: Tensor) -> None:
         """Check once that the loss of several samples is the mean of theirs.

@@ -81,6 +81,15 @@ def test_the_bound_leaves_room_for_the_rounding_of_a_sum_in_single_precision(net
     assert float(total) == pytest.approx(512 * 0.05 * (1 - 2 * 512**2 / 2**24), rel=1e-4)
 
 
+def test_half_precision_of_the_network_does_not_round_a_gradient_beyond_the_clip(network):
+    norms = []
+    for seed in range(20):
+        with torch.autocast("cpu", torch.bfloat16):
+            PrivateStep(network, F.cross_entropy, 2, options(clip=0.05)).set_gradients(*batch(1, seed=seed))
+        norms.append(float(torch.cat([p.grad.double().flatten() for p in network.parameters()]).norm()))
+    assert max(norms) <= 0.05 * (1 + 1e-6)
+
+
 def test_every_trained_entry_gets_noise_of_the_stated_size(network):
     images, _ = batch()
     chosen = options(clip=0.25, noise_multiplier=4.0)
