@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
+from monai.visualize import GradCAM
+from monai.visualize.class_activation_maps import ModelWithHooks
 from torch import nn
 
 from grandrounds.evaluation.explanation.grad_cam import (
     class_activation,
-    grad_cam,
     last_maps,
     prediction_maps,
     scenarios,
@@ -40,13 +41,13 @@ def spots() -> torch.Tensor:
 
 def test_the_map_of_a_class_is_where_its_evidence_is():
     network = BrightSpots().eval()
-    maps = class_activation(network, network.layer, spots())
+    maps = class_activation(network, [network.layer], spots())
     assert maps.shape == (2, 32, 32)
     assert float(maps[0].max()) == 1
     y, x = divmod(int(maps[0].argmax()), 32)
     assert (4 <= y < 8, 20 <= x < 24) == (True, True)
     assert float(maps[1].abs().max()) == 0, "what speaks against the class is not shown"
-    other = class_activation(network, network.layer, spots(), positive=0)
+    other = class_activation(network, [network.layer], spots(), positive=0)
     assert float(other[0].abs().max()) == 0
     assert float(other[1].max()) == 1
 
@@ -56,16 +57,47 @@ def test_a_certain_network_still_has_a_map():
     network = BrightSpots().eval()
     images = spots() * 1e5
     assert float(network(images)[0].softmax(0)[1]) == 1.0
-    assert float(class_activation(network, network.layer, images)[0].max()) == 1
+    assert float(class_activation(network, [network.layer], images)[0].max()) == 1
 
 
-def test_weights_are_the_means_of_the_gradients():
-    generator = torch_generator("maps")
-    activations, gradients = (torch.randn(2, 5, 3, 4, generator=generator) for _ in range(2))
-    expected = torch.einsum("bc,bchw->bhw", gradients.flatten(2).mean(2), activations).clamp_min(0)
-    torch.testing.assert_close(grad_cam(activations, gradients), expected)
-    with pytest.raises(ValueError, match="must have one shape"):
-        grad_cam(activations, gradients[:1])
+class AgainstOthers(ModelWithHooks):
+    """MONAI's pass of a network with our score: one class against all others."""
+
+    def class_score(self, logits, class_idx):
+        others = [index for index in range(logits.shape[1]) if index != class_idx]
+        return logits[:, class_idx] - logits[:, others].logsumexp(1)
+
+
+def maps_of_monai(network, layer, images, positive):
+    """MONAI's Grad-CAM of one class, scaled as ours."""
+    found = GradCAM(AgainstOthers(network, layer, True, True), layer, postprocessing=lambda maps: maps)
+    maps = found(images, class_idx=positive)[:, 0].detach()
+    return maps / maps.amax(dim=(1, 2), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
+
+
+def test_a_map_is_that_of_the_formula_and_of_monai():
+    """Two channels, two classes: the logits are 3 mean(A0) + mean(A1) and mean(A1), so only A0 counts, by 3 / 4."""
+    network = nn.Sequential(nn.Conv2d(1, 2, 1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2))
+    with torch.no_grad():
+        network[0].weight.copy_(torch.tensor([1.0, -2.0])[:, None, None, None])
+        network[3].weight.copy_(torch.tensor([[3.0, 1.0], [0.0, 1.0]]))
+    image = torch.tensor([[[[4.0, 1.0], [-1.0, 2.0]]]])
+    (found,) = class_activation(network.eval(), [network[0]], image, positive=0)
+    torch.testing.assert_close(found, torch.tensor([[4.0, 1.0], [0.0, 2.0]]) / 4)
+    torch.testing.assert_close(found, maps_of_monai(network, "0", image, 0)[0])
+
+
+@pytest.mark.parametrize("backbone", ["compact", "resnet9", "resnet18", "efficientnet_lite0", "monai:resnet10"])
+def test_maps_of_a_backbone_are_those_of_monai(backbone):
+    network = build_model(ModelSpec(backbone, classes=3), seed=1).eval()
+    side = 2 * minimum_image_size(backbone)
+    images = torch.rand(2, 3, side, side, generator=torch_generator("images"))
+    layer = last_maps(network, images[:1])
+    name = next(name for name, module in network.named_modules() if module is layer)
+    found = torch.cat([class_activation(network, [layer], images, number) for number in range(3)])
+    expected = torch.cat([maps_of_monai(network, name, images, number) for number in range(3)])
+    assert float(expected.amax()) == 1
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -73,8 +105,8 @@ def test_the_last_stage_of_resnet22_is_explained_without_leaving_a_trace(frozen)
     network = build_model(ModelSpec("resnet22", 2, channels=1), seed=1).eval().requires_grad_(not frozen)
     images = torch.randn(2, 1, 128, 128, generator=torch_generator("images"))
     with torch.no_grad():
-        maps = class_activation(network, network.blocks[-1], images)
-        maps_of_one = class_activation(network, network.blocks[-1], images[:1])
+        maps = class_activation(network, [network.blocks[-1]], images)
+        maps_of_one = class_activation(network, [network.blocks[-1]], images[:1])
     assert maps.shape == (2, 128, 128)
     torch.testing.assert_close(maps[:1], maps_of_one, atol=1e-4, rtol=1e-3)
     assert all(parameter.grad is None for parameter in network.parameters())
@@ -84,9 +116,9 @@ def test_the_last_stage_of_resnet22_is_explained_without_leaving_a_trace(frozen)
 def test_a_network_in_training_or_a_layer_that_is_not_passed_is_refused():
     network = BrightSpots()
     with pytest.raises(ValueError, match="must be in evaluation mode"):
-        class_activation(network, network.layer, spots())
+        class_activation(network, [network.layer], spots())
     with pytest.raises(ValueError, match="pass the layer once, got 0 times"):
-        class_activation(network.eval(), nn.Identity(), spots())
+        class_activation(network.eval(), [nn.Identity()], spots())
 
 
 def test_shares_are_counted():
@@ -157,11 +189,11 @@ def test_each_image_is_explained_by_its_own_prediction():
     assert (dark[:, 3] < 1).all()
 
 
-@pytest.mark.parametrize("backbone", ["compact", "resnet10"])
+@pytest.mark.parametrize("backbone", ["compact", "densenet121", "resnet10", "monai:DenseNet121", "timm:test_resnet"])
 def test_backbones_have_maps_of_the_images_size(backbone):
     network = build_model(ModelSpec(backbone=backbone, classes=3), seed=1).eval()
-    maps = prediction_maps(network, torch.rand(2, 3, 32, 32))
-    assert maps.shape == (2, 32, 32)
+    maps = prediction_maps(network, torch.rand(2, 3, 64, 64))
+    assert maps.shape == (2, 64, 64)
     assert maps.min() >= 0
     assert maps.max() <= 1
 

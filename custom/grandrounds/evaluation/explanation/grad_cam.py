@@ -3,6 +3,9 @@
 Selvaraju et al., "Grad-CAM: Visual Explanations from Deep Networks via Gradient-Based Localization", ICCV 2017. The
 score whose gradient is taken is the difference of two logits. The probability, which Fed-Align-CL's code takes, has
 almost no gradient where the network is certain.
+
+MONAI's ``GradCAM`` gives the same maps where it runs. It fails on networks that work in place after their last maps
+(``densenet121``, ``resnet22``) and on frozen weights; it mixes the classes of a batch, and its hooks stay in the network.
 """
 
 from __future__ import annotations
@@ -16,44 +19,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from grandrounds.models.backbones.own import EncoderAndHead
 from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.inference.forward import Forward
 
 Scenario = Literal["all_right", "all_wrong", "ours_right_others_wrong", "reference_right_ours_wrong"]
 
 
-def grad_cam(activations: Tensor, gradients: Tensor) -> Tensor:
-    r"""Activation maps, weighted by how much each channel raises the score.
+def class_activation(network: nn.Module, layers: Sequence[nn.Module], images: Tensor, positive: int = 1) -> Tensor:
+    r"""Grad-CAM of layers for one class against all others, in the size of the images.
+
+    Each channel :math:`A^k` of a layer's maps counts by how much it raises the score :math:`s`; layers are added:
 
     .. math:: \mathrm{ReLU}\Big( \sum_k \Big[ \frac{1}{hw} \sum_{xy} \frac{\partial s}{\partial A^k_{xy}} \Big] A^k \Big)
 
-    Args:
-        activations: :math:`A`, shape ``(batch, channels, height, width)``.
-        gradients: of the score by them, of that shape.
-
-    Returns:
-        Shape ``(batch, height, width)``, at least zero, not scaled.
-
-    Example:
-        >>> activations = torch.tensor([[[[1.0, 0.0]], [[0.0, 1.0]]]])
-        >>> grad_cam(activations, torch.tensor([[[[2.0, 2.0]], [[-1.0, -1.0]]]]))
-        tensor([[[2., 0.]]])
-    """
-    if activations.dim() != 4 or activations.shape != gradients.shape:
-        raise ValueError(
-            "activations and gradients must have one shape (batch, channels, height, width), got "
-            f"{tuple(activations.shape)} and {tuple(gradients.shape)}"
-        )
-    weights = gradients.mean(dim=(2, 3), keepdim=True)
-    return F.relu((weights * activations).sum(dim=1))
-
-
-def class_activation(network: nn.Module, layer: nn.Module, images: Tensor, positive: int = 1) -> Tensor:
-    """Grad-CAM of a layer for one class against all others, in the size of the images.
+    A layer's gradient is that of what the head reads from it, not of what the later ones of these layers make of it.
 
     Args:
         network: images to logits, in evaluation mode; neither its weights nor their gradients change.
-        layer: a part of it that is passed once and gives maps, for example the last stage.
+        layers: parts of it that are passed once and give maps, for example the last stage.
         images: shape ``(batch, channels, height, width)``.
         positive: the class; the score is its logit less the log-sum-exp of the others, with two classes the difference of
             the logits.
@@ -62,9 +46,38 @@ def class_activation(network: nn.Module, layer: nn.Module, images: Tensor, posit
         Shape ``(batch, height, width)``, each image's map scaled to a maximum of one (zero without any evidence).
 
     Raises:
-        ValueError: if the network is in training mode, or does not pass the layer once.
+        ValueError: if the network is in training mode, or does not pass each layer once.
     """
-    return _scaled(_evidence(network, [layer], images, positive))
+    if network.training:
+        raise ValueError(
+            "the network must be in evaluation mode: in training mode images of a batch depend on each other"
+        )
+    caught: list[Tensor] = []
+
+    def catch(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Keep the layer's output, and let the rest of the network go on from it."""
+        # A leaf of its own, so that a gradient exists where no weight asks for one; a copy goes on, as the rest of the
+        # network may work in place.
+        caught.append(output.detach().requires_grad_())
+        return caught[-1].clone()
+
+    hooks = [layer.register_forward_hook(catch) for layer in layers]
+    try:
+        with torch.enable_grad():
+            logits: Tensor = network(images)
+            others = [index for index in range(logits.shape[1]) if index != positive]
+            score = (logits[:, positive] - logits[:, others].logsumexp(dim=1)).sum()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if len(caught) != len(layers):
+        raise ValueError(f"the network must pass the layer once, got {len(caught) / len(layers):g} times")
+    found = images.new_zeros(len(images), 1, *images.shape[2:])
+    for maps, gradients in zip(caught, torch.autograd.grad(score, caught), strict=True):
+        evidence = F.relu((gradients.mean(dim=(2, 3), keepdim=True) * maps.detach()).sum(dim=1, keepdim=True))
+        found = found + F.interpolate(evidence, images.shape[2:], mode="bilinear", align_corners=False)
+    largest = found.amax(dim=(1, 2, 3), keepdim=True)
+    return torch.where(largest > 0, found / largest, found)[:, 0]
 
 
 def share_inside(maps: Tensor, masks: Tensor) -> Tensor:
@@ -118,7 +131,7 @@ def scenarios(right: Mapping[str, Tensor], ours: str, reference: str) -> dict[Sc
 
 
 def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
-    """The last child of a network that gives maps, before they are pooled into features.
+    """The last child of a network, or of its encoder, that gives maps, before they are pooled into features.
 
     The children are passed one after the other by the image, shape ``(1, channels, height, width)``.
 
@@ -137,7 +150,8 @@ def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
         if output.dim() == 4 and output.shape[2] * output.shape[3] > 1:
             found.append(module)
 
-    hooks = [child.register_forward_hook(note) for child in network.children()]
+    parts = network.encoder if isinstance(network, EncoderAndHead) else network
+    hooks = [child.register_forward_hook(note) for child in parts.children()]
     try:
         with torch.no_grad():
             network(image)
@@ -163,46 +177,5 @@ def prediction_maps(network: nn.Module, images: Tensor) -> NDArray[np.float32]:
     maps = torch.zeros(len(images), *images.shape[2:])
     for number in sorted(set(predicted.tolist())):
         own = predicted == number
-        maps[own] = _scaled(_evidence(network, layers, images[own], int(number))).detach()
+        maps[own] = class_activation(network, layers, images[own], int(number))
     return maps.numpy()
-
-
-def _evidence(network: nn.Module, layers: Sequence[nn.Module], images: Tensor, positive: int) -> Tensor:
-    """The sum over layers of Grad-CAM in the size of the images, at least zero.
-
-    A layer's gradient is that of what the head reads from it, not of what the later ones of these layers make of it.
-    """
-    if network.training:
-        raise ValueError(
-            "the network must be in evaluation mode: in training mode images of a batch depend on each other"
-        )
-    caught: list[Tensor] = []
-
-    def catch(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        """Keep the layer's output, and let the rest of the network go on from it."""
-        # A leaf of its own, so that a gradient exists where no weight asks for one.
-        caught.append(output.detach().requires_grad_())
-        return caught[-1].clone()
-
-    hooks = [layer.register_forward_hook(catch) for layer in layers]
-    try:
-        with torch.enable_grad():
-            logits: Tensor = network(images)
-            others = [index for index in range(logits.shape[1]) if index != positive]
-            score = (logits[:, positive] - logits[:, others].logsumexp(dim=1)).sum()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if len(caught) != len(layers):
-        raise ValueError(f"the network must pass the layer once, got {len(caught) / len(layers):g} times")
-    found = images.new_zeros(len(images), *images.shape[2:])
-    for maps, gradients in zip(caught, torch.autograd.grad(score, caught), strict=True):
-        evidence = grad_cam(maps.detach(), gradients)[:, None]
-        found = found + F.interpolate(evidence, images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
-    return found
-
-
-def _scaled(maps: Tensor) -> Tensor:
-    """Each map scaled to a maximum of one; zero stays."""
-    largest = maps.amax(dim=(1, 2), keepdim=True)
-    return torch.where(largest > 0, maps / largest, maps)
