@@ -1,6 +1,7 @@
 """What the pages presume: images, a copy of HAM10000 with drawn pictures, finished runs; and jobs that take a second."""
 
 import csv
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from grandrounds.data.datasets.blood import PBC_CLASSES
 from grandrounds.data.datasets.dermoscopy import HAM10000_CLASSES, HAM10000_MALIGNANCY
 from grandrounds.deployment import presets
 from grandrounds.deployment.jobs import NO_VALUES, Job, Values
-from grandrounds.models.backbones.libraries import import_torchvision
+from grandrounds.models.backbones.libraries import NETWORK_LIBRARIES, import_torchvision
 from grandrounds.option_keys import by_key
 
 DEVICES = ("rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias")
@@ -142,8 +143,16 @@ def blood_cells(folder: Path) -> None:
 
 
 def own_weights(folder: Path) -> None:
-    """Weights of a ResNet-18 in ``retina.pt``."""
+    """Weights of a ResNet-18 in ``retina.pt``, and a MONAI bundle of a DenseNet-121."""
     torch.save(import_torchvision().models.resnet18().state_dict(), folder / "retina.pt")
+    for name in ("configs", "models"):
+        (folder / "BUNDLE" / name).mkdir(parents=True)
+    definition = {"_target_": "DenseNet121", "spatial_dims": 2, "in_channels": 3, "out_channels": 2}
+    (folder / "BUNDLE" / "configs" / "inference.json").write_text(json.dumps({"network_def": definition}))
+    scaled = {"network_data_format": {"inputs": {"image": {"value_range": [0, 1]}}}}
+    (folder / "BUNDLE" / "configs" / "metadata.json").write_text(json.dumps(scaled))
+    network = NETWORK_LIBRARIES["monai"].build("DenseNet121", 2, 3)
+    torch.save(network.state_dict(), folder / "BUNDLE" / "models" / "model.pt")
 
 
 def _draw(path: Path) -> None:

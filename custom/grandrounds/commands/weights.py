@@ -25,13 +25,15 @@ VERIFY_WEIGHTS_HELP = "Check the SHA-256 of all weights that this machine has; e
 ADD_HELP = """Copy a file into the weights folder of this machine.
 
 ImageNet weights are recognised by their SHA-256; [bold]problem.weights=imagenet[/bold] then finds them. Other weights need a
-name, by which jobs refer to them, and how images were normalised in their training.
+name, by which jobs refer to them, and how images were normalised in their training, where the
+file or bundle does not state it.
 
 [bold]Examples[/bold]
 
 \b
   grandrounds weights add efficientnet-lite0-57934424.pth
   grandrounds weights add retina.pt --name retina --intensities imagenet --licence CC-BY-4.0
+  grandrounds weights add endoscopic_inbody_classification --name endoscopy --licence Apache-2.0
 """
 
 
@@ -72,7 +74,10 @@ def verify() -> None:
 
 
 def add(
-    file: Annotated[Path, typer.Argument(help="A file that torch.save has written.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A state_dict that torch.save or safetensors has written, or a MONAI bundle's folder."),
+    ],
     name: Annotated[str | None, typer.Option(help="Letters, digits, '_' and '-'; not for ImageNet weights.")] = None,
     intensities: Annotated[
         str | None, typer.Option(help="scaled, standardised, spread, imagenet or efficientnet_lite.")

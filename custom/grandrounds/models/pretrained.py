@@ -15,15 +15,24 @@ import re
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing
 from grandrounds.json_files import read_json_object
+from grandrounds.models.backbones.bundles import read_bundle
 from grandrounds.models.published_weights import IMAGENET_WEIGHTS, ImageNetWeights, imagenet_name, imagenet_weights
-from grandrounds.models.weights_content import CLASS_LIST, INTENSITIES, LICENCE, STATE, read_content, read_weights
+from grandrounds.models.weights_content import (
+    BACKBONE_OPTION,
+    CLASS_LIST,
+    INTENSITIES,
+    LICENCE,
+    STATE,
+    read_content,
+    read_weights,
+)
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities
 
 FOLDER_VARIABLE = "GRANDROUNDS_WEIGHTS"
@@ -116,7 +125,7 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
     """Copy a file into the weights folder: ImageNet weights, recognised by their digest, or others under a name.
 
     Args:
-        path: a ``state_dict``, or an object with the entry ``state_dict``.
+        path: a ``state_dict``, an object with the entry ``state_dict``, or the folder of a MONAI bundle.
         name: letters, digits, ``_`` and ``-``; not for ImageNet weights.
         intensities: how images were normalised when these weights were trained; not for ImageNet weights.
         licence: of these weights, for the list; empty for what the file declares.
@@ -124,9 +133,9 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
     Raises:
         ConfigurationError: if the file cannot be read, or name or intensities are missing or not allowed.
     """
-    if not path.is_file():
+    if not path.exists():
         raise ConfigurationError(f"weights: there is no file {path}")
-    digest = _sha256(path)
+    digest = _sha256(read_bundle(path).weights if path.is_dir() else path)
     for backbone, published in IMAGENET_WEIGHTS.items():
         if digest.startswith(published.sha256):
             weights_folder().mkdir(parents=True, exist_ok=True)
@@ -152,7 +161,8 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
         )
     weights_folder().mkdir(parents=True, exist_ok=True)
     written = io.BytesIO()
-    known = {CLASS_LIST: classes} if (classes := _classes_of(path)) else {}
+    known: dict[str, Any] = {CLASS_LIST: classes} if (classes := _classes_of(path)) else {}
+    known |= {key: value for key, value in read_content(path).items() if key == BACKBONE_OPTION}
     torch.save({STATE: dict(state), INTENSITIES: intensities, LICENCE: licence, **known}, written)
     digest = hashlib.sha256(written.getbuffer()).hexdigest()[:8]
     target = weights_folder() / f"{name}-{digest}.pt"

@@ -36,14 +36,14 @@ def load_weights(model: nn.Module, spec: ModelSpec) -> None:
     """Load ``spec.weights`` into a model that was built to ``spec``, in place.
 
     ``spec.weights`` is "imagenet", a name of the weights folder, the path of a file with a ``state_dict`` (or
-    ``{"state_dict": ...}``), or None for nothing.
+    ``{"state_dict": ...}``) or of a MONAI bundle's folder, or None for nothing.
 
     Raises:
         ConfigurationError: if the weights cannot be found or read, or do not fit this network.
     """
     if spec.weights is None:
         return
-    published, _ = read_weights(_path(spec.weights, spec.backbone))
+    published, _ = read_weights(_path(spec.weights, spec.backbone), spec.backbone)
     state = {published_name(_modern_name(name)): tensor for name, tensor in published.items()}
     if isinstance(model, EncoderAndHead) and not any(name.startswith("encoder.") for name in published):
         state = model.renamed(published)
@@ -71,7 +71,7 @@ def chosen_intensities(spec: ModelSpec) -> FixedIntensities:
         return own.intensities if own else "scaled"
     if spec.weights == IMAGENET:
         return imagenet_weights(spec.backbone).intensities
-    _, declared = read_weights(_path(spec.weights, spec.backbone))
+    _, declared = read_weights(_path(spec.weights, spec.backbone), spec.backbone)
     if declared is None:
         raise ConfigurationError(
             f"weights: {spec.weights} does not declare how images were normalised: set intensities to "

@@ -11,17 +11,23 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.models.backbones.bundles import read_bundle
 from grandrounds.protocol.problem import IMAGENET, FixedIntensities
 
 STATE, INTENSITIES, LICENCE, CLASS_LIST = "state_dict", "intensities", "licence", "classes"
+BACKBONE_OPTION = "problem.backbone"
 
 
-def read_weights(path: Path) -> tuple[Mapping[str, Tensor], FixedIntensities | None]:
+def read_weights(path: Path, backbone: str | None = None) -> tuple[Mapping[str, Tensor], FixedIntensities | None]:
     """The ``state_dict`` in a file, and the normalisation of images that the file declares, if it does.
+
+    Args:
+        path: of the file, or of the folder of a MONAI bundle.
+        backbone: the network that takes them; None for any.
 
     Raises:
         ConfigurationError: if the file is missing or damaged, or has another content, such as an entry that is no
-            dense tensor or has a value that is not finite.
+            dense tensor or has a value that is not finite; or if it declares another network.
     """
     content = read_content(path)
     state = content.get(STATE, content)
@@ -33,6 +39,11 @@ def read_weights(path: Path) -> tuple[Mapping[str, Tensor], FixedIntensities | N
             raise ConfigurationError(
                 f"weights: {path}: the entry {name!r} {fault}; save it as a plain tensor of numbers"
             )
+    named = content.get(BACKBONE_OPTION)
+    if backbone and isinstance(named, str) and named != backbone:
+        raise ConfigurationError(
+            f"weights: {path} is of the network {named}: set {BACKBONE_OPTION}={named}, got {backbone}"
+        )
     declared = content.get(INTENSITIES) if STATE in content else None
     if declared is not None and declared not in get_args(FixedIntensities):
         raise ConfigurationError(
@@ -42,11 +53,21 @@ def read_weights(path: Path) -> tuple[Mapping[str, Tensor], FixedIntensities | N
 
 
 def read_content(path: Path) -> Mapping[str, Any]:
-    """What ``torch.save`` or safetensors has written, read without running code.
+    """What ``torch.save`` or safetensors has written, or what a MONAI bundle holds, read without running code.
 
     Raises:
-        ConfigurationError: if the file is missing or damaged, or has another content.
+        ConfigurationError: if the file is missing or damaged, or has another content, or the folder is no such bundle.
     """
+    if path.is_dir():
+        bundle = read_bundle(path)
+        # The network of an export with problem.test_view is inside the one that averages.
+        state = {name.removeprefix("network."): tensor for name, tensor in read_weights(bundle.weights)[0].items()}
+        return {
+            STATE: state,
+            BACKBONE_OPTION: bundle.backbone,
+            INTENSITIES: bundle.intensities,
+            CLASS_LIST: bundle.classes,
+        }
     if not path.is_file():
         raise ConfigurationError(f"weights: there is no file {path}; expected {IMAGENET!r} or the path of a state_dict")
     try:

@@ -64,9 +64,9 @@ class ModelSpec(Options):
     dropout: Annotated[float | None, "probability; null is the backbone's own", DROPOUT] = None
     dropout_at: Annotated[DropoutAt, "before the last linear layer, or inside the layers (densenet121 only)"] = "head"
     head: Annotated[str, HEAD_MEANING] = LINEAR
-    weights: Annotated[str | None, "null (random), imagenet, a name of the weights folder, or the path of a file"] = (
-        None
-    )
+    weights: Annotated[
+        str | None, "null (random), imagenet, a name of the weights folder, or the path of a file or MONAI bundle"
+    ] = None
     intensities: Annotated[Intensities, INTENSITIES_MEANING] = "auto"
     trainable: Annotated[str, TRAINABLE_MEANING] = TRAIN_ALL
     load_weights: Annotated[bool, "false where trained weights are loaded afterwards; the frozen ones always are"] = (
@@ -157,7 +157,9 @@ class Problem(Options):
     dropout_at: Annotated[DropoutAt, "before the last linear layer, or inside the layers (densenet121 only)"] = "head"
     head: Annotated[str, HEAD_MEANING] = LINEAR
     weights: Annotated[
-        str | None, "null, imagenet, a name of the weights folder, or a file that only the server reads", BASIC
+        str | None,
+        "null, imagenet, a name of the weights folder, or a file or MONAI bundle that only the server reads",
+        BASIC,
     ] = None
     intensities: Annotated[Intensities, INTENSITIES_MEANING] = "auto"
     trainable: Annotated[str, TRAINABLE_MEANING] = TRAIN_ALL

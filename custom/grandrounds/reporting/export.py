@@ -207,6 +207,7 @@ def preprocessing(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
         "size": [problem.image_size, problem.image_size],
         "resize": SIZINGS[problem.preprocessing].meaning,
         "intensity": f"8 bit, divided by 255; normalised within the network: {spec.intensities}",
+        "intensities": spec.intensities,
         "layout": "batch, channels, height, width; float32 in [0, 1]",
         "output": f"logits; {kind.activation} gives the probability of each {kind.noun}, in the order of the {kind.nouns}",
     }

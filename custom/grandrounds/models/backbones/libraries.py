@@ -38,10 +38,14 @@ class Library(ABC):
     Attributes:
         distribution: how the library is called where it is installed.
         remedy: how to install it.
+        constructor: a pattern of what a MONAI bundle calls to build one; its group ``name`` is the network's.
+        spatial_dims: what a bundle must state as its argument of this name; None where there is none.
     """
 
     distribution: ClassVar[str]
     remedy: ClassVar[str]
+    constructor: ClassVar[str]
+    spatial_dims: ClassVar[int | None] = None
 
     @abstractmethod
     def names(self) -> Sequence[str]:
@@ -60,6 +64,7 @@ class MonaiNetworks(Library):
     """MONAI's DenseNet, ResNet and squeeze-and-excitation networks."""
 
     distribution, remedy = "monai", "pip install monai"
+    constructor, spatial_dims = r"(?:monai\.networks\.nets\.(?:\w+\.)?)?(?P<name>\w+)", 2
     arguments: Mapping[str, tuple[str, str]] = MappingProxyType(
         {
             r"DenseNet\d+": ("in_channels", "out_channels"),
@@ -93,6 +98,7 @@ class TimmNetworks(Library):
     """All of timm's networks."""
 
     distribution, remedy = "timm", "pip install 'grandrounds[timm]'"
+    constructor = r"timm\.(?:models\.)?create_model"
 
     def names(self) -> Sequence[str]:
         """Those of ``timm.list_models()``, without the tags of weights."""
@@ -119,6 +125,7 @@ class TorchvisionNetworks(Library):
     """Torchvision's networks for images; those of the registry are there under their names without a library."""
 
     distribution, remedy = "torchvision", "pip install torchvision"
+    constructor = r"torchvision\.models\.(?:\w+\.)?(?P<name>\w+)"
 
     def names(self) -> Sequence[str]:
         """Those of ``torchvision.models`` that give one output."""
