@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from grandrounds.api.sites import Sites
+    from grandrounds.reporting.local.samples import Tile
 
 Named = Sequence[tuple[str | None, Path]]
 """Runs with their names; None takes that of the folder."""
@@ -50,6 +51,7 @@ def report(
     model: str | None = None,
     communities: Path | str | None = None,
     external: Sequence[Path | str] = (),
+    examples: bool = False,
     progress: bool = True,
 ) -> Path:
     """Write a report on one run, or a comparison of several.
@@ -64,6 +66,8 @@ def report(
         model: ``common`` or ``own``, whose scores are reported; by default the common one where there is one.
         communities: a partition, or a JSON file ``{SITE: NAME}``.
         external: results of :func:`grandrounds.evaluate` that were written, of places that never took part.
+        examples: show a training image of each class, of the first run, which must be a simulation on the images of this
+            machine. Needs ``sites``; the page must then stay where the images are.
         progress: show the steps on the standard error if they take long.
 
     Returns:
@@ -86,6 +90,7 @@ def report(
             model=model,
             communities=None if communities is None else as_path(communities, "communities"),
             external=[as_path(path, "external") for path in external],
+            examples=examples,
             step=step,
         )
         return write_report(content, folder, step)
@@ -137,6 +142,7 @@ def report_content(
     model: str | None = None,
     communities: Path | None = None,
     external: Sequence[Path] = (),
+    examples: bool = False,
     step: Step = no_steps,
 ) -> Report:
     """The content of a report as values; arguments as those of :func:`report`.
@@ -149,7 +155,8 @@ def report_content(
     places = [read_result(path) for path in external]
     found = _read(named, sites_dir, communities, model)
     step("computing scores and intervals")
-    return report_on(found, title, reference, places)
+    content = report_on(found, title, reference, places)
+    return replace(content, examples=_examples(found[0], sites_dir)) if examples else content
 
 
 def export(
@@ -236,6 +243,14 @@ def _read(named: Named, sites_dir: Path | None, communities: Path | None, model:
         replace(run, origin=replace(run.origin, communities=communities_of(communities, run.log.sites)))
         for run in found
     ]
+
+
+def _examples(run: ReadRun, sites_dir: Path | None) -> Sequence[Tile]:
+    if sites_dir is None:
+        raise ConfigurationError("--examples: name the folder of the partition whose images are shown, --sites-dir")
+    from grandrounds.reporting.local.examples import class_examples
+
+    return class_examples(run, sites_dir)
 
 
 def _with_columns(run: ReadRun, path: Path, sites_dir: Path) -> ReadRun:

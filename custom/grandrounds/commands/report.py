@@ -18,13 +18,14 @@ from grandrounds.folders.whole import written_together
 REPORT_HELP = """Report on one run, or compare several.
 
 Writes report.html, one file that needs no network, and beside it figures (SVG), tables (CSV) and report.json.
-Nothing in them names an image or a patient. A RUN is a simulation's workspace, the results of a downloaded job, or a
-benchmark's result file; NAME=RUN gives it a name. Runs that differ in their seed alone are one method.
+Nothing in them names an image or a patient, or shows one unless --examples is given. A RUN is a simulation's workspace, the
+results of a downloaded job, or a benchmark's result file; NAME=RUN gives it a name. Runs that differ in their seed alone are
+one method.
 
 Scores are of the one model that the federation selected, where it has one; --model own takes what each site would
 choose among the rounds' models. Thresholds are chosen on the sites' validation images. With --sites-dir intervals take the
 patient or lesion as a case. --external adds a place that never took part. Of a run that was not simulated on this machine
-no count from 1 to 9 is shown.
+no count from 1 to 9 is shown, and no image with --examples.
 
 [bold]Examples[/bold]
 
@@ -119,6 +120,12 @@ def report(
         list[Path] | None,
         typer.Option(metavar="FILE", help="A place's result of grandrounds evaluate --out; repeatable."),
     ] = None,
+    examples: Annotated[
+        bool,
+        typer.Option(
+            "--examples", help="Show a training image of each class; the page must then stay where the images are."
+        ),
+    ] = False,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     json: Json = False,
 ) -> None:
@@ -135,6 +142,7 @@ def report(
             model=model.value if model else None,
             communities=groups,
             external=external or (),
+            examples=examples,
             step=step,
         )
         page = write_report(content, out, step)

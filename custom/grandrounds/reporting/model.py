@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation import comparisons
@@ -22,6 +22,9 @@ from grandrounds.reporting.external.result import ExternalResult, result_json
 from grandrounds.reporting.population import population_json, settings_of
 from grandrounds.reporting.run import ReadRun, Tests
 from grandrounds.reporting.scores import RunScores, scores_of
+
+if TYPE_CHECKING:
+    from grandrounds.reporting.local.samples import Tile
 
 MAX_DETAILED_RUNS = 4
 
@@ -108,6 +111,7 @@ class Report:
         comparison: None for one method, or where there is nothing to compare.
         caveats: of the comparison.
         places: results of external evaluations.
+        examples: images for the page alone, of a simulation on this machine; not in the other files.
     """
 
     title: str
@@ -119,6 +123,7 @@ class Report:
     comparison: Comparison | None
     caveats: Sequence[str]
     places: Sequence[ExternalResult] = ()
+    examples: Sequence[Tile] = ()
 
     @property
     def first(self) -> ReportedRun:

@@ -65,7 +65,7 @@ def write_report(report: Report, folder: Path, step: Callable[[str], None] = lam
             header = ["method", "reference", *next(iter(found.values()))]
             rows = [[method, report.comparison.reference, *row.values()] for method, row in found.items()]
             write_csv(new / "tables" / "comparison.csv", header, rows)
-        with replacing(new / PAGE) as stream:
+        with replacing(new / PAGE, private=bool(report.examples)) as stream:
             stream.write(render_page(report, together, of_runs, places).encode())
         write_json(new / NUMBERS, {**report.to_json(), WRITTEN: file_names(new)})
     return folder / PAGE
@@ -98,6 +98,7 @@ def render_page(
         places=places,
         min_cases=MIN_CASES,
         classes=len(report.classes),
+        examples=report.examples,
         version=__version__,
     )
 

@@ -1,6 +1,10 @@
 """``grandrounds report`` and ``grandrounds export`` from a run to files, and what they refuse."""
 
+import base64
+import io
 import json
+import re
+import stat
 from math import nan
 
 import numpy as np
@@ -9,6 +13,9 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
+from grandrounds.data.images.decoding import to_square
+from grandrounds.data.manifest import read_manifest
+from grandrounds.data.site import locate_dataset
 from grandrounds.evaluation.score import Score, ScoreSheet
 from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.reporting.bundle.configs import literal_text
@@ -55,6 +62,37 @@ def test_a_run_becomes_a_page_and_a_model(run, trained, tmp_path, monkeypatch):
     network, _, _ = bundle.load("bundle", bundle_dir=tmp_path / "model", load_ts_module=True, device="cpu")
     assert all(torch.equal(network.state_dict()[name], value) for name, value in state.items())
     assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 2)
+
+
+def test_examples_are_shown_only_if_asked_for_and_only_of_a_simulation(run, trained, tmp_path):
+    workspace, partition = trained
+    out = tmp_path / "report"
+    command = ["report", workspace, "--out", out]
+    assert run(*command, "--sites-dir", partition).exit_code == 0
+    assert "data:image/png" not in (out / "report.html").read_text()
+    assert "contains no image" in (out / "report.html").read_text()
+    result = run(*command, "--sites-dir", partition, "--examples")
+    assert result.exit_code == 0, result.output
+    page = (out / "report.html").read_text()
+    shown = re.findall(r'<figure><img src="data:image/png;base64,([^"]+)" alt="([^"]+)"><figcaption>([^<]+)<', page)
+    assert [(alt, caption) for _, alt, caption in shown] == [("nevus", "nevus"), ("melanoma", "melanoma")]
+    first = read_manifest(locate_dataset("site-1", "skin", [partition]).manifest).records
+    named = {record.label: record.image for record in reversed(first) if record.labelled and record.split == "train"}
+    for source, name, _ in shown:
+        pixels = np.array(Image.open(io.BytesIO(base64.b64decode(source))))
+        own = np.array(Image.open(partition.parent / "images" / named[name]).convert("RGB"))
+        assert np.array_equal(pixels, to_square(own, 128, 3))
+        assert named[name] not in page
+    assert "contains no image" not in page.replace("contains no image's name", "")
+    assert stat.S_IMODE((out / "report.html").stat().st_mode) == 0o600
+    assert "examples" not in json.loads((out / "report.json").read_text())
+    refused = run(*command, "--examples")
+    assert "--sites-dir" in refused.stderr
+    record = workspace / "results" / "provenance.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "simulated": False}))
+    refused = run(*command, "--sites-dir", partition, "--examples")
+    assert refused.exit_code == 1
+    assert "was not simulated on this machine, and no report shows images of other places" in refused.stderr
 
 
 NAMES = ("$open('ran','w')", "%other.json", "@network", "it's @::x #1 %::y", "$", 'a"b\\$\x1b', "nevus")

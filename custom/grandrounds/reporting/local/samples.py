@@ -78,6 +78,15 @@ def suspicious(data: SiteData, site: str) -> tuple[list[Shown], int]:
     return found, len(rows)
 
 
+def tile_of(pixels: NDArray[np.uint8], name: str, note: str = "") -> Tile:
+    """An image, shape ``(height, width, channels)``, as a tile of a page."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(stream, "PNG")
+    return Tile(f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}", name, note)
+
+
 def described_rules(rules: Iterable[str]) -> str:
     """What was done to an image."""
     return ", ".join(DONE[rule] for rule in rules) or AS_STORED
@@ -112,9 +121,4 @@ def _by_rule(data: SiteData, rows: Sequence[int], site: str, name: str) -> list[
 
 
 def _tile(data: SiteData, row: int, note: str = "") -> Tile:
-    from PIL import Image
-
-    pixels = data.images[row]
-    stream = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(stream, "PNG")
-    return Tile(f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}", data.names[row], note)
+    return tile_of(data.images[row], data.names[row], note)
