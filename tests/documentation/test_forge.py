@@ -86,6 +86,7 @@ def test_the_page_on_pypi_has_no_link_to_a_file_of_the_repository():
     assert "Images and labels stay" in text
     assert "https://nvflare.readthedocs.io" in text
     assert not re.findall(r"\]\((?!https://)[^)]*\)", text)
+    assert "bar charts" not in text, "a picture of the repository"
 
 
 def test_the_citation_has_the_version_that_is_built_without_a_tag():

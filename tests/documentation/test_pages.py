@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 from collections import defaultdict
+from statistics import fmean
 
 import pytest
 
@@ -89,6 +90,20 @@ def test_every_command_of_a_block_parses_and_its_options_exist(page, examples):
 def test_the_generated_pages_are_current():
     for name, text in runpy.run_path(str(ROOT / "docs" / "generate.py"))["pages"]().items():
         assert text_of(f"docs/reference/{name}") == text, "run: python docs/generate.py"
+
+
+def test_the_picture_of_the_readme_shows_the_committed_results():
+    picture = runpy.run_path(str(ROOT / "docs" / "picture.py"))
+    score, settings = picture["balanced_accuracy"], picture["SETTINGS"]
+    shown = {
+        method: [f"{fmean(score(setting, method)):.3f}".lstrip("0") for setting in settings]
+        for method in picture["METHODS"]
+    }
+    for number in (*shown["local"], *shown["ridge"]):
+        assert f">{number}<" in text_of("docs/alone-and-together.svg"), "run: python docs/picture.py"
+    told = " ".join(text_of("README.md").split())
+    assert "a site has {} balanced accuracy on skin lesions and {} on blood cells".format(*shown["local"]) in told
+    assert "all have {} and {} ".format(*shown["ridge"]) in told
 
 
 def test_every_example_of_the_help_parses_and_its_options_exist(examples):
