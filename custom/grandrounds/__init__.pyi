@@ -115,7 +115,7 @@ class _ComputeOptions(TypedDict, total=False):
     device: str
     cpu_threads: int | Literal["auto"]
     prefetch: Literal["auto", "on", "off"]
-    precision: Literal["float32", "bfloat16", "float16"]
+    precision: Literal["float32", "tf32", "bfloat16", "float16"]
     compiler: Literal["none", "inductor", "aot_eager"]
     isolation: Literal["none", "process"]
 class _ProtectionOptions(TypedDict, total=False):

@@ -160,15 +160,18 @@ def require_apart(job: Job, sites: Sequence[str], sites_dir: Path, cache: Path, 
 
 
 def default_workers(job: Job, sites: int) -> int:
-    """How many sites of a simulation train at the same time: as many as there are cores and memory for; one on a GPU.
+    """How many sites of a simulation train at the same time: as many as there are cores and memory for; one on each GPU.
 
     Args:
         job: with its final options; ``executor.cpu_threads`` is how many cores each site takes.
         sites: their number.
     """
     device = job.value("executor", "device")
-    if sys.platform != "linux" or device.startswith("cuda") or (device == "auto" and torch.cuda.device_count()):
+    cards = torch.cuda.device_count() if device == "auto" else int(device.startswith("cuda"))
+    if sys.platform != "linux":
         return 1
+    if cards:
+        return max(1, min(sites, cards))
     threads = job.value("executor", "cpu_threads")
     cores = usable_cores() // (1 if threads == "auto" else threads)
     memory = available_memory()

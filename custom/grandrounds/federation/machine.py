@@ -12,6 +12,20 @@ MEMORY = Path("/proc/meminfo")
 CARDS = Path("/proc/driver/nvidia/gpus")
 
 
+_worker = 0
+
+
+def begin_worker(number: int) -> None:
+    """Note which one of several processes that share this machine this one is, from 0."""
+    global _worker
+    _worker = number
+
+
+def worker_number() -> int:
+    """Which one of several processes that share this machine this one is; 0 where it is alone."""
+    return _worker
+
+
 def usable_cores() -> int:
     """Cores that this process may use: those of its affinity, within the limit of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

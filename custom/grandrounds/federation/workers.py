@@ -19,6 +19,7 @@ import torch
 from nvflare.apis.shareable import Shareable
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.machine import begin_worker
 from grandrounds.federation.memory import give_back_freed_memory
 from grandrounds.federation.shared_memory import receive, send
 from grandrounds.federation.site.isolation import SECONDS_TO_STOP, become_child, described_end, kill_group
@@ -71,7 +72,9 @@ class Workers:
         for number in range(count):
             mine, theirs = context.Pipe()
             inherited = [line for _, line in self._workers.values()]
-            process = context.Process(target=_serve, args=(theirs, [*inherited, mine], work), name=f"worker-{number}")
+            process = context.Process(
+                target=_serve, args=(number, theirs, [*inherited, mine], work), name=f"worker-{number}"
+            )
             process.start()
             theirs.close()
             self._workers[number] = process, mine
@@ -159,11 +162,12 @@ class Workers:
         return None
 
 
-def _serve(line: Connection, parents: list[Connection], work: Work) -> None:
+def _serve(number: int, line: Connection, parents: list[Connection], work: Work) -> None:
     """In a worker: do errands until the other end is closed."""
     for other in parents:
         other.close()
     become_child()
+    begin_worker(number)
     parent = multiprocessing.parent_process()
     while parent is not None:
         try:

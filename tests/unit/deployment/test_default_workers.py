@@ -20,8 +20,11 @@ GIB = 1 << 30
         (["executor.cpu_threads=4"], 10, 8, 64 * GIB, 0, 2),
         (["executor.cpu_threads=16"], 10, 8, 64 * GIB, 0, 1),
         ([], 10, 8, 64 * GIB, 1, 1),
+        ([], 10, 8, 64 * GIB, 4, 4),
+        ([], 3, 8, 64 * GIB, 4, 3),
         (["executor.device=cpu"], 10, 8, 64 * GIB, 1, 8),
         (["executor.device=cuda"], 10, 8, 64 * GIB, 0, 1),
+        (["executor.device=cuda:1"], 10, 8, 64 * GIB, 2, 1),
     ],
 )
 def test_cores_memory_and_sites_bound_the_workers(monkeypatch, options, sites, cores, memory, gpus, expected):

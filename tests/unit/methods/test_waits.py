@@ -7,8 +7,10 @@ the host. Tensors of different devices are refused, as by a GPU.
 
 import warnings
 from collections import Counter
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from grandrounds.data.images import tensors
+from grandrounds.data.images.tensors import HeldImages
 from grandrounds.data.site import SiteData
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.federation.site.training import Adam
@@ -113,6 +117,17 @@ def supervised(steps, device):
     train_supervised(model, adam(model.parameters()), site(COUNT, device), TrainingOptions(steps=steps, batch_size=4))
 
 
+def turned(steps, device):
+    """Supervised steps on images that stay on the device, where the views are made."""
+    context, held, model = site(COUNT, device), HeldImages(torch.device(device)), network(device)
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensors, "may_stay", lambda device, size: True)
+        images = np.memmap(Path(folder) / "images", np.uint8, "w+", shape=context.data.images.shape)
+        context = replace(context, data=replace(context.data, images=images), held=held)
+        options = TrainingOptions(steps=steps, batch_size=4, weak_view="turns")
+        train_supervised(model, adam(model.parameters()), context, options)
+
+
 def adjusted(steps, device):
     model, options = network(device), TrainingOptions(steps=steps, batch_size=4, logit_adjustment=1.0)
     train_supervised(model, adam(model.parameters()), site(COUNT, device), options)
@@ -207,6 +222,7 @@ def on_gpu(work, steps):
 
 CASES = {
     "supervised": (supervised, 0, 2),
+    "supervised, images held": (turned, 0, 3),
     "supervised, adjusted": (adjusted, 0, 2),
     "fixmatch, batch norm": (pseudo_labelled(), 1, 6),
     "fixmatch, running statistics": (pseudo_labelled(strong_norm="running"), 0, 5),

@@ -8,6 +8,7 @@ the choice and ranges are FedPerl's (Bdair et al., MELBA 2022). A new view is a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -23,6 +24,16 @@ BRIGHTNESS_CHANGE = 32 / 255
 SATURATION_CHANGE = 0.5
 MILD_DEGREES = 10.0
 MILD_SHIFT = 0.02
+
+
+ONE_PIXEL = 1 << 16
+Places = tuple[int, int, int, int, int, int]
+"""Where the pixels of a view come from, ``(a, b, c, d, e, f)``.
+
+Pixel (x, y) is that of the image at ``a x + b y + c`` to the right and ``d x + e y + f`` down, in parts of a pixel of which
+there are ``ONE_PIXEL``, rounded down; black outside. These are PIL's numbers for nearest pixels. A view that only moves
+pixels has a method ``places(shape, generator)``, which draws what ``draw`` draws.
+"""
 
 
 class View(Protocol):
@@ -112,15 +123,32 @@ class Mild:
 
     def draw(self, image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
         """Rotate, shift and flip one image."""
-        angle, right, down, flip = generator.random(4).tolist()
-        width, height = (
-            round(MILD_SHIFT * size * (2 * u - 1)) for size, u in zip(image.shape[1::-1], (right, down), strict=True)
-        )
+        degrees, shift, flipped = self._drawn(image.shape, generator)
         view = to_pil(image)
         black = (0,) * len(view.getbands())
-        degrees = MILD_DEGREES * (2 * angle - 1)
-        view = view.rotate(degrees, Image.Resampling.NEAREST, translate=(width, height), fillcolor=black)
-        return from_pil(view)[:, :: -1 if flip < 0.5 else 1].copy()
+        view = view.rotate(degrees, Image.Resampling.NEAREST, translate=shift, fillcolor=black)
+        return from_pil(view)[:, :: -1 if flipped else 1].copy()
+
+    def places(self, shape: tuple[int, ...], generator: np.random.Generator) -> Places:
+        """See :data:`Places`; the rounding is that of PIL's ``rotate``."""
+        degrees, (right, down), flipped = self._drawn(shape, generator)
+        height, width = shape[:2]
+        radians = -math.radians(degrees % 360.0)
+        cosine, sine = round(math.cos(radians), 15), round(math.sin(radians), 15)
+        x, y = -width / 2 - right, -height / 2 - down
+        across = cosine * x + sine * y + width / 2
+        along = -sine * x + cosine * y + height / 2
+        # Half a pixel, because places are of centres.
+        start = _fixed(across + cosine * 0.5 + sine * 0.5), _fixed(along - sine * 0.5 + cosine * 0.5)
+        a, b, c, d, e, f = _fixed(cosine), _fixed(sine), start[0], _fixed(-sine), _fixed(cosine), start[1]
+        return (-a, b, c + a * (width - 1), -d, e, f + d * (width - 1)) if flipped else (a, b, c, d, e, f)
+
+    @staticmethod
+    def _drawn(shape: tuple[int, ...], generator: np.random.Generator) -> tuple[float, tuple[int, int], bool]:
+        """Degrees anticlockwise, pixels to the right and down, and whether the result is flipped."""
+        angle, right, down, flip = generator.random(4).tolist()
+        shift = (round(MILD_SHIFT * shape[1] * (2 * right - 1)), round(MILD_SHIFT * shape[0] * (2 * down - 1)))
+        return MILD_DEGREES * (2 * angle - 1), shift, flip < 0.5
 
 
 class Turns:
@@ -138,10 +166,18 @@ class Turns:
         Raises:
             ValueError: if the image is not square.
         """
-        if image.shape[0] != image.shape[1]:
-            raise ValueError(f"quarter turns need square images, got {image.shape}")
+        _require_square(image.shape)
         way = int(generator.integers(8))
         return np.rot90(image[:, :: -1 if way >= 4 else 1], way % 4).copy()
+
+    def places(self, shape: tuple[int, ...], generator: np.random.Generator) -> Places:
+        """See :data:`Places`; of square images."""
+        _require_square(shape)
+        way, one, last = int(generator.integers(8)), ONE_PIXEL, (shape[0] - 1) * ONE_PIXEL
+        across, along = (one, 0, 0), (0, one, 0)
+        for _ in range(way % 4):  # the pixel below comes from the right
+            across, along = (-along[0], -along[1], last - along[2]), across
+        return (*(across if way < 4 else (-across[0], -across[1], last - across[2])), *along)
 
 
 class HalfTurn:
@@ -158,6 +194,19 @@ class HalfTurn:
     def draw(self, image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
         """Turn one image."""
         return image[::-1, ::-1].copy()
+
+    def places(self, shape: tuple[int, ...], generator: np.random.Generator) -> Places:
+        """See :data:`Places`."""
+        return -ONE_PIXEL, 0, (shape[1] - 1) * ONE_PIXEL, 0, -ONE_PIXEL, (shape[0] - 1) * ONE_PIXEL
+
+
+def _require_square(shape: tuple[int, ...]) -> None:
+    if shape[0] != shape[1]:
+        raise ValueError(f"quarter turns need square images, got {shape}")
+
+
+def _fixed(value: float) -> int:
+    return math.floor(value * ONE_PIXEL + 0.5)
 
 
 class RegisteredView(NamedTuple):

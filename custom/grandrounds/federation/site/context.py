@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from grandrounds.data.images.ahead import ViewsAhead
 from grandrounds.data.images.augmentation import draw_views
-from grandrounds.data.images.tensors import to_device, to_tensor
+from grandrounds.data.images.tensors import HeldImages, to_device, to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.federation.machine import worker_number
 from grandrounds.federation.site.features import Features
 from grandrounds.files import replacing
 from grandrounds.models.inference.forms import EXACT
@@ -103,13 +104,17 @@ def choose_device(name: str) -> torch.device:
     """The device that an option names.
 
     Args:
-        name: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda[:index]``.
+        name: ``auto`` (a GPU if there is one; of several a simulation's workers take one each in turn), ``cpu`` or
+            ``cuda[:index]``.
 
     Raises:
         ConfigurationError: if it is not a device, or not here.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        count = torch.cuda.device_count()
+        return torch.device("cuda", worker_number() % count) if count > 1 else torch.device("cuda")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -134,13 +139,14 @@ class SiteContext:
         seed: the run's seed.
         data: the site's images and labels.
         device: where to compute.
-        precision: ``float32``, or ``bfloat16`` or ``float16`` (autocast).
+        precision: ``float32`` or ``tf32``, or ``bfloat16`` or ``float16`` (autocast).
         aborted: whether the task has been given up.
         cache: states that the site was sent.
         own_spec: the network that this site has for itself; None if it is the problem's.
         datasets: loads another data set of the site by its name.
         inference: the form in which networks are computed without gradients.
         ahead: draws views of coming steps while the network trains.
+        held: images that stay on the device.
         features: what the frozen layers make of images; None where a network takes the images themselves.
         row_noise: bound on the norm and standard deviation of the noise that the site's privacy gate gives each row of a
             release, by its name; None if it gives none.
@@ -161,6 +167,7 @@ class SiteContext:
     datasets: Callable[[str], SiteData] = field(default=_no_dataset)
     inference: str = EXACT
     ahead: ViewsAhead = field(default_factory=lambda: ViewsAhead(0))
+    held: HeldImages = field(default_factory=lambda: HeldImages(torch.device("cpu")))
     features: Features | None = None
     row_noise: Callable[[str], tuple[float, float] | None] = field(default=_no_row_noise)
     release_minimum: Callable[[str, str], int] = field(default=_one_case)
@@ -212,7 +219,9 @@ class SiteContext:
         """
         images = self.data.images if public is None else public
         if self.features is None:
-            drawn = self.ahead.take(images, rows, view, key, step, positions, **strong)
+            drawn = self.held.views(images, rows, view, key, step, positions)
+            if drawn is None:
+                drawn = self.ahead.take(images, rows, view, key, step, positions, **strong)
             if drawn is not None:
                 return to_tensor(drawn, self.device)
             return to_tensor(draw_views(images, rows, view, key, step, positions=positions, **strong), self.device)
@@ -244,8 +253,9 @@ class SiteContext:
             public: images of a public data set; None for the site's own.
             strong: options of strong views.
         """
-        if self.features is None:
-            self.ahead.plan(self.data.images if public is None else public, batches, view, key, **strong)
+        images = self.data.images if public is None else public
+        if self.features is None and not self.held.makes(images, view):
+            self.ahead.plan(images, batches, view, key, **strong)
 
     def generator(self, purpose: str) -> np.random.Generator:
         """The stream for this purpose in this round at this site."""
@@ -267,7 +277,7 @@ class SiteContext:
     @contextmanager
     def autocast(self) -> Iterator[None]:
         """Compute in the configured precision."""
-        if self.precision == "float32":
+        if self.precision in ("float32", "tf32"):
             yield
             return
         with torch.autocast(self.device.type, dtype=getattr(torch, self.precision)):

@@ -15,6 +15,7 @@ from nvflare.apis.signal import Signal
 
 from grandrounds.data.doctor import examine, require_healthy
 from grandrounds.data.images.ahead import ViewsAhead
+from grandrounds.data.images.tensors import HeldImages
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE
 from grandrounds.data.location import locate, locate_public
 from grandrounds.data.site import (
@@ -213,6 +214,7 @@ class SiteAccess:
         self._own, self._backbones = own, dict(backbones)
         self._compute, self._log = compute, log
         self._found: _Found | None = None
+        self._held: HeldImages | None = None
         self._datasets: dict[tuple[str, Problem], SiteData] = {}
 
     def without_images(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal) -> SiteContext:
@@ -228,6 +230,8 @@ class SiteAccess:
         found = self._find(values["problem"], site, fl_ctx)
         require_room(cache_folder(fl_ctx))
         device = choose_device(self._compute.device)
+        self._compute.require_precision(device)
+        self._held = self._held or HeldImages(device)
         return SiteContext(
             site=site,
             round_number=payload.round_number,
@@ -240,6 +244,7 @@ class SiteAccess:
             cache=StateCache(state_folder(fl_ctx, values["run_name"], site) / "received"),
             own_spec=found.own_spec,
             ahead=ViewsAhead(self._compute.drawing_processes(in_kit(fl_ctx), device)),
+            held=self._held,
             datasets=lambda name: self._dataset(name, found.problem, site, fl_ctx),
             row_noise=lambda release: row_noise(release, fl_ctx),
             release_minimum=lambda kind, release: _minimum(kind, release, self._data_of(found), site, fl_ctx),

@@ -133,10 +133,13 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             raise ConfigurationError(
                 "precision=float16 needs scaled gradients, which this training has not; use bfloat16"
             )
+        exact = {type(self).__name__: self.needs_exact} if self.needs_exact else {}
         if self.protection.record_noise_multiplier is not None:
-            self.inference.require_equal_bits("record_noise_multiplier", "an epsilon rests on what it trains")
-        if self.needs_exact:
-            self.inference.require_equal_bits(type(self).__name__, self.needs_exact)
+            exact["record_noise_multiplier"] = "an epsilon rests on what it trains"
+        for needed_by, reason in exact.items():
+            self.inference.require_equal_bits(needed_by, reason)
+            if self.compute.precision == "tf32":
+                raise ConfigurationError(f"{needed_by} needs another precision than tf32: {reason}; use float32")
         if self.own_model and self.confidentiality.encryption != "none":
             raise ConfigurationError(
                 "encryption is of the model update, and with model=own none leaves; set it to none"

@@ -17,6 +17,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from grandrounds.data.images.augmentation import draw_views, sample_generator, view_named
-from grandrounds.data.images.tensors import to_device, to_tensor
+from grandrounds.data.images.tensors import may_stay, to_device, to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.inference.forms import EXACT
@@ -40,6 +41,7 @@ FOLDER = "features"
 VARIABLE = "GRANDROUNDS_FEATURES"
 MIB = 1 << 20
 FEATURE_BATCH = 32
+ACCELERATED_BATCH = 128
 Layers = Callable[[NDArray[np.uint8]], Tensor]
 """Images, uint8, to what frozen layers make of them."""
 
@@ -130,7 +132,7 @@ class Features:
         if count > 1:
             numbers[:] = [sample_generator(view, key, step, position).integers(count) for position in chosen.tolist()]
         stored = self._of(name, images, view, count, options)
-        found = stored.read(np.asarray(rows)[chosen], numbers, self._in_single_precision)
+        found = stored.read(np.asarray(rows)[chosen], numbers)
         return to_device(found, self._front.device).to(dtype=torch.float32, memory_format=torch.channels_last)
 
     def _made(self, images: NDArray[np.uint8]) -> Tensor:
@@ -152,10 +154,16 @@ class Features:
             key = derive_seed(self._seed, "features", self._site, *map(str, what))
             # No run reads features of other layers, batches, images or numbers of views.
             content = hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
-            made = (self._front.digest, self._form, self._front.device.type, str(FEATURE_BATCH), self._dtype.str)
+            device = self._front.device
+            batch = FEATURE_BATCH if device.type == "cpu" else ACCELERATED_BATCH
+            rounded = " tf32" if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else ""
+            made = (self._front.digest, self._form, device.type + rounded, str(batch), self._dtype.str)
             source = derive_seed(key, *made, content, *map(str, images.shape), str(count))
             path = self._folder / f"{name}-{view}-{source:016x}"
-            self._stored[what] = _StoredFeatures(path, images, view, count, shape, key, options, self._dtype)
+            views = partial(draw_views, images, np.arange(len(images)), view, key, **options)
+            file = _memory_map(path.with_suffix(".features"), self._dtype, (len(images), count, *shape[1:], shape[0]))
+            computed = _memory_map(path.with_suffix(".computed"), np.bool_, (len(images), count))
+            self._stored[what] = _StoredFeatures(file, computed, views, self._in_single_precision, batch, device)
         return self._stored[what]
 
     def _require_room(self, size: int, what: str) -> None:
@@ -181,56 +189,64 @@ def remove_features(folder: Path) -> None:
 
 
 class _StoredFeatures:
-    """The features of some views of all images of a data set; each is computed when it is first read."""
+    """The features of some views of all images of a data set; each is computed when it is first read.
+
+    Args:
+        features: of a file, by image and number of the view; channels last, as the network computes.
+        computed: which of them are computed, of a file, too.
+        views: draws views; it takes the step, which is the view's number, and the positions, which are rows.
+        front: computes features.
+        batch: images that it takes at a time.
+        device: where it computes, and where the features stay beside the file if they fit.
+    """
 
     def __init__(
         self,
-        path: Path,
-        images: NDArray[np.uint8],
-        view: str,
-        count: int,
-        shape: tuple[int, ...],
-        key: int,
-        options: Mapping[str, Any],
-        dtype: np.dtype[Any],
+        features: np.memmap[Any, Any],
+        computed: NDArray[np.bool_],
+        views: Callable[..., NDArray[np.uint8]],
+        front: Layers,
+        batch: int,
+        device: torch.device,
     ) -> None:
-        self._images, self._view, self._key, self._options = images, view, key, dict(options)
-        self._all = np.arange(len(images))
-        channels, height, width = shape
-        # Channels last, as the network computes.
-        self._features = _memory_map(
-            path.with_suffix(".features"), dtype, (len(images), count, height, width, channels)
-        )
-        self._computed = _memory_map(path.with_suffix(".computed"), np.bool_, (len(images), count))
-        self.size = self._features.nbytes
+        self._features, self._computed, self._views, self._front = features, computed, views, front
+        self._batch, self._device = batch, device
+        self._held = torch.from_numpy(features).to(device, copy=True) if may_stay(device, features.nbytes) else None
+        self.size = features.nbytes
 
-    def read(self, rows: NDArray[np.integer], numbers: NDArray[np.int64], front: Layers) -> Tensor:
+    def read(self, rows: NDArray[np.integer], numbers: NDArray[np.int64]) -> Tensor:
         """The features of these views, by row and number of the view, as they are kept."""
         views = np.ravel_multi_index((rows, numbers), self._computed.shape)
         missing = np.unique(views[~self._computed[rows, numbers]])
-        whole = -(-len(missing) // FEATURE_BATCH) * FEATURE_BATCH
+        whole = -(-len(missing) // self._batch) * self._batch
         # Batches are filled up with other views of these images, which will be needed soon.
         wanted = np.concatenate([missing, np.setdiff1d(self._missing_of(np.unique(rows)), missing)])[:whole]
-        for start in range(0, len(wanted), FEATURE_BATCH):
-            self._compute(wanted[start : start + FEATURE_BATCH], front)
-        return torch.from_numpy(self._features[rows, numbers]).permute(0, 3, 1, 2)
+        for start in range(0, len(wanted), self._batch):
+            self._compute(wanted[start : start + self._batch])
+        if self._held is None:
+            return torch.from_numpy(self._features[rows, numbers]).permute(0, 3, 1, 2)
+        return self._held[self._there(rows, numbers)].permute(0, 3, 1, 2)
 
     def _missing_of(self, rows: NDArray[np.integer]) -> NDArray[np.intp]:
         chosen, numbers = np.nonzero(~self._computed[rows])
         return np.ravel_multi_index((rows[chosen], numbers), self._computed.shape)
 
-    def _compute(self, wanted: NDArray[np.intp], front: Layers) -> None:
+    def _there(self, rows: NDArray[np.integer], numbers: NDArray[np.integer]) -> tuple[Tensor, ...]:
+        return to_device(np.stack([rows, numbers]), self._device).unbind()
+
+    def _compute(self, wanted: NDArray[np.intp]) -> None:
         rows, numbers = np.unravel_index(wanted, self._computed.shape)
         # The random stream of a view is that of its row and number, whatever batch it is computed in.
         views = [
-            draw_views(
-                self._images, self._all, self._view, self._key, number, positions=np.array([row]), **self._options
-            )
+            self._views(number, positions=np.array([row]))
             for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)
         ]
         # The last bits of a feature depend on the size of its batch, so it is always the same.
-        batch = np.concatenate(views)[np.arange(FEATURE_BATCH) % len(views)]
-        self._features[rows, numbers] = front(batch).permute(0, 2, 3, 1).cpu().numpy()[: len(views)]
+        batch = np.concatenate(views)[np.arange(self._batch) % len(views)]
+        found = self._front(batch).permute(0, 2, 3, 1)[: len(views)]
+        self._features[rows, numbers] = found.cpu().numpy()
+        if self._held is not None:
+            self._held[self._there(rows, numbers)] = found.to(self._held.dtype)
         self._features.flush()  # before they count as computed, also if the machine stops now
         self._computed[rows, numbers] = True
 

@@ -103,7 +103,8 @@ class ComputeOptions(Options):
         "draw views of coming steps in processes; auto: where a core is left (a real site, one worker, a GPU), on Linux",
     ] = "auto"
     precision: Annotated[
-        Literal["float32", "bfloat16", "float16"], "of networks, by autocast; float16 also scales gradients"
+        Literal["float32", "tf32", "bfloat16", "float16"],
+        "of networks: tf32 rounds what a GPU multiplies to 10 bits; others by autocast; float16 also scales gradients",
     ] = "float32"
     compiler: Annotated[Literal["none", "inductor", "aot_eager"], "torch.compile's backend for the network"] = "none"
     isolation: Annotated[Literal["none", "process"], "process runs each task in a child process"] = "none"
@@ -117,6 +118,20 @@ class ComputeOptions(Options):
         if self.cpu_threads != "auto":
             return self.cpu_threads
         return int(os.environ.get("OMP_NUM_THREADS") or usable_cores()) if real else 1
+
+    def require_precision(self, device: torch.device) -> None:
+        """Set how this process's GPU multiplies in single precision: torch's default would round in convolutions alone.
+
+        Kernels are not chosen by timing, which would differ from run to run.
+
+        Raises:
+            ConfigurationError: if another device is to compute in ``tf32``.
+        """
+        tf32 = self.precision == "tf32"
+        if tf32 and device.type != "cuda":
+            raise ConfigurationError(f"precision=tf32 is of NVIDIA's GPUs, and the device is {device}; use float32")
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cudnn.benchmark = False
 
     def drawing_processes(self, real: bool, device: torch.device) -> int:
         """How many processes draw views in advance; 0 if none does.

@@ -4,7 +4,11 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.federation import machine
 from grandrounds.federation.site.context import StateCache, choose_device
+from grandrounds.federation.site.options import ComputeOptions
+from grandrounds.methods.ridge.executor import RidgeExecutor
+from grandrounds.methods.supervised.executor import SupervisedExecutor
 
 
 @pytest.fixture
@@ -102,6 +106,42 @@ def test_auto_is_a_gpu_where_there_is_one(gpus):
     assert choose_device("auto") == torch.device("cpu")
     gpus(1)
     assert choose_device("auto") == torch.device("cuda")
+
+
+def test_workers_take_the_gpus_in_turn(gpus, monkeypatch):
+    gpus(2)
+    chosen = []
+    for number in range(3):
+        monkeypatch.setattr(machine, "_worker", number)
+        chosen.append(choose_device("auto"))
+    assert chosen == [torch.device("cuda", number) for number in (0, 1, 0)]
+
+
+@pytest.fixture
+def multiplication():
+    """What torch lets a GPU round: by default in convolutions."""
+    places = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = [place.allow_tf32 for place in places]
+    yield lambda: tuple(place.allow_tf32 for place in places)
+    for place, allowed in zip(places, before, strict=True):
+        place.allow_tf32 = allowed
+
+
+@pytest.mark.parametrize(("precision", "rounds"), [("float32", False), ("tf32", True), ("bfloat16", False)])
+def test_single_precision_of_a_gpu_is_rounded_only_where_it_is_asked_for(multiplication, precision, rounds):
+    ComputeOptions(precision=precision).require_precision(torch.device("cuda"))
+    assert multiplication() == (rounds, rounds)
+
+
+def test_tf32_is_refused_on_a_cpu_and_for_what_an_epsilon_or_a_sum_rests_on():
+    with pytest.raises(
+        ConfigurationError, match="precision=tf32 is of NVIDIA's GPUs, and the device is cpu; use float32"
+    ):
+        ComputeOptions(precision="tf32").require_precision(torch.device("cpu"))
+    with pytest.raises(ConfigurationError, match="record_noise_multiplier needs another precision than tf32"):
+        SupervisedExecutor(steps=1, batch_size=2, record_noise_multiplier=1.0, precision="tf32")
+    with pytest.raises(ConfigurationError, match="RidgeExecutor needs another precision than tf32"):
+        RidgeExecutor(precision="tf32")
 
 
 @pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1"])

@@ -10,6 +10,7 @@ import torch
 from grandrounds.data.images.augmentation import draw_views, sample_generator
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.site import features
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
 from grandrounds.models.partial import Front, front_of
 from grandrounds.models.registry import build_model
@@ -77,6 +78,21 @@ def test_a_kept_view_is_what_the_front_makes_of_the_documented_one(make, network
     if view == "none":
         with torch.no_grad():
             torch.testing.assert_close(found, front_of(network)(to_tensor(IMAGES[rows])), rtol=2e-3, atol=2e-3)
+
+
+def test_features_that_stay_on_the_device_are_those_of_the_file(make, monkeypatch):
+    rows = np.array([7, 0, 23, 7])
+    file, before = make(folder="file"), make(folder="held")
+    before.draw("own", IMAGES, rows[:2], "weak", 5, 0)
+    monkeypatch.setattr(features, "may_stay", lambda device, size: True)
+    held = make(folder="held")  # goes on with what is in the file
+    for step in range(3):
+        expected = file.draw("own", IMAGES, rows, "weak", 5, step)
+        assert torch.equal(held.draw("own", IMAGES, rows, "weak", 5, step), expected)
+    assert torch.equal(make(folder="held").draw("own", IMAGES, rows, "weak", 5, 2), expected)
+    (stored,) = held._stored.values()
+    stored._features[:] = 0
+    assert torch.equal(held.draw("own", IMAGES, rows, "weak", 5, 2), expected), "read from the file"
 
 
 def test_views_are_chosen_with_equal_probability(make, network):
