@@ -16,7 +16,8 @@ from typer.core import TyperGroup
 
 from grandrounds import __version__
 from grandrounds.console.output import INTERRUPTED
-from grandrounds.errors import GrandRoundsError, UsageError, printable
+from grandrounds.errors import GrandRoundsError, UsageError
+from grandrounds.files import printable
 
 EXPERIMENTS, RESULTS_PANEL = "Experiments on this machine", "Results"
 FEDERATIONS, SITES = "A federation", "A site and its data"

@@ -61,13 +61,3 @@ class Fault(StrEnum):
             OSError: cls.DISK,
         }
         return next((fault for kind, fault in kinds.items() if isinstance(error, kind)), cls.OTHER)
-
-
-def printable(name: str) -> str:
-    r"""A name as it can be printed: bytes that are not UTF-8 are escaped.
-
-    Example:
-        >>> print(printable("M\udcfcller.jpg"))
-        M\xfcller.jpg
-    """
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

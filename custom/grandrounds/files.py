@@ -1,4 +1,4 @@
-"""Atomic writing of files, lines that are appended, and folders that one process holds."""
+"""Atomic writing of files, lines that are appended, folders that one process holds, and names that can be printed."""
 
 from __future__ import annotations
 
@@ -109,3 +109,13 @@ def _is_of(error: OSError, temporary: Path) -> bool:
     if error.filename is None:
         return error.errno in _OF_DISKS
     return bool(os.fspath(error.filename) == str(temporary))
+
+
+def printable(name: str) -> str:
+    r"""A name as it can be printed: bytes that are not UTF-8 are escaped.
+
+    Example:
+        >>> print(printable("M\udcfcller.jpg"))
+        M\xfcller.jpg
+    """
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

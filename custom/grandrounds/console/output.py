@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from grandrounds.errors import printable
+from grandrounds.files import printable
 
 WIDTH_WITHOUT_TERMINAL = 160
 INTERRUPTED = 130  # exit status after Ctrl-C, by the shells' convention

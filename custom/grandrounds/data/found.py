@@ -21,7 +21,8 @@ from typing import IO, Any
 from grandrounds.data.images.dicom import is_dicom
 from grandrounds.data.images.files.opening import raster_frames
 from grandrounds.data.images.readers import open_archive
-from grandrounds.errors import DataError, printable
+from grandrounds.errors import DataError
+from grandrounds.files import printable
 
 MAX_MEMBERS = 1_000_000
 MAX_MEMBER_BYTES = 2**30

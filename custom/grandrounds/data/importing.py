@@ -14,7 +14,8 @@ from typing import Any
 
 from grandrounds.data.found import DAMAGED, FRAMES, OTHER, ImageFiles, Seen, place_at, require_text_names
 from grandrounds.data.images.readers import open_images
-from grandrounds.errors import DataError, printable
+from grandrounds.errors import DataError
+from grandrounds.files import printable
 
 NOT_THERE, UNWANTED = "missing", "left out by label_map"
 _DRIVE = re.compile(r"[A-Za-z]:|//[^/]+/[^/]+")
