@@ -43,7 +43,10 @@ class _Process:
         plugins = ",".join(module for module in plugin_modules() if module != "__main__")
         surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), PLUGINS_VARIABLE: plugins}
         files = (theirs.fileno(), self._memory)
-        self._process = subprocess.Popen(arguments, pass_fds=files, stdin=subprocess.DEVNULL, env=surroundings)
+        # In a process group of its own, so that Ctrl-C is not for it; it ends with this process's end of the socket.
+        self._process = subprocess.Popen(
+            arguments, pass_fds=files, stdin=subprocess.DEVNULL, env=surroundings, process_group=0
+        )
         theirs.close()
 
     def begin(self, parts: Sequence[tuple[int, Plan]]) -> None:

@@ -7,7 +7,6 @@ page of its memory that it writes to next, which takes longer than drawing.
 from __future__ import annotations
 
 import mmap
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -53,7 +52,6 @@ class Order:
 
 def main() -> None:
     """Draw until the connection ends; the arguments are inherited descriptors, of the connection and of the memory."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, OSError):
         _serve(Connection(int(sys.argv[1])), int(sys.argv[2]))
 

@@ -16,11 +16,12 @@ import multiprocessing
 import os
 import pickle
 import signal
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,6 +32,8 @@ from grandrounds.errors import GrandRoundsError
 Answer = TypeVar("Answer")
 POLL_SECONDS = 0.2
 SECONDS_TO_STOP = 5.0
+LONGEST_FOLDER = 70
+"""Bytes of the path of a folder for sockets, whose own paths have at most 107."""
 PRELOADED = ("grandrounds.federation.site.worker", "grandrounds.federation.site.executor")
 """Imported by the server that forks, once, and not by every child: torch above all."""
 VALUE, ERROR, LOG, QUESTION = "value", "error", "log", "question"
@@ -113,7 +116,8 @@ def run_isolated(
     surroundings = (dict(os.environ), logging.getLogger().level)
     child = context.Process(target=_work, args=(childs, work, *surroundings), daemon=True)
     try:
-        child.start()
+        with _room_for_a_socket():
+            child.start()
     except (EOFError, OSError) as error:
         mine.close()
         raise WorkerLost(
@@ -128,6 +132,18 @@ def run_isolated(
     finally:
         mine.close()
         _stop(child)
+
+
+@contextmanager
+def _room_for_a_socket() -> Iterator[None]:
+    """Have the forking server's socket in /tmp where $TMPDIR is too long for one, as Python itself does from 3.14 on."""
+    before = tempfile.tempdir
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def ask_parent(question: Any) -> Any:

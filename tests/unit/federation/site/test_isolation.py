@@ -161,8 +161,14 @@ def until(condition, seconds=90):
     return condition()
 
 
-def test_a_program_without_own_threads_can_use_it(tmp_path):
+@pytest.mark.parametrize("length", [0, 120])
+def test_a_program_can_use_it_also_where_the_temporary_folder_has_a_long_path(tmp_path, length):
+    """Every site of a rehearsal failed, because a socket's path has at most 107 bytes."""
     script = tmp_path / "program.py"
     script.write_text(CHECK)
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True)
+    folder = tmp_path / "t" if not length else tmp_path / ("t" * length)
+    folder.mkdir()
+    program = [sys.executable, str(script)]
+    surroundings = {**os.environ, "TMPDIR": str(folder)}
+    ended = subprocess.run(program, env=surroundings, capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.strip() == "True"
