@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,6 +103,14 @@ def give_public_images(folder: Path, site: str, images: int, drawn_for: str = "p
     own = {"manifest": "manifest.csv", "root": "images.npz"}
     public = {"manifest": "public/manifest.csv", "root": "public/images.npz", "public": True}
     (folder / site / "grandrounds.json").write_text(json.dumps({"datasets": {"phantom": own, "public": public}}))
+
+
+def await_true(condition: Callable[[], object], seconds: float = 900.0) -> None:
+    """Wait for a condition, long enough for a machine with much other work."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def outcome(workspace: Path) -> SimpleNamespace:

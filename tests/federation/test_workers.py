@@ -1,6 +1,11 @@
 """Sites that train in forked workers give the same run as in one process."""
 
 import gc
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 
@@ -8,6 +13,8 @@ from grandrounds.deployment.jobs import write_job
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation import engine
 from grandrounds.federation.engine import run_in_process
+from grandrounds.federation.server.record import EVENTS, read_events
+from tests.federations import await_true, outcome
 
 SITES = ["site-1", "site-2", "site-3"]
 
@@ -46,3 +53,48 @@ def test_a_run_whose_workers_are_killed_names_the_sites(tiny, tmp_path, monkeypa
     entry["args"] |= {"at": "site-2", "in_round": 1, "how": "killed"}
     with pytest.raises(GrandRoundsError, match=r"site-2: its worker has ended: .* SIGKILL"):
         run_in_process(write_job(job, tmp_path / "job"), tmp_path / "flare", SITES, workers=2)
+
+
+def interrupted(command, record, folder):
+    """What a command prints whose group of processes gets Ctrl-C in the second round; none of them is left."""
+    with (folder / "printed.txt").open("w+") as printed:
+        program = subprocess.Popen(
+            command,
+            stdout=printed,
+            stderr=printed,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        await_true(lambda: program.poll() is not None or round_of(record) == 2)
+        os.killpg(program.pid, signal.SIGINT)
+        assert program.wait(60) == 130
+        await_true(lambda: not processes_of_group(program.pid))
+        printed.seek(0)
+        return printed.read()
+
+
+def round_of(record):
+    events = read_events(record) if (record / EVENTS).is_file() else []
+    return max((event["round"] for event in events if event["event"] == "round_start"), default=0)
+
+
+def processes_of_group(group):
+    with suppress(ProcessLookupError):
+        os.killpg(group, 0)
+        return True
+    return False
+
+
+def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(assert_same_run, tmp_path):
+    options = ("controller.rounds=6", "executor.steps=8", "executor.cpu_threads=1")
+    start = [sys.executable, "-m", "grandrounds.cli", "simulate", "fedperl", "--workers", "2", "--sites", "3"]
+    start += [part for option in options for part in ("--set", option)]
+    cut, whole = ([*start, "--workspace", str(tmp_path / name)] for name in ("cut", "whole"))
+    record = tmp_path / "cut" / "state" / "fedperl" / "server"
+    printed = interrupted(cut, record, tmp_path)
+    assert "interrupted: run the same command to resume" in printed
+    assert "Traceback" not in printed
+    for command in (cut, whole):
+        subprocess.run(command, check=True, capture_output=True)
+    assert [event["after_round"] for event in read_events(record) if event["event"] == "resume"] == [1]
+    assert_same_run(outcome(tmp_path / "cut"), outcome(tmp_path / "whole"))

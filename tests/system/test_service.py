@@ -12,6 +12,7 @@ import pytest
 
 from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.local_federation import prepare
+from tests.federations import await_true
 
 pytestmark = pytest.mark.provisioned
 
@@ -94,13 +95,6 @@ def test_a_container_comes_up_after_every_kind_of_end_and_stops_in_time(kit, in_
 def servers(kit):
     """The processes of FLARE's server."""
     return [process for process in processes_of(kit.folder) if b"server_train" in arguments(process)]
-
-
-def await_true(condition):
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def arguments(process):

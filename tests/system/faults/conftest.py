@@ -29,6 +29,7 @@ from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.federation.server.record import EVENTS, read_events
 from grandrounds.models.registry import build_model
 from grandrounds.reporting.external.trained import trained_model
+from tests.federations import await_true
 
 LIMIT_SECONDS = 900
 """Of one wait; the machine may have much other work."""
@@ -260,13 +261,6 @@ def restart(federation):
 def registrations(federation, site):
     """How often a site has registered with the server, by its log."""
     return (federation.kits / site / "log.txt").read_text().count("Successfully registered client")
-
-
-def await_true(condition):
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def end_all(federation, name):

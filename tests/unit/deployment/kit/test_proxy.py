@@ -3,7 +3,6 @@
 import re
 import socket
 import threading
-import time
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -20,6 +19,7 @@ from grandrounds.deployment.kit.read import read_kit
 from grandrounds.deployment.rehearsal.link import Quality, SlowLink
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.proxy import PROXY_VARIABLE, replace_connect
+from tests.federations import await_true
 
 LIMIT_SECONDS = 30
 
@@ -105,13 +105,6 @@ def server(make_kit):
     await_true(lambda: connectable(port))
     yield SimpleNamespace(kit=kit, monitor=monitor)
     driver.shutdown()
-
-
-def await_true(condition):
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def connectable(port):
