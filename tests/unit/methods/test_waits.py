@@ -7,6 +7,7 @@ the host. Tensors of different devices are refused, as by a GPU.
 
 import warnings
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -31,13 +32,14 @@ from grandrounds.methods.feddf.fusion import FusionOptions, distil
 from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation
 from grandrounds.methods.fedirm.training import train_labelled
-from grandrounds.methods.fedirm.unlabelled import SiteTeacher, train_unlabelled
+from grandrounds.methods.fedirm.unlabelled import SiteTeacher, self_train, train_unlabelled
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler, UnanimousPseudoLabeler, VotingPseudoLabeler
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
 from grandrounds.methods.mutual.training import AlignmentStep, align, train_locally
-from grandrounds.methods.supervised.training import TrainingOptions, train_supervised
+from grandrounds.methods.supervised.training import TrainingOptions, train_privately, train_supervised
 from grandrounds.models.split import split_network
+from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.tasks import SINGLE
 
@@ -164,6 +166,22 @@ def without_labels(**options):
     return work
 
 
+def labelled_once(steps, device):
+    model, options = network(device), UnlabelledOptions(min_confidence=0.0)
+    local = ClientOptions(batch_size=4, steps=steps)
+    self_train(model, adam(model.parameters()), site(0, device), local, options)
+
+
+def private(steps, device):
+    """DP-SGD's steps; noise is drawn on the host, in secret."""
+    model, options = network(device, nn.Identity), TrainingOptions(batch_size=4, class_weights="none")
+    protection = RecordLevelOptions(clip=1.0, noise_multiplier=1.0, sampling_rate=1.0, steps=steps)
+    with pytest.MonkeyPatch.context() as patch:
+        if device == "meta":  # which has no autocast that could be switched off
+            patch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+        train_privately(model, adam(model.parameters()), site(COUNT, device), options, protection)
+
+
 def aligned(update):
     """Fed-Align's steps with one neighbour; noise is drawn on the host, in secret."""
 
@@ -233,6 +251,8 @@ CASES = {
     "fedirm, labels": (with_labels, 0, 3),
     "fedirm, no labels": (without_labels(), 0, 3),
     "fedirm, all draws": (without_labels(mc_dropout="full"), 0, 3),
+    "self-training": (labelled_once, 0, 2),
+    "dp-sgd": (private, 4, 6),
     "fed_align_cl, summed": (aligned("summed"), 2, 4),
     "fed_align_cl, joint": (aligned("joint"), 2, 4),
     "fed_align_cl, moments": (aligned("moments"), 4, 4),

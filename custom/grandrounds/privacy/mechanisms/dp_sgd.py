@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from grandrounds.data.images.tensors import to_device
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import ABOVE_ZERO, Min, Range
 from grandrounds.options import Options
@@ -150,7 +151,7 @@ class PrivateStep:
         expected = self._options.sampling_rate * self._records
         for name, parameter in trained.items():
             noisy = with_noise(sums[name], sigma, self._random_bytes) / expected
-            parameter.grad = noisy.to(parameter.device, parameter.dtype)
+            parameter.grad = to_device(noisy.to(parameter.dtype), parameter.device)
 
     def _clipped_sum(self, trained: dict[str, nn.Parameter], images: Tensor, targets: Tensor) -> dict[str, Tensor]:
         values = {name: parameter.detach() for name, parameter in trained.items()}
