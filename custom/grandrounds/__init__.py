@@ -23,6 +23,7 @@ PLACES = {
     "DataError": "errors",
     "Evaluation": "api.evaluation",
     "GrandRoundsError": "errors",
+    "MonaiView": "data.images.augmentation",
     "ReaderOptions": "data.own_datasets",
     "Run": "api.running",
     "Sites": "api.sites",

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import torch
+from monai import transforms
 
 import grandrounds as gr
 from grandrounds.data.images.augmentation import OWN_VIEWS, draw_views, sample_generator, view_named
@@ -73,6 +75,62 @@ class Floating:
 def test_a_view_that_breaks_the_contract_is_named_with_its_fault(view, fault):
     with pytest.raises(AssertionError, match=f"view {view.__name__}.*({fault})"):
         gr.testing.check_view(view)
+
+
+class Counting(transforms.RandomizableTransform):
+    """Turns the image further with each call, whatever its random state is."""
+
+    calls = 0
+
+    def __call__(self, image):
+        self.calls += 1
+        return np.roll(image, self.calls, axis=1)
+
+
+def monai_view(transform):
+    return type("Own", (gr.MonaiView,), {"transform": transform})
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        transforms.RandAffine(prob=1, rotate_range=0.3, shear_range=0.1, padding_mode="zeros"),
+        transforms.RandGaussianNoise(prob=0.5),
+        transforms.OneOf([transforms.RandFlip(1.0), transforms.RandAdjustContrast(1.0)]),
+        transforms.Compose([transforms.Flip(0), transforms.Compose([transforms.RandZoom(0.5)])]),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_a_transform_of_monai_keeps_the_contract(transform):
+    gr.testing.check_view(monai_view(transform))
+
+
+def test_a_transform_of_monai_is_seeded_from_the_stream_and_gets_channels_first_in_zero_to_one():
+    image = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+    found = monai_view(transforms.RandGaussianNoise(prob=1, std=0.2))().draw(image, np.random.default_rng(5))
+    noise = transforms.RandGaussianNoise(prob=1, std=0.2)
+    noise.set_random_state(seed=int(np.random.default_rng(5).integers(2**32)))
+    expected = np.asarray(noise(torch.from_numpy(image).permute(2, 0, 1) / 255)).transpose(1, 2, 0)
+    np.testing.assert_array_equal(found, np.rint(expected.clip(0, 1) * 255))
+    assert (expected > 1).any()
+
+
+@pytest.mark.parametrize(
+    ("transform", "fault"),
+    [
+        (None, "must be a random array transform of MONAI or a Compose, got NoneType"),
+        (transforms.Flip(0), "must be a random array transform of MONAI or a Compose, got Flip"),
+        (transforms.RandAffined("image"), r"MONAI's RandAffined fails for .*\(RandAffine, not RandAffined\)"),
+        (transforms.RandSpatialCrop((9, 9), random_size=False), r"makes float32 \(3, 9, 9\) of .*; keep shape"),
+        (transforms.Compose([lambda image: image * np.nan]), "MONAI's Compose makes values that are not finite"),
+        (transforms.Compose([lambda image: image * np.random.rand()]), "two results for one random state"),  # noqa: NPY002
+        (transforms.Compose([lambda image: image * float(torch.rand(1))]), "two results for one random state"),
+        (Counting(1.0), "MONAI's Counting gives two results for one random state"),
+    ],
+)
+def test_a_transform_of_monai_that_a_seed_does_not_determine_is_refused(transform, fault):
+    with pytest.raises(ConfigurationError, match=f"view Own: .*{fault}"):
+        monai_view(transform)
 
 
 def test_a_registered_view_is_drawn_from_the_stream_of_its_number():

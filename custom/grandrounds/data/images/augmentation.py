@@ -6,9 +6,10 @@ a confidence threshold can be drawn after the weak ones were predicted, and the 
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,74 @@ OwnView = TypeVar("OwnView", bound=type[View])
 OWN_VIEWS: Registry[RegisteredView] = Registry("view")
 FIRST_OWN_STREAM = 100
 """The least number of a plug-in's random stream."""
+_TRIED_SEEDS, _TRIED_SHAPE = 32, (24, 24, 3)
+
+
+class MonaiView:
+    """A view by MONAI: a class of it states ``transform``, an array transform or a ``Compose`` of several.
+
+    The transform gets an image as float32 ``(channels, height, width)`` in [0, 1] and gives one of that shape; values beyond
+    are clipped. For each image its random state is set from the view's stream. When the class is defined, two copies of
+    the transform are compared on 32 seeds, one after the other by one copy, and each by a fresh one.
+
+    Raises:
+        ConfigurationError: when the class is defined, or an image is drawn, if the transform has no ``set_random_state``,
+            fails, gives another shape or values that are not finite, or two results for one random state.
+
+    Example::
+
+        @gr.register_view("tilted", stream=102)
+        class Tilted(gr.MonaiView):
+            transform = RandAffine(prob=1, rotate_range=0.3, padding_mode="zeros")
+    """
+
+    transform: ClassVar[Any] = None
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a transform that a seed does not determine."""
+        if not callable(getattr(cls.transform, "set_random_state", None)):
+            raise ConfigurationError(
+                f"view {cls.__name__}: transform must be a random array transform of MONAI or a Compose, got "
+                f"{type(cls.transform).__name__}"
+            )
+        image = np.random.Generator(np.random.Philox(0)).integers(0, 256, _TRIED_SHAPE, dtype=np.uint8)
+        used = cls()
+        for seed in range(_TRIED_SEEDS):
+            found, again = (one.draw(image, np.random.Generator(np.random.Philox(seed))) for one in (used, cls()))
+            if not np.array_equal(found, again):
+                raise ConfigurationError(
+                    f"{cls._name()} gives two results for one random state; take a transform whose only randomness is that "
+                    "of set_random_state"
+                )
+
+    def __init__(self) -> None:
+        # A transform keeps what it has drawn, so no two threads may share one.
+        self._own = copy.deepcopy(type(self).transform)
+
+    def draw(self, image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+        """The image as the transform changes it, rounded to 8 bits."""
+        given = np.moveaxis(image, -1, 0) / np.float32(255)
+        try:
+            self._own.set_random_state(seed=int(generator.integers(2**32)))
+            found = np.asarray(self._own(given))
+        except Exception as error:  # foreign code
+            reason = " ".join(str(error.__cause__ or error).split())[:200]
+            raise ConfigurationError(
+                f"{self._name()} fails for an array float32 {given.shape}: {reason}; take the form for arrays (RandAffine, "
+                "not RandAffined)"
+            ) from error
+        kept = found.shape == given.shape and found.dtype.kind in "fiu"
+        if not kept or not np.isfinite(found).all():
+            what = "values that are not finite" if kept else f"{found.dtype} {found.shape}"
+            raise ConfigurationError(
+                f"{self._name()} makes {what} of an array float32 {given.shape}; keep shape and range"
+            )
+        levels: NDArray[np.uint8] = np.rint(np.moveaxis(found, 0, -1).clip(0, 1) * 255).astype(np.uint8)
+        return levels
+
+    @classmethod
+    def _name(cls) -> str:
+        return f"view {cls.__name__}: MONAI's {type(cls.transform).__name__}"
 
 
 def register_view(name: str, *, stream: int) -> Callable[[OwnView], OwnView]:
