@@ -8,6 +8,7 @@ import pytest
 import sklearn.metrics
 
 from grandrounds.errors import DataError
+from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
 from grandrounds.evaluation.external import ImagePredictions
 from grandrounds.evaluation.grouping import grouping_of
@@ -41,13 +42,13 @@ def predictions(name, samples, classes=3):
 def scored(make_run):
     """A place with these predictions: its plain scores and its result."""
 
-    def score(sites, by_group=False, grouping=GROUPING, **asked):
+    def score(sites, by_group=False, grouping=GROUPING, point=None, **asked):
         run = read_run(make_run(), "run")
         positive = positive_group(("bad",) if by_group else ("melanoma",), CLASSES, grouping, by_group)
         labels = Labels(grouping.names if by_group else CLASSES, grouping, by_group, positive)
         place = Place("clinic", sites, {}, {"model": "00"}, 0, Overlap((), 0, (), ()))
         tested = run_at(run, place, labels)
-        result = external_result(run, tested, place, labels, Request(None, **asked), "evaluate")
+        result = external_result(run, tested, place, labels, Request(point, **asked), "evaluate")
         return plain_scores(tested, place, labels), result
 
     return score
@@ -108,6 +109,25 @@ def test_a_result_that_is_written_is_read_again(scored, tmp_path):
     assert again.group.calibration.slope == result.group.calibration.slope
     assert again.scores.pooled.best("accuracy") == result.scores.pooled.best("accuracy")
     assert to_plain(again.group.roc) == to_plain(result.group.roc)
+
+
+def shifted(ranked, samples=40):
+    """Melanoma has the highest probability of melanoma, but never the highest of an image, if images are ranked."""
+    labels = np.arange(samples) % 2
+    melanoma = 0.1 + 0.2 * (labels if ranked else np.arange(samples) // 2 % 2) + 0.001 * np.arange(samples)
+    names = tuple(str(number) for number in range(samples))
+    return ImagePredictions(names, labels, np.stack([1 - melanoma, melanoma, 0 * melanoma], axis=1))
+
+
+@pytest.mark.parametrize("ranked", [True, False])
+def test_a_class_that_is_ranked_well_and_missed_has_another_threshold_here(scored, ranked):
+    _, result = scored({"one": shifted(ranked)}, point=FixedPoint(0.34, "test"))
+    found = [line for line in result.caveats if line.startswith("Ranks well")]
+    whole = (
+        "Ranks well, thresholds do not transfer: melanoma (AUROC 1.00, sensitivity 0.00), melanoma at its operating point "
+        "(AUROC 1.00, sensitivity 0.00)."
+    )
+    assert found == [whole] * ranked
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ from grandrounds.evaluation.clinical.validation import Request, score_subgroups,
 from grandrounds.evaluation.grouping import summed_probabilities
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.evaluation.record import NUMBER, EvalRecord, pooled
+from grandrounds.evaluation.score import Score
 from grandrounds.files import write_json
 from grandrounds.plain import from_plain, to_plain
 from grandrounds.reporting.caveats import MISSED, caveats_of
-from grandrounds.reporting.format import format_share
+from grandrounds.reporting.format import format_list, format_share
 from grandrounds.reporting.parts import format_estimate
 from grandrounds.reporting.run import FINISHED, ReadRun, RunLog, Tests
 from grandrounds.reporting.scores import RunScores, scores_of
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from grandrounds.reporting.external.preparation import Labels
 
 RESULT_FORMAT = "grandrounds external evaluation 1"
+RANKS_WELL = 0.85
+"""The AUROC from which on images are ranked well."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +148,36 @@ def external_result(
         unreadable=place.unreadable,
         classes=shown,
         overlap=Shared(overlap.images, overlap.sites, overlap.unknown),
-        caveats=(*warning, *(caveats_of_group(group) if group else ()), *caveats_of(tested, scores)),
+        caveats=(
+            *warning,
+            *caveats_of_thresholds(scores.pooled.classes if scores.pooled else {}, group),
+            *(caveats_of_group(group) if group else ()),
+            *caveats_of(tested, scores),
+        ),
         scores=scores,
         group=group,
         subgroups=subgroups,
     )
     # What is shown here is what a reader of the file sees.
     return from_plain(ExternalResult, without_small_counts(to_plain(result), request.minimum))
+
+
+def caveats_of_thresholds(classes: Mapping[str, Mapping[str, Score]], group: GroupResult | None) -> list[str]:
+    """What is ranked well (AUROC of ``RANKS_WELL`` or more) but told apart badly (a side below ``MISSED``).
+
+    Of a class the side is the sensitivity of the most probable class; of the positive group the sensitivity or the
+    specificity at its operating point.
+    """
+    tests = [(name, found.get("auroc"), "sensitivity", found["sensitivity"]) for name, found in classes.items()]
+    if group and group.operating:
+        point, name = group.operating, f"{group.positive} at its operating point"
+        tests += [(name, group.auroc, side, getattr(point, side)) for side in ("sensitivity", "specificity")]
+    listed = [
+        f"{name} (AUROC {area.value:.2f}, {side} {score.value:.2f})"
+        for name, area, side, score in tests
+        if area and area.enough and area.value >= RANKS_WELL and score.enough and score.value < MISSED
+    ]
+    return [f"Ranks well, thresholds do not transfer: {format_list(listed)}."] if listed else []
 
 
 def caveats_of_group(group: GroupResult) -> list[str]:
