@@ -19,14 +19,8 @@ CONFIGURATIONS = tuple(f"{name}.{kind}" for name in ("inference", "train") for k
 OWN_TARGET, OWN_CARD = "torch.jit.load", Path("docs", "model_card.json")
 OF_WEIGHTS = frozenset(
     {
-        "in_channels",
-        "n_input_channels",
-        "in_chans",
-        "out_channels",
-        "num_classes",
-        "model_name",
-        "pretrained",
-        "progress",
+        *("in_channels", "n_input_channels", "in_chans", "out_channels", "num_classes"),
+        *("model_name", "pretrained", "progress", "weights"),
     }
 )
 """Arguments that the weights decide: sizes, and how a library would find weights of its own."""

@@ -80,7 +80,7 @@ def test_safetensors_come_first_and_a_configuration_may_be_yaml(bundle):
         ("DenseNet121", {"spatial_dims": "@dims", "out_channels": 2, "pretrained": True}, "monai:DenseNet121"),
         ("monai.networks.nets.SEResNet50", {"spatial_dims": 2, "in_channels": 1, "num_classes": 2}, "monai:SEResNet50"),
         ("monai.networks.nets.senet.SEResNet50", {"spatial_dims": 2}, "monai:SEResNet50"),
-        ("torchvision.models.resnet50", {"num_classes": 2}, "torchvision:resnet50"),
+        ("torchvision.models.resnet50", {"num_classes": 2, "weights": None}, "torchvision:resnet50"),
         ("torchvision.models.resnet.resnet50", {}, "torchvision:resnet50"),
         ("timm.create_model", {"model_name": "test_resnet", "num_classes": 2}, "timm:test_resnet"),
     ],
