@@ -233,21 +233,23 @@ def submission(federation, tmp_path):
 def restart(federation):
     """Ends all processes of a participant and starts it again: ``restart("hospital-c", CLOCK_SHIFT="60")``.
 
-    The names are variables of its environment. ``wait`` until the server sees it; ``stopped``: do not start it again. At
-    the end it runs with its usual environment. Sites only: the server lists a dead one for ten minutes, so the site's own
-    log tells that it has registered anew.
+    The names are variables of its environment, and ``python`` is its interpreter. ``wait`` until the server sees it;
+    ``stopped``: do not start it again. At the end it runs as usual. Sites only: the server lists a dead one for ten minutes,
+    so the site's own log tells that it has registered anew.
     """
     changed = set()
 
-    def again(name, wait=True, stopped=False, **environment):
+    def again(name, wait=True, stopped=False, python=sys.executable, **environment):
         end_all(federation, name)
-        (changed.add if environment or stopped or not wait else changed.discard)(name)
+        unusual = environment or stopped or not wait or python != sys.executable
+        (changed.add if unusual else changed.discard)(name)
         if stopped:
             return
         before = registrations(federation, name)
         with pytest.MonkeyPatch.context() as patch:
             for variable, value in environment.items():
                 patch.setenv(variable, value)
+            patch.setattr(sys, "executable", python)
             start_participant(federation, name)
         if wait:
             await_true(lambda: registrations(federation, name) > before)

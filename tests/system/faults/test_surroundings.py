@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -21,6 +22,8 @@ from grandrounds.privacy.ledger.ledger import read_ledger
 pytestmark = pytest.mark.faults
 
 DAY = 86400
+OTHER_PYTHON = os.environ.get("GRANDROUNDS_OTHER_PYTHON", "")
+"""An interpreter with this package and another minor version of torch."""
 
 
 def require_run_without_victim(run):
@@ -240,3 +243,16 @@ def test_a_ledger_that_lost_lines_sends_nothing_until_the_loss_is_declared(
         assert status == 0, reported
     after = run("declared")
     assert after.end().summary["contributions"] == dict.fromkeys(after.HOSPITALS, after.ROUNDS)
+
+
+@pytest.mark.skipif(not OTHER_PYTHON, reason="GRANDROUNDS_OTHER_PYTHON names no interpreter with another torch")
+def test_a_site_with_another_torch_takes_part_in_every_round(run, restart):
+    restart("hospital-c", python=OTHER_PYTHON)
+    run = run("other-torch")
+    run.await_round(2)
+    job = Path(f"/proc/{run.process(run.VICTIM, run.SITE_JOB)}")
+    assert f"{Path(OTHER_PYTHON).parents[1]}/" in (job / "maps").read_text(), "its torch is loaded"
+    summary = run.end().summary
+    assert summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+    assert sorted(summary["records"]) == list(run.HOSPITALS)
+    assert len(run.outcome.jobs) == 1
