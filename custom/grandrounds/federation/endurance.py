@@ -22,6 +22,7 @@ from nvflare.fuel.utils.config_service import ENV_VAR_PREFIX, ConfigService
 
 from grandrounds.protocol.paths import ALIVE
 
+logger = logging.getLogger(__name__)
 REMARK_SECONDS = 600.0
 """Between two remarks that a log cannot be written: on a full disk, what fails must not fill it further."""
 BEAT_SECONDS = 5.0
@@ -113,20 +114,24 @@ def _patient(send: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Movement:
-    """Whether bytes of large streams of this process have arrived since it was asked last."""
+    """Whether bytes of large streams of this process have arrived since it was asked last; the log says how many."""
 
     def __init__(self) -> None:
         self._before = self._acknowledged()
 
     def __call__(self) -> bool:
         before, self._before = self._before, self._acknowledged()
+        for name, (arrived, size) in self._before.items():
+            if (arrived, size) != before.get(name):
+                logger.info("%.1f of %.1f MB have arrived", arrived / 1e6, size / 1e6)
         return before != self._before
 
     @staticmethod
-    def _acknowledged() -> dict[Any, int]:
+    def _acknowledged() -> dict[Any, tuple[int, int]]:
         with ByteStreamer.map_lock:
             tasks = list(ByteStreamer.tx_task_map.values())
-        return {task.sid: task.offset_ack for task in tasks if task.stream.get_size() > task.chunk_size}
+        sizes = [(task, task.stream.get_size()) for task in tasks]
+        return {task.sid: (task.offset_ack, size) for task, size in sizes if size > task.chunk_size}
 
 
 class _Remark:

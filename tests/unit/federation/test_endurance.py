@@ -177,17 +177,23 @@ def test_a_site_asks_again_soon_where_a_request_was_lost(patient, flares, ours):
     assert not moves()
 
 
-def test_a_site_waits_while_its_large_update_arrives(patient):
+def sent(number, size):
+    """A stream of which nothing has arrived."""
+    return SimpleNamespace(sid=number, offset_ack=0, chunk_size=10, stream=SimpleNamespace(get_size=lambda: size))
+
+
+def test_a_site_waits_while_its_large_update_arrives_and_its_log_says_how_much(patient, caplog):
     """The server answers when it has fetched the update, which may take minutes; small messages come and go meanwhile."""
     _, moves = patient(300.0)
-    large = SimpleNamespace(sid=1, offset_ack=0, chunk_size=10, stream=SimpleNamespace(get_size=lambda: 1000))
-    small = SimpleNamespace(sid=2, offset_ack=0, chunk_size=10, stream=SimpleNamespace(get_size=lambda: 8))
+    caplog.set_level("INFO", "grandrounds")
+    large, small = sent(1, 200_000_000), sent(2, 8)
     ByteStreamer.tx_task_map[1] = large
     assert moves()
     ByteStreamer.tx_task_map[2] = small
     assert not moves()
-    large.offset_ack = 500
+    large.offset_ack = 90_000_000
     assert moves()
+    assert caplog.messages == ["0.0 of 200.0 MB have arrived", "90.0 of 200.0 MB have arrived"]
     del ByteStreamer.tx_task_map[1]
     assert moves()
     assert not moves()
