@@ -189,7 +189,7 @@ class Run:
             "repeated": ends - summary["rounds_done"],
             "submissions": len(self.outcome.jobs),
             "status": summary["status"],
-            "told": [*dict.fromkeys(told)],
+            "told": [*dict.fromkeys(line.replace(f"{self.federation.kits}/", "") for line in told)],
         }
         with (Path(folder) / "notes.jsonl").open("a") as stream:
             stream.write(json.dumps(note) + "\n")
