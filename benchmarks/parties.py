@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_event_type import AppEventType
+from torch import Tensor, nn
 
 from benchmarks.measure import Cost, bytes_written, resident_mib
 from grandrounds.data.partition.phantom_site import phantom_site
@@ -28,7 +30,7 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.supervised.executor import SupervisedExecutor
-from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, model_update
+from grandrounds.protocol.messages import Payload, Result, State, model_update
 
 HERE = "benchmarks.parties"
 TRAIN_CPU = "train_cpu_seconds"
@@ -80,14 +82,26 @@ class TrivialExecutor(SiteExecutor):
 
     needs_labels = False
 
+    def __init__(self, *, parameters: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.parameters = parameters
+
+    def build(self, context: SiteContext) -> nn.Module:
+        """A network with that vector, and without memory for it."""
+        return nn.PReLU(self.parameters, device="meta")
+
     def train(self, payload: Payload, context: SiteContext) -> Result:
-        """Add one to everything."""
-        update = {name: torch.ones_like(value) for name, value in payload.parts[GLOBAL].items()}
-        return Result(model_update(update), {}, 1)
+        """Add one to everything, by an update that all sites of the process have in common."""
+        return Result(model_update({"weight": _ones(self.parameters)}), {}, 1)
 
     def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
         """None: there is no network."""
         return {}
+
+
+@cache
+def _ones(count: int) -> Tensor:
+    return torch.ones(count)
 
 
 class ClockedExecutor(SupervisedExecutor):
@@ -102,7 +116,10 @@ class ClockedExecutor(SupervisedExecutor):
 
 def trivial_job(parameters: int, rounds: int) -> Job:
     job = trained_job(rounds)
-    executor = {"path": f"{HERE}.TrivialExecutor", "args": {"cpu_threads": 1, "device": "cpu"}}
+    executor = {
+        "path": f"{HERE}.TrivialExecutor",
+        "args": {"parameters": parameters, "cpu_threads": 1, "device": "cpu"},
+    }
     job.client["executors"][0]["executor"] = executor
     controller = job.server["workflows"][0]
     controller |= {"path": f"{HERE}.TrivialController", "args": {"parameters": parameters, **controller["args"]}}
@@ -132,5 +149,5 @@ def run_clocked(job: Job, folder: Path, sites: Sequence[str], images: Path) -> t
     os.environ["GRANDROUNDS_CACHE"] = str(folder / "cache")
     torch.set_num_threads(1)
     CLOCKS.clear()
-    summary = simulate(job, folder / "run", list(sites), images)
+    summary = simulate(job, folder / "run", list(sites), images, allow_overlap=True)
     return CLOCKS[-1], summary

@@ -10,12 +10,14 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from grandrounds.errors import InUseError
 
+FICLONE = 0x40049409
+"""Linux's request to share the blocks of another file until one of the two changes (a reflink)."""
 _LOCK = "lock"
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of writing, which name no file."""
@@ -51,9 +53,23 @@ def write_json(path: Path, content: Any, default: Callable[[Any], Any] | None = 
         stream.write((json.dumps(content, indent=2, default=default) + "\n").encode())
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Copy a file, atomically."""
-    with source.open("rb") as stream, replacing(target) as copy:
+def copy_file(source: Path, target: Path, may_link: bool = False) -> None:
+    """Copy a file, atomically; the copy is as private as its source, and shares its blocks where the file system can.
+
+    Where it cannot, ``may_link`` lets the copy be a second name of the same file: for files that are replaced and never
+    changed, in folders that are kept and removed together.
+    """
+    if may_link and target.exists() and target.samefile(source):
+        return
+    with source.open("rb") as stream, replacing(target, not os.fstat(stream.fileno()).st_mode & 0o077) as copy:
+        with suppress(OSError):
+            fcntl.ioctl(copy.fileno(), FICLONE, stream.fileno())
+            return
+        with suppress(OSError):
+            if may_link:
+                os.link(source, f"{copy.name}.link")
+                os.replace(f"{copy.name}.link", copy.name)
+                return
         shutil.copyfileobj(stream, copy)
 
 

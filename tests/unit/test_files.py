@@ -1,8 +1,11 @@
 """Nobody sees half a file, and two jobs cannot write one run."""
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +13,7 @@ import pytest
 
 from grandrounds.csv_files import write_csv
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import append_line, exclusive, replacing, write_json
+from grandrounds.files import FICLONE, append_line, copy_file, exclusive, replacing, write_json
 from grandrounds.folders.whole import put_in_place
 from grandrounds.json_files import read_json_object
 
@@ -56,6 +59,55 @@ def test_a_replaced_file_is_as_readable_as_any_other(tmp_path):
     with replacing(tmp_path / "state") as stream:
         stream.write(b"x")
     assert (tmp_path / "state").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+@pytest.mark.parametrize("may_link", [False, True])
+def test_a_copy_shares_blocks_where_the_file_system_can(tmp_path, monkeypatch, may_link):
+    def clone(target, request, source):
+        assert request == FICLONE == 0x40049409
+        os.sendfile(target, source, 0, 1000)
+
+    (tmp_path / "model.pt").write_bytes(b"numbers")
+    monkeypatch.setattr(fcntl, "ioctl", clone)
+    monkeypatch.setattr(shutil, "copyfileobj", None)
+    monkeypatch.setattr(os, "link", None)
+    copy_file(tmp_path / "model.pt", tmp_path / "results" / "model.pt", may_link)
+    assert (tmp_path / "results" / "model.pt").read_bytes() == b"numbers"
+
+
+@pytest.mark.parametrize("may_link", [False, True])
+def test_without_shared_blocks_a_copy_is_a_link_only_where_that_is_allowed(tmp_path, monkeypatch, may_link):
+    source, target = tmp_path / "model.pt", tmp_path / "results" / "model.pt"
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
+    for content in (b"first", b"second"):
+        with replacing(source) as stream:
+            stream.write(content)
+        for _ in range(2):
+            copy_file(source, target, may_link)
+        assert target.read_bytes() == content
+        assert target.samefile(source) is may_link
+    assert [path.name for path in target.parent.iterdir()] == ["model.pt"]
+
+
+def test_a_file_system_without_links_gets_a_copy(tmp_path, monkeypatch):
+    (tmp_path / "model.pt").write_bytes(b"numbers")
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
+    monkeypatch.setattr(os, "link", refuse)
+    copy_file(tmp_path / "model.pt", tmp_path / "copy.pt", may_link=True)
+    assert (tmp_path / "copy.pt").read_bytes() == b"numbers"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.pt", "model.pt"]
+
+
+def refuse(*arguments):
+    raise OSError(errno.EOPNOTSUPP, "this file system cannot")
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_copy_is_as_private_as_its_source(tmp_path, private):
+    with replacing(tmp_path / "model.pt", private) as stream:
+        stream.write(b"numbers")
+    copy_file(tmp_path / "model.pt", tmp_path / "copy.pt")
+    assert (tmp_path / "copy.pt").stat().st_mode == (tmp_path / "model.pt").stat().st_mode
 
 
 def test_json_that_cannot_be_written_leaves_the_old_one(tmp_path):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import CheckpointError
-from grandrounds.files import replacing
+from grandrounds.files import copy_file, replacing
 from grandrounds.protocol.messages import State
 
 KEPT = 3
@@ -433,8 +433,17 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def save_models(folder: Path, models: Mapping[str, State]) -> list[str]:
-    """Write each model's state dictionary as ``<folder>/<name>.pt``, atomically, and return the files' names."""
+    """Write each model's state dictionary as ``<folder>/<name>.pt``, atomically, and return the files' names.
+
+    One that has two names is written once; the two may be one file.
+    """
+    written: dict[int, Path] = {}
     for name, state in models.items():
-        with replacing(folder / f"{name}.pt") as stream:
+        path = folder / f"{name}.pt"
+        if id(state) in written:
+            copy_file(written[id(state)], path, may_link=True)
+            continue
+        with replacing(path) as stream:
             torch.save(dict(state), stream)
+        written[id(state)] = path
     return [f"{name}.pt" for name in models]

@@ -34,6 +34,9 @@ def test_a_run_shows_its_rounds_and_scores_and_the_folder_of_the_results(run, co
     assert str(tmp_path / "run" / "results") in result.stdout
     assert (tmp_path / "run" / "results" / "summary.json").is_file()
     assert not list((tmp_path / "run" / "results").glob("round_*"))
+    others = [path for path in (tmp_path / "run").rglob("last.pt") if path.parent != tmp_path / "run" / "results"]
+    assert len(others) == 2
+    assert not any(path.samefile(tmp_path / "run" / "results" / "last.pt") for path in others)
     again = "--set controller.rounds=1 --set problem.image_size=32"
     assert result.exit_code == 0, (result.output, result.stderr, result.exception)
     assert f"simulate local --sites-dir {tmp_path / 'sites'} {again}   #" in result.stdout

@@ -316,6 +316,20 @@ def test_models_are_written_for_anyone_to_load(tmp_path):
     assert torch.load(tmp_path / "out" / "last.pt", weights_only=True)["w"].tolist() == [3.0]
 
 
+def test_a_model_under_two_names_is_written_once(tmp_path, monkeypatch):
+    written, save = [], torch.save
+    monkeypatch.setattr(torch, "save", lambda content, stream: written.append(content) or save(content, stream))
+    model, other = {"w": torch.tensor([3.0])}, {"w": torch.tensor([4.0])}
+    assert save_models(tmp_path, {"selected": model, "last": model, "other": other}) == [
+        "selected.pt",
+        "last.pt",
+        "other.pt",
+    ]
+    assert written == [model, other]
+    found = {path.stem: torch.load(path, weights_only=True)["w"].item() for path in tmp_path.iterdir()}
+    assert found == {"selected": 3.0, "last": 3.0, "other": 4.0}
+
+
 STATE = {"w": torch.arange(6.0).reshape(2, 3), "half": torch.ones(2).half(), "counter": torch.tensor(7)}
 
 

@@ -1,5 +1,6 @@
 """Parties in one process: who hears of an event, and what a message shares with its sender."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,8 @@ from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.shareable import Shareable
 
-from grandrounds.federation.engine import _with_own_tensors
+from grandrounds.federation import engine
+from grandrounds.federation.engine import InProcessCommunicator, _with_own_tensors
 from grandrounds.federation.parties import Party
 
 
@@ -45,3 +47,24 @@ def test_a_carried_message_shares_no_tensor_and_no_dictionary():
     assert sent.tolist() == [1.0, 2.0]
     assert from_shareable(message).meta["values"] == {"seed": 3}
     assert message.get_header("new") is None
+
+
+@pytest.mark.parametrize(("filters", "scope"), [({}, None), ({"train": ["rounding"]}, None), ({}, "public")])
+def test_an_answer_is_copied_before_a_filter_of_the_server_sees_it(monkeypatch, filters, scope):
+    """Without a filter the server's own copy is enough; what a site gets is a copy in any case."""
+    monkeypatch.setattr(engine, "apply_filters", lambda name, message, *_: message)
+    sent, kept, came = torch.ones(2), torch.ones(3), []
+    site = SimpleNamespace(work=lambda task, message, server: came.append(message["w"]) or Shareable({"w": kept}))
+    runner = SimpleNamespace(task_data_filters={}, task_result_filters=filters)
+    server = SimpleNamespace(
+        config=SimpleNamespace(runner_config=runner), scope=scope, new_context=lambda: nullcontext(SimpleNamespace())
+    )
+    received = lambda client_task, fl_ctx: came.append(client_task.result["w"])  # noqa: E731
+    task = SimpleNamespace(
+        name="train", data=Shareable({"w": sent}), result_received_cb=received, completion_status=None
+    )
+    communicator = InProcessCommunicator(server, {"site-1": site}, wire=False)
+    communicator.send(task, SimpleNamespace(get_all_public_props=dict), targets=["site-1"])
+    assert [one.tolist() for one in came] == [sent.tolist(), kept.tolist()]
+    assert came[0] is not sent
+    assert (came[1] is kept) is (not filters and scope is None)

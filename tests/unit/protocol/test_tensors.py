@@ -10,7 +10,7 @@ from nvflare.fuel.utils import fobs
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, model_update
 from grandrounds.protocol.precision import round_updates
-from grandrounds.protocol.tensors import require_finite_tensors, require_precision, rounded, widened
+from grandrounds.protocol.tensors import MANY_VALUES, require_finite_tensors, require_precision, rounded, widened
 from grandrounds.protocol.wire import decode_result, encode_result
 from grandrounds.seeding import torch_generator
 
@@ -22,6 +22,7 @@ def test_finite_values_whose_sum_is_too_large_are_let_through(dtype):
     largest = torch.finfo(dtype).max
     assert not torch.isfinite(torch.full((64,), largest, dtype=dtype).sum())
     require_finite_tensors({"w": torch.full((64,), largest, dtype=dtype), "n": torch.tensor([3])}, "update")
+    require_finite_tensors({"w": torch.full((MANY_VALUES,), largest, dtype=dtype)}, "update")
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,16 @@ def test_finite_values_whose_sum_is_too_large_are_let_through(dtype):
 def test_a_tensor_with_a_value_that_is_not_finite_is_named(values):
     with pytest.raises(MessageError, match=r"update\['b'\]"):
         require_finite_tensors({"a": torch.ones(2), "b": torch.tensor(values)}, "update")
+
+
+@pytest.mark.parametrize("place", [0, MANY_VALUES // 2, MANY_VALUES])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_one_of_very_many_values_that_is_not_finite_is_found(place, dtype):
+    values = torch.zeros(MANY_VALUES + 1, dtype=dtype)
+    require_finite_tensors({"w": values}, "update")
+    values[place] = INFINITY
+    with pytest.raises(MessageError, match=r"update\['w'\]"):
+        require_finite_tensors({"w": values}, "update")
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])

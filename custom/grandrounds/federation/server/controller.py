@@ -322,7 +322,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.record.note_models(saved)
         self.record.write("finished", reason)
         self.record.event("finished", selected=self.record.selected)
-        self.record.publish(result_folder(self.fl_ctx), saved)
+        self.record.publish(result_folder(self.fl_ctx), saved, may_link=not in_kit(self.fl_ctx))
 
     def _sum_counts(self) -> None:
         """Add up the counts of the tests that sites have encrypted, and have these sites release the sums."""

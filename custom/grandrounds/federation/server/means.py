@@ -161,9 +161,7 @@ class OrderedMean(Aggregator):
             self._dtypes = {name: value.dtype for name, value in update.items()}
             for name, value in update.items():
                 wide = torch.promote_types(value.dtype, torch.float32) if value.is_floating_point() else value.dtype
-                self._sum[name] = value.to(wide, copy=True)
-                if value.is_floating_point():
-                    self._sum[name].mul_(weight)
+                self._sum[name] = value.to(wide) * weight if value.is_floating_point() else value.clone()
             return
         floating = floating_entries(update)
         # One call for all entries: with hundreds of small ones the calls cost as much as the sums.

@@ -376,11 +376,14 @@ class RunRecord:
             for number, bad in sorted(kept)
         ]
 
-    def publish(self, folder: Path, names: list[str]) -> None:
-        """Copy the record and these files of the run's folder to where FLARE's job download finds them."""
-        for name in (SUMMARY, EVENTS, *names):
+    def publish(self, folder: Path, models: list[str], may_link: bool = False) -> None:
+        """Copy the record and these models of the run's folder to where FLARE's job download finds them.
+
+        ``may_link`` is of the models, see :func:`~grandrounds.files.copy_file`: events are appended to their file.
+        """
+        for name in (SUMMARY, EVENTS, *models):
             if (self.folder / name).is_file():  # a run that failed early has no events
-                copy_file(self.folder / name, folder / name)
+                copy_file(self.folder / name, folder / name, may_link and name in models)
 
     def sync(self) -> None:
         """Flush the events to disk, which a checkpoint that is saved next relies on."""

@@ -299,11 +299,16 @@ def test_a_record_without_events_can_be_published(tmp_path):
     assert json.loads((tmp_path / "results" / "summary.json").read_text())["reason"] == "no site has the data set"
 
 
-def test_publishing_copies_the_record_and_the_named_files(tmp_path):
+@pytest.mark.parametrize("may_link", [False, True])
+def test_publishing_copies_the_record_and_the_named_files(tmp_path, monkeypatch, may_link):
+    monkeypatch.setattr("grandrounds.files.FICLONE", 0)  # no file system shares blocks by that
     record = RunRecord(tmp_path / "run", {})
     record.event("start")
     record.write("finished")
     (tmp_path / "run" / "last.pt").write_bytes(b"model")
     (tmp_path / "run" / "round_00001.pt").write_bytes(b"state")
-    record.publish(tmp_path / "results", ["last.pt"])
+    record.publish(tmp_path / "results", ["last.pt"], may_link)
+    names = ("events.jsonl", "last.pt", "summary.json")
+    linked = {name for name in names if (tmp_path / "results" / name).samefile(tmp_path / "run" / name)}
+    assert linked == ({"last.pt"} if may_link else set())
     assert sorted(p.name for p in (tmp_path / "results").iterdir()) == ["events.jsonl", "last.pt", "summary.json"]

@@ -286,3 +286,13 @@ def test_recycled_updates_are_named_and_the_history_survives():
         again.add(site, update)
     again.close()
     assert again.notes() == {"free_riders": {"site-3": "as site-7", "site-4": "as site-4"}}
+
+
+def test_updates_of_one_norm_are_told_apart():
+    update = torch.arange(1.0, 10_001.0)
+    mean = BoundedContributions(OrderedMean(), DefenceOptions())
+    mean.open(SITES)
+    for site, sent in {"site-1": update, "site-2": -update, "site-3": update.clone()}.items():
+        mean.add(site, {"w": sent})
+    mean.close()
+    assert mean.free_riders == {"site-3": "as site-1"}
