@@ -60,7 +60,10 @@ def image_digests(images: NDArray[np.uint8]) -> list[str]:
 
     Unreadable images are black, and empty margins repeat, so an image of one colour identifies nothing.
     """
-    return ["" if (image == image[0, 0]).all() else pixel_digest(image) for image in images]
+    flat = (
+        (image[0] == image[0, 0]).all() and (image == image[0, 0]).all() for image in images
+    )  # most differ in a row
+    return ["" if one else pixel_digest(image) for one, image in zip(flat, images, strict=True)]
 
 
 def to_square(image: Pixels, size: int, channels: int) -> Pixels:

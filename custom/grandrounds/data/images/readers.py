@@ -14,7 +14,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import IO, Self
@@ -30,6 +30,8 @@ from grandrounds.errors import DataError
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm", *DICOM_SUFFIXES)
 IDX_IMAGES = b"\0\0\x08\x03"
 """How an idx file of unsigned bytes in three dimensions begins."""
+SHARED_ARCHIVES = 4
+"""The sites of a simulation usually have one archive of images in common, whose list of names takes long to read."""
 ZIP_UTF8 = 0x800
 """The flag of a zip archive's member whose name is stated to be UTF-8."""
 
@@ -196,18 +198,28 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
+@lru_cache(maxsize=SHARED_ARCHIVES)
+def _shared_archive(root: Path, state: tuple[int, ...], process: int) -> zipfile.ZipFile:
+    """An archive in one state, opened once for all readers of a process; it is closed when none has it any more."""
+    return open_archive(root)
+
+
+@lru_cache(maxsize=SHARED_ARCHIVES)
+def _fingerprint(archive: zipfile.ZipFile) -> str:
+    return _digest((item.filename, str(item.file_size), str(item.CRC)) for item in archive.infolist())
+
+
 class _ArchiveReader(ImageReader):
     """What zip and npz files share: an npz file is a zip archive of arrays."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._archive = open_archive(root)
+        found = root.stat()
+        # Not from before a fork: processes would move each other's place in the file.
+        self._archive = _shared_archive(root, (found.st_ino, found.st_size, found.st_ctime_ns), os.getpid())
 
     def fingerprint(self, names: Sequence[str] | None = None) -> str:
-        return _digest((item.filename, str(item.file_size), str(item.CRC)) for item in self._archive.infolist())
-
-    def close(self) -> None:
-        self._archive.close()
+        return _fingerprint(self._archive)
 
     @contextmanager
     def _member(self, member: str) -> Iterator[IO[bytes]]:

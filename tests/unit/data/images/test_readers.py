@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from grandrounds.data.images import readers
 from grandrounds.data.images.decoding import decode_image, to_square
-from grandrounds.data.images.readers import open_images
+from grandrounds.data.images.readers import open_archive, open_images
 from grandrounds.errors import DataError
 from grandrounds.seeding import numpy_generator
 
@@ -109,6 +110,23 @@ def test_a_zip_fingerprint_is_that_of_its_content(tmp_path):
     a, b, c = (open_images(tmp_path / f"{name}.zip").fingerprint() for name in "abc")
     assert a == b
     assert a != c
+
+
+def test_readers_of_one_archive_read_its_names_once(tmp_path, monkeypatch):
+    opened, path = [], tmp_path / "a.zip"
+    monkeypatch.setattr(readers, "open_archive", lambda root: opened.append(root) or open_archive(root))
+    prints = set()
+    for content in (b"first", b"second"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x.png", content)
+        for _ in range(2):
+            with open_images(path) as reader:
+                prints.add(reader.fingerprint())
+                assert reader.read_bytes("x.png") == content
+    assert (len(opened), len(prints)) == (2, 2)
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # in a fork
+    open_images(path)
+    assert len(opened) == 3
 
 
 def test_a_damaged_member_of_a_zip_is_named(tmp_path):
