@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
 from collections.abc import Sequence
@@ -97,8 +98,10 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run a job, show its progress, and then its scores."""
+    gc.disable()  # else Python looks through all of torch's objects again and again
     from grandrounds.api.running import run
 
+    gc.enable()
     folder = workspace or Path("runs") / arguments.configured({}).run_name
     if save_config is not None:
         more = {"workspace": workspace, "engine": engine.value, "threads": threads, "workers": workers, "wire": wire}

@@ -8,15 +8,14 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import aiohttp
-from nvflare.fuel.f3.drivers.aio_http_driver import WS_PATH, AioHttpDriver
-from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
-from nvflare.fuel.f3.drivers.driver_params import DriverParams
-from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
-
 from grandrounds.errors import ConfigurationError
+
+if TYPE_CHECKING:  # a simulation has no connections, and does not wait for aiohttp
+    from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
+    from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
 
 PROXY_VARIABLE = "GRANDROUNDS_PROXY"
 CONNECT_SECONDS = 60.0
@@ -46,6 +45,8 @@ def replace_connect() -> None:
     Raises:
         ConfigurationError: if the proxy's address has another form.
     """
+    from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
+
     proxy_url()
     AioHttpDriver.connect = _connect
 
@@ -68,6 +69,11 @@ def tunnel(host: str, port: int, seconds: float) -> socket.socket:
 
 def _connect(driver: AioHttpDriver, connector: ConnectorInfo) -> None:
     """FLARE's method of this name, with the proxy, and with an end if the connector is stopped meanwhile."""
+    import aiohttp
+    from nvflare.fuel.f3.drivers.aio_http_driver import WS_PATH
+    from nvflare.fuel.f3.drivers.driver_params import DriverParams
+    from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
+
     driver.connector = connector
     driver.ssl_context = get_ssl_context(connector.params, False)
     host, port = (connector.params[name.value] for name in (DriverParams.HOST, DriverParams.PORT))

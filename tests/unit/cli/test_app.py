@@ -73,7 +73,7 @@ import sys
 from contextlib import suppress
 from grandrounds.cli import main
 def heavy():
-    return sorted({{"torch", "nvflare", "scipy", "sklearn", "pandas", "matplotlib"}} & set(sys.modules))
+    return sorted({{"torch", "nvflare", "scipy", "sklearn", "pandas", "matplotlib", "monai", "aiohttp"}} & set(sys.modules))
 for arguments in (["jobs"], ["doctor", "--sites-dir", {str(sites_dir(1))!r}]):
     sys.argv = ["grandrounds", *arguments]
     with suppress(SystemExit):
