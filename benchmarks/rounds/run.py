@@ -18,18 +18,17 @@ from benchmarks.measure import Cost, in_child, in_turn, milliseconds, run, sprea
 from benchmarks.rounds.shares import PARTS
 
 MODULE = "benchmarks.rounds.run"
-SMALL, LARGE = 100, 8_000_000
+SMALL = 100
 TRAINED_SITES, TRAINED_OPTIONS = 10, ("problem.image_size=64", "executor.steps=26")
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """All three, each part in a process of its own."""
-    small, large, rounds = ((2, 10), (), 4) if options.quick else ((2, 4, 10, 100), (2, 4, 10), 12)
+    counts, rounds = ((2, 10), 4) if options.quick else ((2, 4, 10, 100), 12)
     trained_sites, trained_rounds = (2, 4) if options.quick else (TRAINED_SITES, 8)
-    cases = [(sites, SMALL) for sites in small] + [(sites, LARGE) for sites in large]
     starts = {name: in_child("benchmarks.rounds.start.start", own=name == "ours") for name in ("ours", "torch's own")}
     return {
-        "in_process": [in_child(f"{MODULE}.idle", sites=sites, parameters=n, rounds=rounds) for sites, n in cases],
+        "in_process": [in_child(f"{MODULE}.idle", sites=sites, parameters=SMALL, rounds=rounds) for sites in counts],
         "shares": in_child("benchmarks.rounds.shares.shares"),
         "trained": in_child(f"{MODULE}.trained", sites=trained_sites, rounds=trained_rounds),
         "site_process": starts,
@@ -94,7 +93,7 @@ def trained(sites: int, rounds: int) -> dict[str, Any]:
 def tables(result: dict[str, Any]) -> str:
     shares, training = result["shares"], result["trained"]
     sites, percent = shares["sites"], shares["percent"]
-    alike = [case for case in result["in_process"] if case["sites"] == sites and case["parameters"] == SMALL]
+    alike = [case for case in result["in_process"] if case["sites"] == sites]
     ms = alike[0]["milliseconds_per_site_and_round"]["cpu"]["median"]
     rows = [{"part": name, "percent": percent[part], "ms": percent[part] * ms / 100} for part, name in PARTS.items()]
     waiting = shares["milliseconds_of_disk_per_round"] / sites

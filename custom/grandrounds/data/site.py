@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.images.cache import OriginalShape, Quarantined, open_cache
+from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.images.dicom import Window
 from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.preparation import Shape
@@ -113,6 +114,7 @@ class SiteData:
         root: folder, zip, npz or idx file that the images came from; None where they came from nowhere.
         patients: the patient of each image, empty where the manifest has none; no entries where that is not known at all.
         task: what labels are.
+        recorded_digests: of each image, from the cache; empty when unknown.
     """
 
     images: NDArray[np.uint8]
@@ -131,6 +133,12 @@ class SiteData:
     root: Path | None = None
     patients: tuple[str, ...] = ()
     task: Task = SINGLE
+    recorded_digests: tuple[str, ...] = ()
+
+    @property
+    def digests(self) -> Sequence[str]:
+        """See :func:`~grandrounds.data.images.decoding.image_digests`."""
+        return self.recorded_digests or image_digests(self.images)
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -281,6 +289,7 @@ def load_site_data(
         root=location.root,
         patients=tuple(record.patient for record in records),
         task=task,
+        recorded_digests=cache.digests,
     )
 
 

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from grandrounds.checks import require_fraction
+from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.images.files.windows import require_channels
 from grandrounds.data.images.ordered import in_order, kept_blocks
@@ -66,6 +67,7 @@ class DecodedCache:
         shapes: height, width, channels and number of the images as they were before resizing.
         rules: of each image, those of decoding that were applied.
         originals: height, width and channels of each image as it was, zeros for one that cannot be read.
+        digests: see :func:`~grandrounds.data.images.decoding.image_digests`; none from a cache of an earlier release.
     """
 
     images: np.memmap
@@ -74,6 +76,7 @@ class DecodedCache:
     shapes: tuple[OriginalShape, ...]
     rules: tuple[tuple[str, ...], ...]
     originals: tuple[Shape, ...]
+    digests: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -110,13 +113,14 @@ class _Opened:
     contents: list[str]
     kinds: list[tuple[Shape, tuple[str, ...]]]
     kind: list[int]
+    digests: tuple[str, ...]
 
     def cache(self, decoded: int) -> DecodedCache:
         counts = Counter(self.kinds[number][0] for number in self.kind if number >= 0)
         shapes = tuple(sorted((*shape, count) for shape, count in counts.items()))
         rules = tuple(self.kinds[number][1] if number >= 0 else () for number in self.kind)
         originals = tuple(self.kinds[number][0] if number >= 0 else (0, 0, 0) for number in self.kind)
-        return DecodedCache(self.images, self.quarantined, decoded, shapes, rules, originals)
+        return DecodedCache(self.images, self.quarantined, decoded, shapes, rules, originals, self.digests)
 
     def squares(self) -> Iterator[tuple[str, Square]]:
         for row, (content, number) in enumerate(zip(self.contents, self.kind, strict=True)):
@@ -188,15 +192,16 @@ def _read(record: Path, shape: tuple[int, ...] | None = None) -> _Opened | None:
 def _opened(record: Mapping[str, Any], folder: Path, shape: tuple[int, ...] | None) -> _Opened:
     quarantined = tuple((int(row), str(name), str(reason)) for row, name, reason in record["quarantined"])
     kinds = [((int(h), int(w), int(c)), tuple(map(str, rules))) for h, w, c, rules in record["kinds"]]
-    contents, kind = list(record["contents"]), list(record["kind"])
+    contents, kind, digests = list(record["contents"]), list(record["kind"]), tuple(record.get("digests", ()))
     array = folder / Path(record["array"]).name
     images = np.load(array, mmap_mode="r", allow_pickle=False)
     whole = images.dtype == np.uint8 and images.flags.c_contiguous and images.shape == (shape or images.shape)
     if not whole or array.stat().st_size != images.offset + images.nbytes:
         raise ValueError(f"{array} is not the array that was written")
-    if not len(images) == len(contents) == len(kind) or not -1 <= min(kind) <= max(kind) < max(len(kinds), 1):
+    lengths = {len(images), len(contents), len(kind), len(digests or kind)}
+    if len(lengths) > 1 or not -1 <= min(kind) <= max(kind) < max(len(kinds), 1):
         raise ValueError(f"the record of {array} is damaged")
-    return _Opened(images, quarantined, contents, kinds, kind)
+    return _Opened(images, quarantined, contents, kinds, kind, digests)
 
 
 def _build(
@@ -271,7 +276,7 @@ def _decode(
 
     # Written from front to back rather than through a writable map: a full disk is then an error, not a crash.
     quarantined: list[Quarantined] = []
-    contents, kind, decoded = [], [], 0
+    contents, kind, digests, decoded = [], [], [], 0
     kinds: dict[tuple[Shape, tuple[str, ...]], int] = {}
     for row, (name, found) in enumerate(zip(names, in_order(prepare, names), strict=True)):
         if isinstance(found, DataError):
@@ -279,14 +284,17 @@ def _decode(
             stream.write(bytes(preparation.size**2 * preparation.channels))
             contents.append("")
             kind.append(-1)
+            digests.append("")
             continue
         content, square, new = found
         stream.write(square.pixels.tobytes())
         contents.append(content)
         kind.append(kinds.setdefault((square.shape, square.rules), len(kinds)))
+        digests += image_digests(square.pixels[None])
         decoded += new
     listed = [[*shape, list(rules)] for shape, rules in kinds]
-    return {"quarantined": quarantined, "contents": contents, "kinds": listed, "kind": kind}, decoded
+    known_of = {"contents": contents, "kinds": listed, "kind": kind, "digests": digests}
+    return {"quarantined": quarantined, **known_of}, decoded
 
 
 def _remove(paths: Iterable[Path]) -> None:

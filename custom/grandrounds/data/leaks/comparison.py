@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.leaks.likeness import near_pairs, thumbnails
 from grandrounds.data.site import SiteData
 
@@ -87,7 +86,7 @@ class Looked:
 
 def look(data: SiteData, site: str) -> Looked:
     """What is compared of a site's pictures."""
-    found = image_digests(data.images)
+    found = data.digests
     unreadable = {row for row, _, _ in data.quarantined}
     rows = [row for row, digest in enumerate(found) if digest and row not in unreadable]
     flat = tuple(row for row, digest in enumerate(found) if not digest and row not in unreadable)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.site import SiteData
 from grandrounds.evaluation.bootstrap import questions_of
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, site_counts
@@ -137,7 +136,7 @@ def evaluate_models(
     if COMMON in models:
         releases |= _predict_validation(load(models[COMMON]), context, store)
     if models:
-        store.write_digests([digest for digest in image_digests(context.data.images) if digest])
+        store.write_digests([digest for digest in context.data.digests if digest])
     return Result(releases, metrics)
 
 

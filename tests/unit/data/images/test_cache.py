@@ -12,6 +12,7 @@ from PIL import Image
 
 from grandrounds.data.images import cache as cache_module
 from grandrounds.data.images.cache import open_cache
+from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.images.files import encoded
 from grandrounds.data.images.files.reading import Reading
 from grandrounds.errors import ConfigurationError, DataError
@@ -59,6 +60,22 @@ def test_the_second_time_nothing_is_decoded(root, tmp_path, decoded_bytes):
     assert again.images.sum() > 0
     assert sorted(decoded_bytes) == NAMES
     assert (again.decoded, again.shapes) == (0, ((8, 8, 3, 6),))
+
+
+def test_the_second_time_no_pixels_are_digested(root, tmp_path, monkeypatch):
+    (root / NAMES[2]).write_bytes(b"no image")
+    first = open_cache(NAMES, root, 8, 3, tmp_path / "cache", max_unreadable=0.5)
+    assert list(first.digests) == image_digests(first.images)
+    assert [not digest for digest in first.digests] == [row == 2 for row in range(len(NAMES))]
+    monkeypatch.setattr(cache_module, "image_digests", None)
+    again = open_cache(NAMES, root, 8, 3, tmp_path / "cache", max_unreadable=0.5)
+    assert again.digests == first.digests
+    (path,) = (tmp_path / "cache").glob("*.json")
+    record = json.loads(path.read_text())
+    del record["digests"]  # as an earlier release wrote it
+    path.write_text(json.dumps(record))
+    earlier = open_cache(NAMES, root, 8, 3, tmp_path / "cache", max_unreadable=0.5)
+    assert (earlier.decoded, earlier.digests) == (0, ())
 
 
 def test_images_cannot_be_changed_through_the_cache(root, tmp_path):
