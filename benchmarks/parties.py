@@ -18,7 +18,7 @@ import torch
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_event_type import AppEventType
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.measure import Cost, bytes_written, resident_mib
 from grandrounds.data.partition.phantom_site import phantom_site
@@ -33,6 +33,7 @@ from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.protocol.messages import Payload, Result, State, model_update
 
 HERE = "benchmarks.parties"
+ENTRY = 1 << 21
 TRAIN_CPU = "train_cpu_seconds"
 QUIET = ("controller.validate_every=0", "problem.image_size=32", "executor.cpu_threads=1", "executor.device=cpu")
 SMALL_TRAINING = (*QUIET, "executor.steps=2", "executor.batch_size=4")
@@ -74,7 +75,7 @@ class TrivialController(AveragingController):
 
     def start(self) -> None:
         """Begin with zeros."""
-        self.state = {"weight": torch.zeros(self.parameters)}
+        self.state = {name: torch.zeros(count) for name, count in entries(self.parameters).items()}
 
 
 class TrivialExecutor(SiteExecutor):
@@ -88,11 +89,13 @@ class TrivialExecutor(SiteExecutor):
 
     def build(self, context: SiteContext) -> nn.Module:
         """A network with that vector, and without memory for it."""
-        return nn.PReLU(self.parameters, device="meta")
+        return nn.ParameterDict(
+            {name: torch.empty(count, device="meta") for name, count in entries(self.parameters).items()}
+        )
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Add one to everything, by an update that all sites of the process have in common."""
-        return Result(model_update({"weight": _ones(self.parameters)}), {}, 1)
+        return Result(model_update(_ones(self.parameters)), {}, 1)
 
     def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
         """None: there is no network."""
@@ -100,8 +103,13 @@ class TrivialExecutor(SiteExecutor):
 
 
 @cache
-def _ones(count: int) -> Tensor:
-    return torch.ones(count)
+def _ones(count: int) -> State:
+    return {name: torch.ones(length) for name, length in entries(count).items()}
+
+
+def entries(count: int) -> dict[str, int]:
+    """The entries of a vector, by name: of at most ``ENTRY`` numbers, as layers of large networks are."""
+    return {f"w{start // ENTRY}": min(ENTRY, count - start) for start in range(0, count, ENTRY)}
 
 
 class ClockedExecutor(SupervisedExecutor):

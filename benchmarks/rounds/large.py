@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.measure import MEBIBYTE, in_child, in_turn, milliseconds, peak_mib, run, table
 
 CASES = ((2, 10_000_000), (10, 10_000_000), (10, 100_000_000))
-ROUNDS, BOUNDS = 6, 5
+ROUNDS, BOUNDS = 6, 15
 BEYOND_CACHES = 1 << 27
 """Numbers that are more than any cache holds: updates of a smaller model are several."""
 

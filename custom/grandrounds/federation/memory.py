@@ -19,8 +19,9 @@ from grandrounds.federation.endurance import ask_again_soon
 from grandrounds.protocol.paths import in_kit
 
 # Numbers of the GNU C library's malloc.h.
-TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8
+TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 KEPT_BYTES = 1 << 30
+LARGEST_BLOCK = 1 << 25  # the library takes no more than this on 64-bit machines
 
 
 class _Alarm:
@@ -117,15 +118,15 @@ def collect_garbage() -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Ask the C library not to give freed memory back before there is a gigabyte of it at the end of the heap.
+    """Ask the C library not to give freed memory back before there is a gigabyte of it.
 
     The C library gives large blocks back at once, and the system clears every page when they are asked for again: with
-    small networks on a CPU that costs more than a tenth of a training step, with a large model most of a round.
+    small networks on a CPU that costs more than a tenth of a training step.
 
     Returns:
         Whether it agreed: only the GNU library knows the question, elsewhere nothing changes.
     """
-    return _set_malloc(TRIM_THRESHOLD, KEPT_BYTES) and _set_malloc(MMAP_MAX, 0)
+    return _set_malloc(TRIM_THRESHOLD, KEPT_BYTES) and _set_malloc(MMAP_THRESHOLD, LARGEST_BLOCK)
 
 
 def share_freed_memory() -> bool:

@@ -96,8 +96,8 @@ def touch():
 touch()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(4):
-    big, small = libc.malloc(60_000_000), libc.malloc(24_000_000)
-    libc.memset(big, 1, 60_000_000)
+    big, small = libc.malloc(30_000_000), libc.malloc(24_000_000)
+    libc.memset(big, 1, 30_000_000)
     libc.memset(small, 1, 24_000_000)
     libc.free(big)
     libc.free(small)
