@@ -18,6 +18,8 @@ from grandrounds.console.steps import no_steps, steps_on
 from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.site import DatasetLocation, locate_dataset
 from grandrounds.errors import ConfigurationError, UsageError
+from grandrounds.evaluation.bootstrap import Cases, joined
+from grandrounds.evaluation.clinical.adaptation import Adaptation, read_recalibration
 from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
 from grandrounds.evaluation.curves.binned import site_curves
@@ -26,11 +28,15 @@ from grandrounds.evaluation.external import LabelledImages, labels_are_groups, w
 from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.folders.whole import written_together
 from grandrounds.option_annotations import require_type
+from grandrounds.protocol.names import VALIDATION
+from grandrounds.reporting.external.adaptation import adapt_place
+from grandrounds.reporting.external.adapted import AdaptedPlace
 from grandrounds.reporting.external.prediction import Place, draw_failures, place_of, predict_place, read_images
 from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
 from grandrounds.reporting.external.result import ExternalResult, external_result, run_at, write_result
 from grandrounds.reporting.external.tables import plain_scores
 from grandrounds.reporting.external.trained import TrainedModel, trained_model
+from grandrounds.reporting.predictions import read_tests
 from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.runs import read_run, run_name
 
@@ -48,6 +54,7 @@ class Evaluation:
         images: test images by site.
         place: what was predicted.
         tested: the place as a run, with the records of its sites.
+        adapted: what a model that was adapted to the place does there, where that was asked for.
     """
 
     result: ExternalResult
@@ -56,10 +63,11 @@ class Evaluation:
     images: Mapping[str, LabelledImages]
     place: Place
     tested: ReadRun
+    adapted: AdaptedPlace | None = None
 
     def tables(self) -> dict[str, Any]:
         """All scores as plain values, see :func:`grandrounds.reporting.external.tables.plain_scores`."""
-        return plain_scores(self.tested, self.place, self.labels)
+        return plain_scores(self.tested, self.place, self.labels, self.adapted)
 
     def scores(self) -> pd.DataFrame:
         """Scores of each site of the place, their ``mean``, and of all images together (``pooled``), one row each."""
@@ -105,7 +113,7 @@ def evaluate(
     sensitivity: float = 0.9,
     threshold: float | None = None,
     prevalences: Sequence[float] = (),
-    recalibrate: float = 0.0,
+    recalibrate: float | str = 0.0,
     minimum: int = 10,
     allow_overlap: bool = False,
     of_classes: Sequence[str] = (),
@@ -123,7 +131,8 @@ def evaluate(
         sensitivity: of the operating point on the validation images of the run, above 0 and at most 1.
         threshold: the operating point, stated instead of fixed on images; 0 to 1.
         prevalences: for predictive values, each above 0 and below 1; the place's own is always there.
-        recalibrate: share of the cases on which intercept and temperature are fitted, 0 to 0.9.
+        recalibrate: share of the cases on which intercept and temperature are fitted, 0 to 0.9; or how the model is adapted
+            to the place and tested on the rest, see :func:`~grandrounds.evaluation.clinical.adaptation.read_recalibration`.
         minimum: smallest count of patients in the result.
         allow_overlap: go on where the place took part in the run, with a warning.
         of_classes: outputs that need labels of classes, by the names that the error gives them.
@@ -141,11 +150,15 @@ def evaluate(
     require_type(prevalences, list[float], "prevalences")
     if groups is not None:
         require_mapping(groups, "groups", '{"malignant": ["melanoma"], "benign": ["nevus"]}')
+    share, adaptation = read_recalibration(recalibrate)
+    of_classes = [*of_classes, *(["--recalibrate"] if adaptation else [])]
     place = place if isinstance(place, Sites | Mapping) else Sites.read(place)
     folder, locations = folder_of(run), _locations(place)
     trained = trained_model(folder)
     labels = _labels(trained, locations, groups, positive)
-    _require_possible(labels, of_classes, threshold is not None or bool(prevalences) or recalibrate > 0)
+    _require_possible(labels, of_classes, threshold is not None or bool(prevalences) or share > 0)
+    if adaptation:
+        trained.problem.kind.require_exclusive(f"--recalibrate {recalibrate}", "give a share of the cases")
     with ExitStack() as shown:
         step = shown.enter_context(steps_on(notes())) if progress else no_steps
         step("reading the run")
@@ -162,9 +175,10 @@ def evaluate(
         limit = max(minimum, *(location.min_support for location in locations.values()))
         step("computing scores and intervals")
         tested = run_at(record, seen, labels)
-        wanted = Request(point, prevalences, recalibrate, limit)
-        result = external_result(record, tested, seen, labels, wanted, command)
-    return Evaluation(result, trained, labels, images.sites, seen, tested)
+        adapted = _adapted(adaptation, trained, record, seen, labels) if adaptation else None
+        wanted = Request(point, prevalences, share, limit)
+        result = external_result(record, tested, seen, labels, wanted, command, adapted)
+    return Evaluation(result, trained, labels, images.sites, seen, tested, adapted)
 
 
 def located(
@@ -189,6 +203,22 @@ def located(
     if not root.exists():
         raise ConfigurationError(f"--root: there is no file or folder {root}")
     return {manifest.stem: DatasetLocation(manifest, root)}
+
+
+def _adapted(
+    adaptation: Adaptation, trained: TrainedModel, record: ReadRun, seen: Place, labels: Labels
+) -> AdaptedPlace:
+    def home() -> Cases:
+        problem = trained.problem
+        found = read_tests(trained.folder, record.log.sites, VALIDATION, problem.kind, problem.classes)
+        if not found:
+            raise ConfigurationError(
+                "--recalibrate shares: the run has no predictions for its sites' validation images, on which the model is "
+                "calibrated first; take labels:N"
+            )
+        return joined([questions[0] for questions in found.values()])
+
+    return adapt_place(adaptation, record, seen, labels, home)
 
 
 def _locations(place: Sites | Locations) -> Locations:
@@ -232,7 +262,9 @@ def _labels(
 def _require_possible(labels: Labels, of_classes: Sequence[str], asks_for_group: bool) -> None:
     """Refuse what the labels cannot give, before an image is read."""
     if of_classes and labels.by_group:
-        raise UsageError(f"{of_classes[0]}: the labels are groups of classes, but curves and errors are of classes")
+        raise UsageError(
+            f"{of_classes[0]}: the labels are groups of classes, but curves, errors and offsets are of classes"
+        )
     if labels.positive is None and asks_for_group:
         raise UsageError("--threshold, --prevalence and --recalibrate need a positive group: name --positive")
 

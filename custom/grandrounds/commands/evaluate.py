@@ -45,6 +45,7 @@ least ten patients each to DIR/SITE/curves_common.json.
   grandrounds evaluate runs/ham --sites-dir runs/clinic --name "Clinic A" --positive mel,bcc,akiec --out clinic.json
   grandrounds evaluate runs/ham --manifest isic2020.csv --root IMAGES --groups "malignant=mel,bcc;benign=nv,df"
   grandrounds evaluate runs/ham --sites-dir DIR --positive mel --prevalence 0.02,0.1 --recalibrate 0.3
+  grandrounds evaluate runs/ham --sites-dir DIR --recalibrate labels:20
 """
 
 
@@ -78,11 +79,12 @@ class EvaluationArguments:
         str | None, typer.Option(help="Prevalences for predictive values, 0.02,0.1; the place's own is always shown.")
     ] = None
     recalibrate: Annotated[
-        float,
+        str,
         typer.Option(
-            min=0.0, max=0.9, help="Share of the cases on which intercept and temperature are fitted; 0: none."
+            help="Share of the cases (0 to 0.9) on which intercept and temperature of the positive group are fitted; or "
+            "adapt the model and score it on the rest: labels:N, shares, shares:a=0.3,b=0.7."
         ),
-    ] = 0.0
+    ] = "0"
     minimum: Annotated[int, typer.Option(min=1, help="Smallest count in --out; the site's min_support if higher.")] = 10
     allow_overlap: Annotated[
         bool, typer.Option("--allow-overlap", help="Go on where the place took part in the run, with a warning.")
@@ -213,6 +215,8 @@ def _show(result: ExternalResult, content: Mapping[str, Any], weights: Path) -> 
         console.print(_as_rich(table))
     if "groups" in content:
         console.print(group_table(content["groups"]))
+    if "adapted" in content:
+        console.print(_adapted_table(content["adapted"]))
     say(console, "\ncaveats" if result.caveats else "")
     for caveat in result.caveats:
         say(console, f"- {caveat}")
@@ -241,6 +245,21 @@ def group_table(groups: Mapping[str, Any]) -> Table:
             numbers = (_number(scores[name]) for name in ("precision", "sensitivity", "f1"))
             table.add_row(label, Text(group), str(scores["n"]), *numbers)
         table.add_section()
+    return table
+
+
+def _adapted_table(found: Mapping[str, Any]) -> Table:
+    """What was fitted for each class, and its scores before and after."""
+    used = f"from the labels of {found['images']} images" if found["images"] else "without labels"
+    table = Table("class", *found["by_class"], title=f"the adapted model by class, fitted {used}", title_justify="left")
+    for name in ("sensitivity", "adapted", "AUROC", "adapted"):
+        table.add_column(name, justify="right")
+    for name, before in found["before"]["classes"].items():
+        scores = [
+            one[key]["value"] for key in ("sensitivity", "auroc") for one in (before, found["after"]["classes"][name])
+        ]
+        fitted = [f"{values[name]:.2f}" for values in found["by_class"].values()]
+        table.add_row(Text(name), *fitted, *("-" if one is None else f"{one:.3f}" for one in scores))
     return table
 
 

@@ -130,6 +130,19 @@ def test_the_command_predicts_as_the_function_does(finished, sites, tmp_path):
     assert as_json[0]["probability_nevus"] == pytest.approx(expected.loc[one.name, "nevus"], abs=1e-6)
 
 
+def test_images_to_label_are_the_least_certain_ones_of_each_predicted_class(finished, sites, tmp_path):
+    arguments = ["predict", str(finished.workspace), str(sites.folder.parent / "images")]
+    result = CliRunner().invoke(build_app(), [*arguments, "--label-next", str(tmp_path / "next.csv")])
+    assert (result.exit_code, result.stdout) == (0, "")
+    listed = pd.read_csv(tmp_path / "next.csv")
+    expected = finished.predict(sites.folder.parent / "images")
+    margins = (expected["nevus"] - expected["melanoma"]).abs()
+    assert len(listed) == len(set(listed["image"])) == 30 < len(expected)
+    for name, found in listed.groupby("predicted"):
+        of_class = margins[expected["predicted"] == name].sort_values(kind="stable")
+        assert margins[found["image"]].to_numpy() == pytest.approx(of_class.to_numpy()[: len(found)])
+
+
 def test_a_run_offers_its_model_its_predictions_and_a_table_for_notebooks(finished, sites, tmp_path):
     written = finished.predictions
     assert list(written["site"].unique()) == ["site-1", "site-2"]

@@ -236,7 +236,7 @@ def test_groups_of_classes_have_no_curves(run, trained, listed, tmp_path):
     result = run("evaluate", trained(), *arguments)
     assert result.exit_code == 2
     assert not (tmp_path / "out").exists()
-    assert "curves and errors are of classes" in " ".join(result.stderr.replace("│", " ").split())
+    assert "curves, errors and offsets are of classes" in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.fixture
@@ -366,6 +366,29 @@ def test_subgroups_are_of_the_further_columns(run, trained, images, tmp_path):
 )
 def test_options_of_a_positive_group_are_checked_first(run, trained, listed, arguments):
     assert run("evaluate", trained(), *listed("nevus"), *arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("how", ["labels:10", "shares", "shares:nevus=0.4,melanoma=0.6"])
+def test_a_model_is_adapted_to_the_place_and_scored_on_the_rest(run, validated, listed, tmp_path, how):
+    data = listed(*["nevus", "melanoma"] * 15)
+    result = run("evaluate", validated, *data, "--recalibrate", how, "--out", tmp_path / "a.json")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"│ adapted +│ +(20|30) │", result.stdout)
+    assert "offset" in result.stdout
+    again = json.loads(run("evaluate", validated, *data, "--recalibrate", how, "--json").stdout)
+    assert again["adapted"]["images"] == (10 if how == "labels:10" else 0)
+    assert again["external"]["adapted"] == json.loads((tmp_path / "a.json").read_text())["adapted"]
+
+
+def test_what_an_adaptation_needs_is_said(run, trained, listed):
+    data = listed(*["nevus", "melanoma"] * 10)
+    one_line(
+        run("evaluate", trained(), *data, "--recalibrate", "labels:11"), "11 of 20 labelled images would be fitted on"
+    )
+    one_line(run("evaluate", trained.workspace, *data, "--recalibrate", "shares"), "the run has no predictions for its")
+    assert run("evaluate", trained.workspace, *data, "--recalibrate", "labels").exit_code == 2
+    groups = listed("good", "bad", "bad")
+    assert run("evaluate", trained.workspace, *groups, "--groups", GROUPS, "--recalibrate", "labels:10").exit_code == 2
 
 
 def test_unknown_positive_classes_are_named(run, trained, listed):

@@ -8,11 +8,13 @@ import pytest
 import sklearn.metrics
 
 from grandrounds.errors import DataError
+from grandrounds.evaluation.clinical.adaptation import LabelOffsets
 from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
 from grandrounds.evaluation.external import ImagePredictions
 from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.plain import to_plain
+from grandrounds.reporting.external.adaptation import adapt_place
 from grandrounds.reporting.external.prediction import Place
 from grandrounds.reporting.external.preparation import Labels, Overlap, positive_group
 from grandrounds.reporting.external.result import (
@@ -143,6 +145,56 @@ def test_a_damaged_result_is_refused_by_its_field(scored, tmp_path, change, mess
     (tmp_path / "a.json").write_text(json.dumps({**result_json(result), **change}))
     with pytest.raises(DataError, match=message):
         read_result(tmp_path / "a.json")
+
+
+@pytest.fixture
+def adapted(make_run):
+    """A place whose model was adapted with this many labels, and its result."""
+
+    def adapt(sites, images, minimum=10):
+        run = read_run(make_run(), "run")
+        labels = Labels(CLASSES, None, False, None)
+        place = Place("clinic", sites, {}, {"model": "00"}, 0, Overlap((), 0, (), ()))
+        found = adapt_place(
+            LabelOffsets(images), run, place, labels, lambda: pytest.fail("labels need no other images")
+        )
+        request = Request(None, minimum=minimum)
+        return found, external_result(run, run_at(run, place, labels), place, labels, request, "evaluate", found)
+
+    return adapt
+
+
+def test_an_adapted_model_is_scored_on_the_images_whose_labels_were_not_used(adapted):
+    sites = {"one": shifted(True), "two": shifted(True, 60)}
+    sites["two"] = replace(sites["two"], groups=tuple(str(number // 2) for number in range(60)))
+    found, result = adapted(sites, 20)
+    rest = found.after.tests.sites
+    assert 20 <= found.images == 100 - sum(one.images for one in rest.values()) <= 21
+    assert sum(one.images - one.cases for one in rest.values()) * 2 == rest["two"].images
+    assert result.adapted.before.scores["accuracy"].value == pytest.approx(0.5, abs=0.1)
+    assert result.adapted.after.scores["accuracy"].value > result.adapted.before.scores["accuracy"].value
+    offsets = found.by_class["offset"]
+    assert offsets["melanoma"] > 0 > offsets["nevus"]
+    assert found.plain()["after"]["classes"]["melanoma"]["sensitivity"]["value"] > 0
+
+
+def test_what_leaves_of_an_adaptation_has_no_count_by_class(adapted):
+    _, result = adapted({"one": shifted(True, 100)}, 20)
+    content = result_json(result)["adapted"]
+    assert (content["fitted"], content["after"]["images"]) == (20, 80)
+    for sheet in (content["before"], content["after"]):
+        assert (sheet["classes"], sheet["shares"], sheet["references"]) == ({}, {}, {})
+        assert {score["cases"] for score in sheet["scores"].values()} == {None}
+    _, hidden = adapted({"one": shifted(True, 100)}, 20, minimum=30)
+    assert hidden.adapted.fitted is hidden.adapted.after.images is hidden.adapted.after.cases is None
+
+
+def test_an_adaptation_that_does_not_help_is_named(adapted):
+    _, result = adapted({"one": predictions("one", 90)}, 10)
+    better = (
+        result.adapted.after.best("balanced_accuracy").value > result.adapted.before.best("balanced_accuracy").value
+    )
+    assert any(line.startswith("Adapting made the model no better") for line in result.caveats) is not better
 
 
 def test_a_score_of_few_cases_goes_with_their_number(scored):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from grandrounds.evaluation.clinical.decision import DecisionCurve
 from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.curves.binned import CurveCounts
-from grandrounds.evaluation.score import Score
+from grandrounds.evaluation.score import Score, ScoreSheet
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,23 @@ class Recalibrated:
     temperature: float
     before: Calibration
     after: Calibration
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """A model that was adapted to a place, tested on the images whose labels were not used.
+
+    Attributes:
+        how: in words.
+        fitted: number of images whose labels were used; None where it must not be shown.
+        before: scores over all classes of the other images with the model as it is, without counts by class.
+        after: the same with the adapted one.
+    """
+
+    how: str
+    fitted: int | None
+    before: ScoreSheet
+    after: ScoreSheet
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grandrounds.evaluation.clinical.results import GroupResult
+from grandrounds.evaluation.clinical.results import Adapted, GroupResult
 from grandrounds.evaluation.score import Score
 from grandrounds.reporting.caveats import MISSED
-from grandrounds.reporting.format import format_list, format_share
+from grandrounds.reporting.format import SCORE_NAMES, format_list, format_share
 from grandrounds.reporting.parts import format_estimate
 
 RANKS_WELL = 0.85
@@ -47,3 +47,12 @@ def caveats_of_group(group: GroupResult) -> list[str]:
         called = format_share(1 - point.specificity.value)
         found.append(f"At its operating point it calls {called} of the others {group.positive}.")
     return found
+
+
+def caveats_of_adaptation(adapted: Adapted, metric: str) -> list[str]:
+    """Whether the adapted model is no better than the model as it is."""
+    before, after = adapted.before.best(metric), adapted.after.best(metric)
+    if not after.value <= before.value:
+        return []
+    beside = f"{SCORE_NAMES[metric]} {after.value:.2f} against {before.value:.2f}"
+    return [f"Adapting made the model no better ({beside}): use it as it is."]

@@ -15,7 +15,7 @@ from grandrounds import __version__
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases, questions_of
 from grandrounds.evaluation.clinical.binary import binary_cases
-from grandrounds.evaluation.clinical.results import GroupResult, SubgroupResult
+from grandrounds.evaluation.clinical.results import Adapted, GroupResult, SubgroupResult
 from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import shown_counts, without_small_counts
 from grandrounds.evaluation.clinical.validation import Request, score_subgroups, validate_group
@@ -25,11 +25,12 @@ from grandrounds.evaluation.record import NUMBER, EvalRecord, pooled
 from grandrounds.files import write_json
 from grandrounds.plain import from_plain, to_plain
 from grandrounds.reporting.caveats import caveats_of
-from grandrounds.reporting.external.caveats import caveats_of_group, caveats_of_thresholds
+from grandrounds.reporting.external.caveats import caveats_of_adaptation, caveats_of_group, caveats_of_thresholds
 from grandrounds.reporting.run import FINISHED, ReadRun, RunLog, Tests
 from grandrounds.reporting.scores import RunScores, scores_of
 
 if TYPE_CHECKING:
+    from grandrounds.reporting.external.adapted import AdaptedPlace
     from grandrounds.reporting.external.prediction import Place
     from grandrounds.reporting.external.preparation import Labels
 
@@ -70,6 +71,7 @@ class ExternalResult:
         scores: of the sites of the place, and of all its images.
         group: of the positive group, where there is one.
         subgroups: by further columns of the manifests.
+        adapted: what a model that was adapted to the place is worth, where that was asked for.
     """
 
     place: str
@@ -92,6 +94,7 @@ class ExternalResult:
     scores: RunScores
     group: GroupResult | None = None
     subgroups: tuple[SubgroupResult, ...] = ()
+    adapted: Adapted | None = None
 
 
 def run_at(run: ReadRun, place: Place, labels: Labels) -> ReadRun:
@@ -110,7 +113,13 @@ def run_at(run: ReadRun, place: Place, labels: Labels) -> ReadRun:
 
 
 def external_result(
-    run: ReadRun, tested: ReadRun, place: Place, labels: Labels, request: Request, command: str
+    run: ReadRun,
+    tested: ReadRun,
+    place: Place,
+    labels: Labels,
+    request: Request,
+    command: str,
+    adapted: AdaptedPlace | None = None,
 ) -> ExternalResult:
     """Score a place.
 
@@ -121,10 +130,13 @@ def external_result(
         labels: what they are, and which are positive.
         request: what is asked of the positive group, with the smallest count that may be shown.
         command: what was typed.
+        adapted: what an adaptation did.
     """
     together, overlap = pooled(list(tested.tests.sites.values())), place.overlap
     shown = _shown_classes(together, labels.positive.labels if labels.positive else (), request.minimum)
-    scores = scores_of(tested, request.minimum, [count is None for count in shown.values()])
+    hidden = [count is None for count in shown.values()]
+    scores = scores_of(tested, request.minimum, hidden)
+    adaptation = adapted.shown(request.minimum, hidden) if adapted else None
     group, subgroups = _group_and_subgroups(run.classes, together, place, labels, request)
     warning = [f"{overlap.message}: this is no external validation."] if overlap.message else []
     result = ExternalResult(
@@ -148,11 +160,13 @@ def external_result(
             *warning,
             *caveats_of_thresholds(scores.pooled.classes if scores.pooled else {}, group),
             *(caveats_of_group(group) if group else ()),
+            *(caveats_of_adaptation(adaptation, run.task.default_metric) if adaptation else ()),
             *caveats_of(tested, scores),
         ),
         scores=scores,
         group=group,
         subgroups=subgroups,
+        adapted=adaptation,
     )
     # What is shown here is what a reader of the file sees.
     return from_plain(ExternalResult, without_small_counts(to_plain(result), request.minimum))

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from grandrounds.evaluation.clinical.decision import DecisionCurve
-from grandrounds.evaluation.clinical.results import Calibration, GroupResult, Recalibrated
+from grandrounds.evaluation.clinical.results import Adapted, Calibration, GroupResult, Recalibrated
 from grandrounds.evaluation.clinical.suppression import count_text
 from grandrounds.evaluation.score import Score
 from grandrounds.plotting import Drawing
@@ -57,6 +57,8 @@ def tables_of(result: ExternalResult) -> list[PageTable]:
         found.append(groups_table(result.place, groups, pooled.references, together))
         each = f"Each {result.noun} against all others, with 95 % intervals"
         found.append(class_table(result.noun, pooled, result.scores.sites.values(), each))
+    if result.adapted:
+        found.append(_adaptation_table(result.adapted))
     if not group:
         return found
     found.append(_group_table(group))
@@ -156,6 +158,13 @@ def _recalibration_table(positive: str, found: Recalibrated) -> PageTable:
         f"{found.tested_images} images. AUROC does not change"
     )
     return PageTable([positive, "before", "after"], _calibration_rows(found.before, found.after), caption)
+
+
+def _adaptation_table(found: Adapted) -> PageTable:
+    without = {None: ", without the images whose labels were used", 0: ""}
+    named = without.get(found.fitted, f", without the {found.fitted} images whose labels were used")
+    caption = f"Adapted to this place: {found.how}. Scores of all images together{named}, with 95 % intervals"
+    return groups_table("model", {"as it is": found.before, "adapted": found.after}, {}, caption)
 
 
 def _subgroup_table(result: ExternalResult) -> PageTable:

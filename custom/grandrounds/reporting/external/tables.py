@@ -15,22 +15,25 @@ from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.scores import mean_over_sites, scores_of
 
 if TYPE_CHECKING:
+    from grandrounds.reporting.external.adapted import AdaptedPlace
     from grandrounds.reporting.external.prediction import Place
     from grandrounds.reporting.external.preparation import Labels
 
 
-def plain_scores(tested: ReadRun, place: Place, labels: Labels) -> dict[str, Any]:
+def plain_scores(tested: ReadRun, place: Place, labels: Labels, adapted: AdaptedPlace | None = None) -> dict[str, Any]:
     """The scores of a place.
 
     Args:
         tested: the place as a run.
         place: what was predicted.
         labels: what they are.
+        adapted: what an adaptation did.
 
     Returns:
         ``labels`` (what they are), ``sites`` (scores of each, with ``n``, its images), their ``mean``, ``pooled`` (of all
         images together), ``classes`` (by label: ``n``, the number of ``sites`` that have it, ``mean`` over them and
         ``pooled``) and, with a grouping, ``groups``: scores of each group over all images, by reading of the predictions.
+        With an adaptation, ``adapted``: what was fitted, and scores of the other images ``before`` and ``after``.
     """
     scores = scores_of(tested, 1)
     sheets = list(scores.sites.values())
@@ -48,6 +51,7 @@ def plain_scores(tested: ReadRun, place: Place, labels: Labels) -> dict[str, Any
         "mean": {"n": sum(sheet.images or 0 for sheet in sheets), **_values(scores.mean)},
         "pooled": _of_sheet(scores.pooled) if scores.pooled else {},
         **({"groups": _of_groups(tested, place, labels, labels.grouping)} if labels.grouping else {}),
+        **({"adapted": adapted.plain()} if adapted else {}),
     }
 
 

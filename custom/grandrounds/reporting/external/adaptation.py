@@ -1,0 +1,86 @@
+"""A model that is adapted to a place: from some of the place's labels, or from its class shares, and tested on the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.bootstrap import Cases
+from grandrounds.evaluation.clinical.adaptation import Adaptation, AtPlace
+from grandrounds.evaluation.external import ImagePredictions
+from grandrounds.reporting.external.adapted import AdaptedPlace
+from grandrounds.reporting.external.result import run_at
+from grandrounds.reporting.run import ReadRun
+from grandrounds.seeding import numpy_generator
+
+if TYPE_CHECKING:
+    from grandrounds.reporting.external.prediction import Place
+    from grandrounds.reporting.external.preparation import Labels
+
+
+def adapt_place(
+    adaptation: Adaptation, run: ReadRun, place: Place, labels: Labels, home: Callable[[], Cases]
+) -> AdaptedPlace:
+    """Adapt a run's model and test it on the images whose labels were not used.
+
+    Labels are of cases drawn at random, all images of a case together; the same place always gives the same ones.
+
+    Args:
+        adaptation: how.
+        run: whose model it is.
+        place: what was predicted.
+        labels: what they are; classes, not groups.
+        home: gives predictions for the run's validation images.
+
+    Raises:
+        ConfigurationError: if more than half of the images would be fitted on.
+    """
+    found = list(place.sites.values())
+    probabilities, truth = (
+        np.concatenate([getattr(one, name) for one in found]) for name in ("probabilities", "labels")
+    )
+    fitted, cases = _drawn(place.sites, adaptation.images)
+    if 2 * fitted.sum() > len(truth):
+        raise ConfigurationError(
+            f"--recalibrate: {fitted.sum()} of {len(truth)} labelled images would be fitted on, and at least half must be "
+            "left to test on; take fewer labels, or label more images"
+        )
+    rows = np.flatnonzero(fitted)
+    fit = adaptation.adapted(AtPlace(run.classes, probabilities, truth[rows], rows, home))
+    named = {
+        name: dict(zip(run.classes, values.round(4).tolist(), strict=True)) for name, values in fit.by_class.items()
+    }
+    before, after = (
+        run_at(run, replace(place, sites=_rest(place.sites, ~fitted, one)), labels)
+        for one in (probabilities, fit.probabilities)
+    )
+    return AdaptedPlace(fit.how, len(rows), cases, named, before, after)
+
+
+def _drawn(sites: Mapping[str, ImagePredictions], images: int) -> tuple[NDArray[np.bool_], int]:
+    """Whether each image is one of the first cases in a random order that have so many images, and how many cases."""
+    named = [f"{site}\n{case}" for site, one in sites.items() for case in (one.groups or one.names)]
+    cases, of_image, sizes = np.unique(np.array(named, np.str_), return_inverse=True, return_counts=True)
+    order = numpy_generator("external", "adaptation").permutation(len(cases))
+    before = np.cumsum(sizes[order]) - sizes[order]
+    chosen = order[before < images]
+    return np.isin(of_image, chosen), len(chosen)
+
+
+def _rest(
+    sites: Mapping[str, ImagePredictions], kept: NDArray[np.bool_], probabilities: NDArray[np.float64]
+) -> dict[str, ImagePredictions]:
+    """The kept images of each site that has some, with these probabilities."""
+    found, start = {}, 0
+    for site, one in sites.items():
+        rows = np.flatnonzero(kept[start : start + len(one.names)])
+        names, groups = (tuple(of[row] for row in rows) if of else () for of in (one.names, one.groups))
+        if len(rows):
+            found[site] = ImagePredictions(names, one.labels[rows], probabilities[start + rows], groups)
+        start += len(one.names)
+    return found
