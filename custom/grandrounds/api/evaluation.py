@@ -31,7 +31,15 @@ from grandrounds.option_annotations import require_type
 from grandrounds.protocol.names import VALIDATION
 from grandrounds.reporting.external.adaptation import adapt_place
 from grandrounds.reporting.external.adapted import AdaptedPlace
-from grandrounds.reporting.external.prediction import Place, draw_failures, place_of, predict_place, read_images
+from grandrounds.reporting.external.prediction import (
+    Place,
+    PlaceImages,
+    draw_failures,
+    last_layer,
+    place_of,
+    predict_place,
+    read_images,
+)
 from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
 from grandrounds.reporting.external.result import ExternalResult, external_result, run_at, write_result
 from grandrounds.reporting.external.tables import plain_scores
@@ -175,7 +183,7 @@ def evaluate(
         limit = max(minimum, *(location.min_support for location in locations.values()))
         step("computing scores and intervals")
         tested = run_at(record, seen, labels)
-        adapted = _adapted(adaptation, trained, record, seen, labels) if adaptation else None
+        adapted = _adapted(adaptation, trained, record, seen, labels, images) if adaptation else None
         wanted = Request(point, prevalences, share, limit)
         result = external_result(record, tested, seen, labels, wanted, command, adapted)
     return Evaluation(result, trained, labels, images.sites, seen, tested, adapted)
@@ -206,7 +214,7 @@ def located(
 
 
 def _adapted(
-    adaptation: Adaptation, trained: TrainedModel, record: ReadRun, seen: Place, labels: Labels
+    adaptation: Adaptation, trained: TrainedModel, record: ReadRun, seen: Place, labels: Labels, images: PlaceImages
 ) -> AdaptedPlace:
     def home() -> Cases:
         problem = trained.problem
@@ -218,7 +226,7 @@ def _adapted(
             )
         return joined([questions[0] for questions in found.values()])
 
-    return adapt_place(adaptation, record, seen, labels, home)
+    return adapt_place(adaptation, record, seen, labels, home, lambda: last_layer(trained, images))
 
 
 def _locations(place: Sites | Locations) -> Locations:

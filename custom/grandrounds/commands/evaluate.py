@@ -82,7 +82,7 @@ class EvaluationArguments:
         str,
         typer.Option(
             help="Share of the cases (0 to 0.9) on which intercept and temperature of the positive group are fitted; or "
-            "adapt the model and score it on the rest: labels:N, shares, shares:a=0.3,b=0.7."
+            "adapt the model and score it on the rest: labels:N, head:N, shares, shares:a=0.3,b=0.7."
         ),
     ] = "0"
     minimum: Annotated[int, typer.Option(min=1, help="Smallest count in --out; the site's min_support if higher.")] = 10

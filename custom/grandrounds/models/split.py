@@ -8,9 +8,10 @@ from __future__ import annotations
 import copy
 from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from grandrounds.models.compute import compile_likewise
+from grandrounds.models.norm_layers import replace_module
 
 
 def find_stem(model: nn.Module) -> tuple[str, nn.Conv2d]:
@@ -68,6 +69,30 @@ def split_network(network: nn.Module) -> SplitNetwork:
     encoder._modules = {**network._modules, name: nn.Identity()}
     compile_likewise(encoder, network)
     return SplitNetwork(encoder, network.get_submodule(name))
+
+
+def split_last_layer(network: nn.Module) -> tuple[nn.Module, Tensor]:
+    """A copy of a network that ends before its last linear layer, and this layer's weights, shape ``(classes, features)``.
+
+    Raises:
+        ValueError: if its head has no linear layer.
+
+    Example:
+        >>> import torch
+        >>> network = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Dropout(), nn.Linear(4, 2))).eval()
+        >>> before, weights = split_last_layer(network)
+        >>> before(torch.ones(1, 1, 2, 2)).shape, weights.shape
+        (torch.Size([1, 4]), torch.Size([2, 4]))
+    """
+    copied = copy.deepcopy(network)
+    linear = [name for name, module in copied.named_modules() if isinstance(module, nn.Linear)]
+    inside = [name for name in linear if name.split(".")[0] == head_name(copied)]
+    if not inside:
+        raise ValueError(f"{type(network).__name__} has no linear layer in its head")
+    weights = copied.get_submodule(inside[-1]).weight
+    replace_module(copied, inside[-1], nn.Identity())
+    assert isinstance(weights, Tensor)
+    return copied, weights.detach()
 
 
 def embedding_width(head: nn.Module) -> int:

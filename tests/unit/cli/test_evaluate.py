@@ -7,11 +7,13 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from grandrounds.data.images.decoding import pixel_digest
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
+from grandrounds.reporting.external import prediction
 
 PROBLEM = {"dataset": "skin", "classes": ["nevus", "melanoma"], "image_size": 32}
 GROUPS = "bad=melanoma;good=nevus"
@@ -368,15 +370,15 @@ def test_options_of_a_positive_group_are_checked_first(run, trained, listed, arg
     assert run("evaluate", trained(), *listed("nevus"), *arguments).exit_code == 2
 
 
-@pytest.mark.parametrize("how", ["labels:10", "shares", "shares:nevus=0.4,melanoma=0.6"])
+@pytest.mark.parametrize("how", ["labels:10", "head:10", "shares", "shares:nevus=0.4,melanoma=0.6"])
 def test_a_model_is_adapted_to_the_place_and_scored_on_the_rest(run, validated, listed, tmp_path, how):
     data = listed(*["nevus", "melanoma"] * 15)
     result = run("evaluate", validated, *data, "--recalibrate", how, "--out", tmp_path / "a.json")
     assert result.exit_code == 0, result.output
     assert re.search(r"│ adapted +│ +(20|30) │", result.stdout)
-    assert "offset" in result.stdout
+    assert ("offset" in result.stdout) is not how.startswith("head")
     again = json.loads(run("evaluate", validated, *data, "--recalibrate", how, "--json").stdout)
-    assert again["adapted"]["images"] == (10 if how == "labels:10" else 0)
+    assert again["adapted"]["images"] == (10 if how.endswith(":10") else 0)
     assert again["external"]["adapted"] == json.loads((tmp_path / "a.json").read_text())["adapted"]
 
 
@@ -389,6 +391,15 @@ def test_what_an_adaptation_needs_is_said(run, trained, listed):
     assert run("evaluate", trained.workspace, *data, "--recalibrate", "labels").exit_code == 2
     groups = listed("good", "bad", "bad")
     assert run("evaluate", trained.workspace, *groups, "--groups", GROUPS, "--recalibrate", "labels:10").exit_code == 2
+
+
+def test_a_network_with_more_than_a_linear_layer_at_its_end_keeps_it(run, trained, listed, monkeypatch):
+    head = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+    nn.init.constant_(head[0].weight, 20.0)
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), head).eval()
+    monkeypatch.setattr(prediction, "trained_models", lambda *arguments: lambda images: network)
+    result = run("evaluate", trained(), *listed(*["nevus", "melanoma"] * 10), "--recalibrate", "head:10")
+    one_line(result, "--recalibrate head: the last layer of compact is not linear in what it reads; take labels:N")
 
 
 def test_unknown_positive_classes_are_named(run, trained, listed):

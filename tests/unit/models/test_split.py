@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from grandrounds.models.registry import backbone_names, build_model, minimum_image_size
-from grandrounds.models.split import embedding_width, split_network
+from grandrounds.models.split import embedding_width, split_last_layer, split_network
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
@@ -66,3 +66,13 @@ def test_a_step_of_the_encoder_is_one_of_the_network_and_loaded_weights_arrive()
 def test_a_head_without_a_linear_layer_has_no_known_width():
     with pytest.raises(ValueError, match="Identity has no linear layer"):
         embedding_width(nn.Identity())
+
+
+@pytest.mark.parametrize("head", ["linear", "depths", "mlp:8"])
+def test_logits_are_linear_in_what_the_last_layer_reads(head):
+    model = build_model(ModelSpec("efficientnet_lite0", classes=3, head=head), seed=1).eval()
+    before, weights = split_last_layer(model)
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    rest = model(images) - before(images) @ weights.T
+    assert torch.allclose(rest, rest[:1].expand_as(rest), atol=1e-5)
+    assert model(images).shape == (4, 3)

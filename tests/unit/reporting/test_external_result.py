@@ -147,6 +147,10 @@ def test_a_damaged_result_is_refused_by_its_field(scored, tmp_path, change, mess
         read_result(tmp_path / "a.json")
 
 
+def not_read():
+    pytest.fail("offsets from labels need neither other images nor features")
+
+
 @pytest.fixture
 def adapted(make_run):
     """A place whose model was adapted with this many labels, and its result."""
@@ -155,9 +159,7 @@ def adapted(make_run):
         run = read_run(make_run(), "run")
         labels = Labels(CLASSES, None, False, None)
         place = Place("clinic", sites, {}, {"model": "00"}, 0, Overlap((), 0, (), ()))
-        found = adapt_place(
-            LabelOffsets(images), run, place, labels, lambda: pytest.fail("labels need no other images")
-        )
+        found = adapt_place(LabelOffsets(images), run, place, labels, not_read, not_read)
         request = Request(None, minimum=minimum)
         return found, external_result(run, run_at(run, place, labels), place, labels, request, "evaluate", found)
 

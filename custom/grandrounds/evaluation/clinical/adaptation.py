@@ -1,4 +1,4 @@
-"""Ways to adapt a model to a place: offsets by class from a few labels, or from the place's class shares."""
+"""Ways to adapt a model to a place: offsets by class or a last layer from a few labels, or offsets from class shares."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
 from grandrounds.checks import require_at_least, require_fraction, require_known_label
 from grandrounds.errors import UsageError
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.offsets import fit_offsets, share_offsets, shares_of, with_offsets
+from grandrounds.models.closed_form.around import solve_near
+from grandrounds.models.closed_form.logits import TEMPERATURES, best_temperature
+from grandrounds.models.closed_form.sums import with_bias
 
 _LEAST = 10
-_FORMS = f"a share of the cases from 0 to 0.9, labels:N with N of at least {_LEAST}, shares, or shares:CLASS=SHARE,..."
+_FORMS = f"a share from 0 to 0.9, labels:N or head:N with N of at least {_LEAST}, shares, or shares:CLASS=SHARE,..."
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +35,8 @@ class AtPlace:
         labels: of the images ``fitted`` alone, shape ``(fitted,)``.
         fitted: rows of the images whose labels are used.
         home: gives predictions for the run's validation images.
+        last_layer: gives what the network's last layer reads of all images, shape ``(n, features)``, and its weights, shape
+            ``(features, classes)``.
     """
 
     classes: tuple[str, ...]
@@ -36,6 +44,7 @@ class AtPlace:
     labels: NDArray[np.int64]
     fitted: NDArray[np.int64]
     home: Callable[[], Cases]
+    last_layer: Callable[[], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +111,25 @@ class ShareOffsets:
         return Fit(how, with_offsets(seen.probabilities, offsets), {"share": place, "offset": offsets})
 
 
-_WITH_LABELS: Mapping[str, Callable[[int], Adaptation]] = {"labels": LabelOffsets}
+@dataclass(frozen=True)
+class LabelHead:
+    """The last layer from ``images`` labels, kept near the one that the model has."""
+
+    images: int
+
+    def adapted(self, seen: AtPlace) -> Fit:
+        """See :class:`Adaptation`; the temperature of the scores is that of the largest likelihood of images left out."""
+        features, start = (one.double() for one in seen.last_layer())
+        truth = torch.from_numpy(seen.labels)
+        targets = functional.one_hot(truth, len(seen.classes)).double()
+        variances = features.var(dim=0, correction=0)
+        head = solve_near(features[torch.from_numpy(seen.fitted)], targets, start, variances)
+        losses = torch.stack([functional.cross_entropy(one * head.held_out, truth) for one in TEMPERATURES])
+        logits = best_temperature(losses) * (with_bias(features) @ head.weights)
+        return Fit("last layer re-solved from labels", logits.softmax(dim=1).numpy(), {})
+
+
+_WITH_LABELS: Mapping[str, Callable[[int], Adaptation]] = {"labels": LabelOffsets, "head": LabelHead}
 """By the name in ``NAME:N``."""
 
 
@@ -111,7 +138,8 @@ def read_recalibration(given: float | str) -> tuple[float, Adaptation | None]:
 
     Args:
         given: a share from 0 to 0.9, on which intercept and temperature of the positive group are fitted; ``labels:N`` for
-            offsets by class from N labels; ``shares`` or ``shares:CLASS=SHARE,...`` for offsets from class shares.
+            offsets by class or ``head:N`` for a last layer, from N labels; ``shares`` or ``shares:CLASS=SHARE,...`` for
+            offsets from class shares.
 
     Raises:
         UsageError: if it has none of these forms.

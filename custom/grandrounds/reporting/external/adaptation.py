@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.bootstrap import Cases
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
 
 
 def adapt_place(
-    adaptation: Adaptation, run: ReadRun, place: Place, labels: Labels, home: Callable[[], Cases]
+    adaptation: Adaptation,
+    run: ReadRun,
+    place: Place,
+    labels: Labels,
+    home: Callable[[], Cases],
+    last_layer: Callable[[], tuple[Tensor, Tensor]],
 ) -> AdaptedPlace:
     """Adapt a run's model and test it on the images whose labels were not used.
 
@@ -36,6 +42,7 @@ def adapt_place(
         place: what was predicted.
         labels: what they are; classes, not groups.
         home: gives predictions for the run's validation images.
+        last_layer: gives what the model's last layer reads of the place's images, and its weights.
 
     Raises:
         ConfigurationError: if more than half of the images would be fitted on.
@@ -51,7 +58,7 @@ def adapt_place(
             "left to test on; take fewer labels, or label more images"
         )
     rows = np.flatnonzero(fitted)
-    fit = adaptation.adapted(AtPlace(run.classes, probabilities, truth[rows], rows, home))
+    fit = adaptation.adapted(AtPlace(run.classes, probabilities, truth[rows], rows, home, last_layer))
     named = {
         name: dict(zip(run.classes, values.round(4).tolist(), strict=True)) for name, values in fit.by_class.items()
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.manifest import manifest_digest, read_manifest
@@ -19,8 +20,11 @@ from grandrounds.evaluation.external import (
     LabelledImages,
     load_test_images,
     predict_images,
+    tensors_of,
 )
 from grandrounds.files import replacing
+from grandrounds.models.inference.forward import Forward
+from grandrounds.models.split import split_last_layer
 from grandrounds.models.trained import trained_models
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.preparation import Overlap, overlap_with
@@ -30,6 +34,8 @@ from grandrounds.reporting.predictions import decoded_images
 from grandrounds.reporting.run import ReadRun
 
 Step = Callable[[str], None]
+LINEAR_ON = 64
+"""Images on which a last layer is checked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +136,33 @@ def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dic
         model = model_of((test.images, np.arange(len(test.names)))).to(device)
         found[name] = predict_images(model, test, device, trained.problem.kind, trained.problem.test_view)
     return found
+
+
+def last_layer(trained: TrainedModel, images: PlaceImages) -> tuple[Tensor, Tensor]:
+    """What the last layer of the run's model reads of all images of a place, and its weights.
+
+    Returns:
+        Shapes ``(n, features)``, in the order of the sites, and ``(features, classes)``, on the CPU.
+
+    Raises:
+        ConfigurationError: if the logits are not linear in what it reads.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    problem = trained.problem
+    model_of = trained_models(problem.model_spec(pretrained=False), trained.weights, trained.seed)
+    found, weights = [], torch.zeros(0)
+    for test in images.sites.values():
+        rows, inputs = np.arange(len(test.names)), tensors_of(test.images, device)
+        model = model_of((test.images, rows)).to(device)
+        before, weights = split_last_layer(model)
+        features = Forward(before).logits(inputs, rows, problem.test_view)
+        few = Forward(model).logits(inputs, rows[:LINEAR_ON], problem.test_view) - features[:LINEAR_ON] @ weights.T
+        if not torch.allclose(few, few[:1].expand_as(few), rtol=1e-3, atol=1e-2):
+            raise ConfigurationError(
+                f"--recalibrate head: the last layer of {problem.backbone} is not linear in what it reads; take labels:N"
+            )
+        found.append(features.cpu())
+    return torch.cat(found), weights.T.cpu()
 
 
 def place_of(

@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize
 
 from grandrounds.errors import DataError, UsageError
 from grandrounds.evaluation.bootstrap import cases_of
-from grandrounds.evaluation.clinical.adaptation import AtPlace, ShareOffsets, read_recalibration
+from grandrounds.evaluation.clinical.adaptation import AtPlace, LabelHead, ShareOffsets, read_recalibration
 from grandrounds.evaluation.clinical.labelling import label_order
 from grandrounds.evaluation.clinical.offsets import fit_offsets, share_offsets, shares_of, with_offsets
 
@@ -20,6 +21,10 @@ def drawn(seed, images, shares):
     logits = generator.normal(size=(images, len(shares))) + 2 * np.eye(len(shares))[labels]
     odds = np.exp(2 * logits)  # log likelihood ratio of a normal with mean 2 against one with mean 0
     return labels, odds / odds.sum(axis=1, keepdims=True)
+
+
+def not_read():
+    pytest.fail("this is not needed")
 
 
 def test_offsets_of_four_images_of_one_class_are_half_of_log_3():
@@ -69,16 +74,28 @@ def test_a_model_that_is_wrong_at_home_is_calibrated_there_first(stated, known):
     wrong = np.array([1.0, -1.0])
     home = cases_of(labels, with_offsets(probabilities, wrong))
     _, at_place = drawn(4, 5000, right)
-    seen = AtPlace(
-        ("a", "b"), with_offsets(at_place, wrong), np.zeros(0, np.int64), np.zeros(0, np.int64), lambda: home
-    )
+    seen = AtPlace(("a", "b"), with_offsets(at_place, wrong), np.zeros(0), np.zeros(0), lambda: home, not_read)
     found = ShareOffsets(stated).adapted(seen)
     assert found.by_class["share"] == pytest.approx(right, abs=known)
     assert found.probabilities == pytest.approx(with_offsets(at_place, np.log(right)), abs=0.05)
 
 
+def test_a_last_layer_is_fitted_on_its_labels_alone():
+    generator = torch.Generator().manual_seed(1)
+    labels = np.arange(40) % 2
+    features = torch.randn(40, 3, generator=generator) + torch.tensor(labels)[:, None]
+    wrong = torch.tensor([[1.0, -1.0]] * 3)  # takes the classes for each other
+    rows = np.arange(20)
+    seen = AtPlace(("a", "b"), np.full((40, 2), 0.5), labels[rows], rows, not_read, lambda: (features, wrong))
+    found = LabelHead(20).adapted(seen).probabilities
+    assert found.sum(axis=1) == pytest.approx(1)
+    assert (
+        (found.argmax(axis=1) == labels)[20:].mean() > 0.7 > ((features @ wrong).argmax(dim=1).numpy() == labels).mean()
+    )
+
+
 def test_an_unknown_class_of_stated_shares_is_named():
-    seen = AtPlace(("a", "b"), np.full((1, 2), 0.5), np.zeros(0), np.zeros(0), lambda: pytest.fail("not read"))
+    seen = AtPlace(("a", "b"), np.full((1, 2), 0.5), np.zeros(0), np.zeros(0), not_read, not_read)
     with pytest.raises(DataError, match="--recalibrate shares: 'c' is not one of the classes a, b"):
         ShareOffsets({"c": 1.0}).adapted(seen)
 
@@ -101,5 +118,5 @@ def test_images_to_label_are_of_all_predicted_classes_in_turn():
     ],
 )
 def test_wrong_recalibrations_are_named_with_the_forms(given, reason):
-    with pytest.raises(UsageError, match=rf"labels:N with N of at least 10.*got '{given}' \(.*{reason}"):
+    with pytest.raises(UsageError, match=rf"labels:N or head:N with N of at least 10.*got '{given}' \(.*{reason}"):
         read_recalibration(given)
