@@ -155,8 +155,8 @@ def report_content(
     places = [read_result(path) for path in external]
     found = _read(named, sites_dir, communities, model)
     step("computing scores and intervals")
-    content = report_on(found, title, reference, places)
-    return replace(content, examples=_examples(found[0], sites_dir)) if examples else content
+    shown = _examples(found[0], sites_dir) if examples else ()
+    return replace(report_on(found, title, reference, places), examples=shown)
 
 
 def export(
