@@ -6,9 +6,11 @@ import math
 import os
 import platform
 import subprocess
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from grandrounds.deployment.rehearsal.kit_processes import told_of
@@ -40,6 +42,24 @@ def machine() -> dict[str, str | int | None]:
         lines = []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return {"processor": next(models, platform.processor()), "cores": os.cpu_count(), "system": platform.system()}
+
+
+@contextmanager
+def sampled(sample: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call a function every so many seconds, in a thread."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(seconds):
+            sample()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def resident_bytes(process: int) -> int:

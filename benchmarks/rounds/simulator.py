@@ -10,17 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from benchmarks.measure import MEBIBYTE, run, spread, table
 from benchmarks.parties import SMALL_TRAINING, one_set_of_images, site_names
-from benchmarks.processes import proportional_bytes
+from benchmarks.processes import proportional_bytes, sampled
 from grandrounds.deployment import simulate as engine
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
@@ -61,7 +58,7 @@ def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int, worke
     with tempfile.TemporaryDirectory() as folder, patch.object(engine, "FORKED_SIMULATOR", program):
         images, workspace = one_set_of_images(Path(folder) / "images"), Path(folder) / "run"
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
-        with sampled(sample):
+        with sampled(sample, SAMPLE_SECONDS):
             engine.simulate(job, workspace, site_names(sites), images, engine="flare", threads=threads)
         events = read_events(workspace / "results")
     return {
@@ -85,23 +82,6 @@ def beyond_training(events: list[dict[str, Any]], sites: int, threads: int) -> l
             whole[event["round"]] = event["round_seconds"]
     needed = {n: max(seconds) if threads >= sites else sum(seconds) / threads for n, seconds in training.items()}
     return [whole[number] - needed[number] for number in sorted(whole)[1:]]
-
-
-@contextmanager
-def sampled(sample: Callable[[], None]) -> Iterator[None]:
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(SAMPLE_SECONDS):
-            sample()
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def tables(result: dict[str, Any]) -> str:
