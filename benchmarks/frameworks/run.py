@@ -44,7 +44,7 @@ from grandrounds.data.partition.phantom_site import IMAGES_FILE, phantom_site
 from grandrounds.deployment.rehearsal.kit_processes import children_of, told_of
 
 PROGRAMS = Path(__file__).with_name("programs")
-CASES = {2: (4, 2), 10: (4, 2), 50: (2, 1)}
+CASES = {2: (4, 2), 10: (4, 1), 50: (1, 1)}
 """For each number of sites: rounds, and runs of each program."""
 STEPS, IMAGES, SIDE = 40, 240, 32
 MOST_THREADS = 10
@@ -87,11 +87,11 @@ ARMS = {
     "flare": Arm(
         "FLARE's FedAvgRecipe",
         ("flare_job.py", "flare_client.py", *SHARED),
-        r"Round 1 started",
+        r"Round 1 started|Finished FedAvg",
         "flare",
         simulator=True,
     ),
-    "flower": Arm("Flower's simulation", ("flower_app.py", *SHARED), r"\[ROUND 2/", "flower"),
+    "flower": Arm("Flower's simulation", ("flower_app.py", *SHARED), r"\[ROUND 2/|Strategy execution finished", "flower"),
 }
 
 
