@@ -91,7 +91,9 @@ ARMS = {
         "flare",
         simulator=True,
     ),
-    "flower": Arm("Flower's simulation", ("flower_app.py", *SHARED), r"\[ROUND 2/|Strategy execution finished", "flower"),
+    "flower": Arm(
+        "Flower's simulation", ("flower_app.py", *SHARED), r"\[ROUND 2/|Strategy execution finished", "flower"
+    ),
 }
 
 
