@@ -25,7 +25,7 @@ def test_every_picture_finds_its_copy_and_no_other(noise):
 @pytest.mark.parametrize("numbers", [50, 1 << 22])
 def test_the_candidates_are_those_of_a_tree(seed, numbers, monkeypatch):
     """Of points that lie near a plane, some with a coordinate that is the same for all, in small and large parts."""
-    monkeypatch.setattr(likeness, "MAX_NUMBERS", numbers)
+    monkeypatch.setattr(likeness, "NUMBERS_AT_A_TIME", numbers)
     generator = np.random.default_rng(seed)
     plane = generator.normal(size=(generator.integers(1, 120), 3)) @ generator.normal(size=(3, 16))
     points = (plane * (1, 5, 20)[seed % 3] + 128 + generator.normal(size=plane.shape)).astype(np.float32)

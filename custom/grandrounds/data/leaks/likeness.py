@@ -22,8 +22,8 @@ MEANS_NEAR = 6.0
 FLAT = 4.0
 """Standard deviation in grey levels below which a picture shows too little to be compared."""
 MAX_CANDIDATES = 500_000
-MAX_NUMBERS = 1 << 22
-"""That are compared at a time."""
+NUMBERS_AT_A_TIME = 1 << 22
+"""Of comparisons, which are held in memory."""
 
 
 def thumbnails(images: NDArray[np.uint8], rows: Sequence[int]) -> NDArray[np.uint8]:
@@ -107,7 +107,7 @@ def _close(column: NDArray[np.float32], one: Any, other: Any, radius: float) -> 
 
 def _chunks(rows: NDArray[np.int64], numbers: int) -> Iterator[NDArray[np.int64]]:
     """Parts of rows, each of which is compared with so many numbers, that fit into memory."""
-    size = max(MAX_NUMBERS // max(int(numbers), 1), 1)
+    size = max(NUMBERS_AT_A_TIME // max(int(numbers), 1), 1)
     return (rows[begin : begin + size] for begin in range(0, len(rows), size))
 
 
