@@ -99,7 +99,7 @@ def commands(folder: Path, quick: bool) -> dict[str, list[str]]:
         "simulate fedirm": simulated("fedirm", cells, 5),
         "partition pbc, noisy": ["partition", "pbc", *root["pbc"], "--scheme", "mdhfl", "--out", noisy],
         "simulate mdhfl": simulated("mdhfl", noisy, 5),
-        "partition mias": ["partition", "mias", *root["mias"], "--out", breast],
+        "partition mias": ["partition", "mini_mias", *root["mias"], "--out", breast],
         "simulate fed_align_cl": simulated("fed_align_cl", breast, 5),
         "simulate fedperl": simulated("fedperl", cells, 5),
     }

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "benchmarks/ssl_pbc/README.md": "it takes hours",
     "benchmarks/ssl_ham10000/README.md": "it takes hours",
     "benchmarks/ssl_cifar10/README.md": "it takes hours",
+    "benchmarks/stages/README.md": "it takes ten minutes",
     "docs/hospital.md": "it needs root and a signed certificate",
     "docs/how-to/consortium.md": "it needs a federation of several machines",
     "docs/how-to/kubernetes.md": "it needs a cluster",
