@@ -103,4 +103,10 @@ def unfolded(job: Any, preset: str | None, values: Values) -> tuple[Any, str | N
     """Job, preset and values; of a configured method its own, where no others are given."""
     if not isinstance(job, ConfiguredMethod):
         return job, preset, values
+    if preset and job.preset:
+        from grandrounds.errors import ConfigurationError
+
+        raise ConfigurationError(
+            f"{job.name} has the preset {job.preset}, and preset={preset} is given beside it; drop one"
+        )
     return job.name, preset or job.preset, {**job.values, **values}

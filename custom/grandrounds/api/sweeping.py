@@ -150,7 +150,10 @@ def sweep(
         for seed in seeds
     ]
     if not plans or len({plan.name for plan in plans}) < len(plans):
-        raise ConfigurationError(f"sweep needs different jobs, at least one, got {[str(one) for one in jobs]}")
+        names = [one if isinstance(one, str | Path) else one.name for one in jobs]
+        raise ConfigurationError(
+            f"sweep needs different jobs, at least one, got {', '.join(map(str, names))}; compare values of one by vary"
+        )
     missing = [plan for plan in plans if not plan.is_finished(chosen)]
     if progress and len(missing) < len(plans):
         say(notes(), f"{len(plans) - len(missing)} of {len(plans)} runs have finished before")

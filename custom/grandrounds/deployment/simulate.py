@@ -168,8 +168,8 @@ def default_workers(job: Job, sites: int) -> int:
     """
     device = job.value("executor", "device")
     cards = torch.cuda.device_count() if device == "auto" else int(device.startswith("cuda"))
-    if sys.platform != "linux":
-        return 1
+    if sys.platform != "linux" or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 1  # CUDA does not survive a fork
     if cards:
         return max(1, min(sites, cards))
     threads = job.value("executor", "cpu_threads")

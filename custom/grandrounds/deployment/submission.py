@@ -200,8 +200,8 @@ def submit_and_watch(
         report(f"job {jobs[-1]} has ended: {status}; the run: {outcome.summary.get('status', 'left no summary')}")
         if outcome.finished or (outcome.not_taken and not outcome.in_use) or len(jobs) >= attempts:
             return outcome
-        # A further attempt goes on from the newest checkpoint.
-        job = job.with_values({("controller", "resume_from"): None})
+        if not outcome.in_use:  # a further attempt goes on from the newest checkpoint
+            job = job.with_values({("controller", "resume_from"): None})
         reached = done if outcome.in_use else int(outcome.summary.get("rounds_done", done))
         failures, done = (0, reached) if reached > done or status == JOB_LOST else (failures + 1, done)
         if reason := outcome.summary.get("reason"):

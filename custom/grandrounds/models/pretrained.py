@@ -135,13 +135,14 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
     """
     if not path.exists():
         raise ConfigurationError(f"weights: there is no file {path}")
-    digest = _sha256(read_bundle(path).weights if path.is_dir() else path)
+    file = read_bundle(path).weights if path.is_dir() else path
+    digest = _sha256(file)
     for backbone, published in IMAGENET_WEIGHTS.items():
         if digest.startswith(published.sha256):
             weights_folder().mkdir(parents=True, exist_ok=True)
             target = weights_folder() / published.file
             with replacing(target) as stream:
-                stream.write(path.read_bytes())
+                stream.write(file.read_bytes())
             return WeightsFile(imagenet_name(backbone), published.licence, published.sha256, target)
     if intensities is not None and intensities not in get_args(FixedIntensities):
         raise ConfigurationError(

@@ -50,6 +50,13 @@ def to_tensor(batch: NDArray[np.uint8] | Tensor, device: torch.device | str = "c
     return scaled.contiguous(memory_format=torch.channels_last)
 
 
+def _moves_only(view: str) -> bool:
+    """Whether the class that draws a view is the one that says where its pixels come from, and not one derived from it."""
+    made = view_named(view).make
+    drawn = next((one for one in getattr(made, "__mro__", ()) if "draw" in vars(one) or "places" in vars(one)), object)
+    return "places" in vars(drawn)
+
+
 def may_stay(device: torch.device, size: int) -> bool:
     """Whether so many bytes may stay on a GPU: a quarter of what is free there. On a CPU they would be a second copy."""
     return device.type == "cuda" and size <= FREE_SHARE * torch.cuda.mem_get_info(device)[0]
@@ -67,7 +74,7 @@ class HeldImages:
 
     def makes(self, images: NDArray[np.uint8], view: str) -> bool:
         """Whether :meth:`views` makes this view of these images."""
-        return (view == "none" or hasattr(view_named(view).make, "places")) and self._of(images) is not None
+        return (view == "none" or _moves_only(view)) and self._of(images) is not None
 
     def views(
         self,
@@ -97,7 +104,7 @@ class HeldImages:
     def _of(self, images: NDArray[np.uint8]) -> Tensor | None:
         if not isinstance(images, np.memmap):
             return None
-        file = (str(images.filename), images.offset, images.shape)
+        file = (str(images.filename), images.ctypes.data, images.shape)
         if file not in self._held:
             self._held[file] = None
             if may_stay(self._device, images.nbytes):

@@ -91,7 +91,7 @@ def submitter_fault(kit: Kit) -> str:
     whose = f"person with the role {role}" if kit.kind == "person" else kit.kind
     others = []
     for folder in sorted(kit.folder.parent.iterdir()):
-        with suppress(ConfigurationError):
+        with suppress(ConfigurationError, OSError):
             if (other := read_kit(folder)).kind == "person" and _role(other) in SUBMITTERS:
                 others.append(str(folder))
     right = f", such as {' or '.join(others)}" if others else ""

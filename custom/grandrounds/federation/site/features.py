@@ -211,6 +211,7 @@ class _StoredFeatures:
     ) -> None:
         self._features, self._computed, self._views, self._front = features, computed, views, front
         self._batch, self._device = batch, device
+        self._copied = np.array(computed)  # before the features, to which other processes may add
         self._held = torch.from_numpy(features).to(device, copy=True) if may_stay(device, features.nbytes) else None
         self.size = features.nbytes
 
@@ -225,7 +226,15 @@ class _StoredFeatures:
             self._compute(wanted[start : start + self._batch])
         if self._held is None:
             return torch.from_numpy(self._features[rows, numbers]).permute(0, 3, 1, 2)
+        late = ~self._copied[rows, numbers]
+        if late.any():  # another process has computed them
+            self._hold(rows[late], numbers[late], torch.from_numpy(self._features[rows[late], numbers[late]]))
         return self._held[self._there(rows, numbers)].permute(0, 3, 1, 2)
+
+    def _hold(self, rows: NDArray[np.integer], numbers: NDArray[np.integer], found: Tensor) -> None:
+        if self._held is not None:
+            self._held[self._there(rows, numbers)] = found.to(self._held)
+            self._copied[rows, numbers] = True
 
     def _missing_of(self, rows: NDArray[np.integer]) -> NDArray[np.intp]:
         chosen, numbers = np.nonzero(~self._computed[rows])
@@ -245,8 +254,7 @@ class _StoredFeatures:
         batch = np.concatenate(views)[np.arange(self._batch) % len(views)]
         found = self._front(batch).permute(0, 2, 3, 1)[: len(views)]
         self._features[rows, numbers] = found.cpu().numpy()
-        if self._held is not None:
-            self._held[self._there(rows, numbers)] = found.to(self._held.dtype)
+        self._hold(rows, numbers, found)
         self._features.flush()  # before they count as computed, also if the machine stops now
         self._computed[rows, numbers] = True
 

@@ -78,6 +78,7 @@ class _RecordsToParent(QueueHandler):
 
 
 _parent: _Line | None = None
+_starting = threading.Lock()
 
 
 def run_isolated(
@@ -137,13 +138,14 @@ def run_isolated(
 @contextmanager
 def _room_for_a_socket() -> Iterator[None]:
     """Have the forking server's socket in /tmp where $TMPDIR is too long for one, as Python itself does from 3.14 on."""
-    before = tempfile.tempdir
-    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
-        tempfile.tempdir = "/tmp"
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
+    with _starting:  # the folder is one for all threads
+        before = tempfile.tempdir
+        if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
+            tempfile.tempdir = "/tmp"
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
 
 
 def ask_parent(question: Any) -> Any:

@@ -109,7 +109,7 @@ def _backbone(definition: Mapping[str, Any], file: Path) -> str:
             raise ConfigurationError(
                 f"weights: {file}: network_def: {key} is {value!r}, and expressions are not evaluated; write its value"
             )
-    target = definition["_target_"]
+    target = str(definition["_target_"])
     arguments = {key: value for key, value in definition.items() if not key.startswith("_")}
     for prefix, library in NETWORK_LIBRARIES.items():
         named = re.fullmatch(library.constructor, target)

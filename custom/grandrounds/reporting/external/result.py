@@ -173,8 +173,13 @@ def external_result(
 
 
 def result_json(result: ExternalResult) -> dict[str, Any]:
-    """A result as plain values."""
-    return {"format": RESULT_FORMAT, **to_plain(result)}
+    """A result as plain values.
+
+    Scores of an adaptation from labels stay at the place: beside the counts of all images they would tell the classes of the
+    few that were used.
+    """
+    told = result.adapted is None or result.adapted.fitted == 0
+    return {"format": RESULT_FORMAT, **to_plain(result if told else replace(result, adapted=None))}
 
 
 def write_result(path: Path, result: ExternalResult) -> None:

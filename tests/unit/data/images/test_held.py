@@ -7,6 +7,7 @@ import torch
 from grandrounds.data.images import tensors
 from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.tensors import HeldImages
+from grandrounds.data.images.views import Mild, RegisteredView
 from grandrounds.seeding import numpy_generator
 
 COUNT = 60
@@ -46,6 +47,25 @@ def test_views_that_move_pixels_are_those_of_the_host(tmp_path, room, monkeypatc
     found = held.views(images, rows, view, 5, 1, some)
     assert np.array_equal(found.numpy(), draw_views(images, rows, view, 5, 1, some))
     assert held.views(images, rows, view, 5, 1, some[:0]).shape == (0, *shape)
+
+
+def test_a_part_of_a_file_is_not_taken_for_another(tmp_path, room):
+    images, held = in_file(tmp_path, (8, 8, 3)), HeldImages(torch.device("cpu"))
+    for part in (images[:30], images[30:]):
+        assert np.array_equal(held.views(part, np.arange(30), "none", 5, 0).numpy(), part)
+
+
+class Inverted(Mild):
+    """Draws otherwise than the class that it derives from."""
+
+    def draw(self, image, generator):
+        return 255 - image
+
+
+@pytest.mark.parametrize(("made", "there"), [(Mild, True), (Inverted, False)])
+def test_a_derived_view_is_drawn_on_the_host(tmp_path, room, monkeypatch, made, there):
+    monkeypatch.setattr(tensors, "view_named", lambda name: RegisteredView(made, 100))
+    assert HeldImages(torch.device("cpu")).makes(in_file(tmp_path, (8, 8, 3)), "any") is there
 
 
 @pytest.mark.parametrize("view", ["weak", "strong"])

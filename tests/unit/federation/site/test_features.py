@@ -95,6 +95,16 @@ def test_features_that_stay_on_the_device_are_those_of_the_file(make, monkeypatc
     assert torch.equal(held.draw("own", IMAGES, rows, "weak", 5, 2), expected), "read from the file"
 
 
+def test_features_that_another_process_has_added_are_read_from_the_file(make, monkeypatch):
+    monkeypatch.setattr(features, "may_stay", lambda device, size: True)
+    first, second, rows = make(folder="shared"), make(folder="shared"), np.arange(24)
+    first.draw("own", IMAGES, rows[:2], "weak", 5, 0)
+    second.draw("own", IMAGES, rows[:2], "weak", 5, 0)
+    expected = [second.draw("own", IMAGES, rows, "weak", 5, step) for step in range(3)]
+    for step in range(3):
+        assert torch.equal(first.draw("own", IMAGES, rows, "weak", 5, step), expected[step])
+
+
 def test_views_are_chosen_with_equal_probability(make, network):
     cache, four = make(views=4), features_of(network, [3] * 4, "weak", range(4))
     drawn = torch.cat([cache.draw("own", IMAGES, np.full(50, 3), "weak", 5, step) for step in range(8)])
