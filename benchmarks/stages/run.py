@@ -34,7 +34,7 @@ STAGES = {
         "zipfile",
         "pandas/",
     ),
-    "views": ("data/images/",),
+    "views, images in memory": ("data/images/",),
     "networks without gradients": ("models/inference/", "site/features"),
     "backward pass": ("torch/autograd/", "torch/_tensor.py"),
     "optimizer": ("torch/optim/",),
@@ -101,7 +101,6 @@ def commands(folder: Path, quick: bool) -> dict[str, list[str]]:
         "simulate mdhfl": simulated("mdhfl", noisy, 5),
         "partition mias": ["partition", "mini_mias", *root["mias"], "--out", breast],
         "simulate fed_align_cl": simulated("fed_align_cl", breast, 5),
-        "simulate fedperl": simulated("fedperl", cells, 5),
     }
 
 
