@@ -76,13 +76,14 @@ def go(monkeypatch, tmp_path):
     """Submits a job to a server, at a clock that advances ten seconds with every look."""
     clock = itertools.count(0, 10)
 
-    def submit(server, attempts=1, mandatory=(), patience=200.0, slept=None):
+    def submit(server, attempts=1, mandatory=(), patience=200.0, slept=None, resume_from=None):
         sleep = (lambda _: None) if slept is None else slept.append
         for module in (submission, retrying):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=sleep))
         monkeypatch.setattr(submission, "admin_session", server.session)
         reported = []
         job = with_roster(load_job("fedperl"), mandatory=mandatory, min_sites=1)
+        job = job.with_values({("controller", "resume_from"): resume_from})
         return submit_and_watch(None, job, tmp_path / "out", reported.append, attempts, patience), reported
 
     return submit
@@ -158,6 +159,21 @@ def test_a_run_that_another_job_has_is_waited_for(go):
     assert (outcome.finished, len(outcome.jobs)) == (True, 3)
     assert "the reason: another job is using this run" in reported
     assert [pause for pause in slept if pause >= 5] == [5.0, 15.0]
+
+
+def test_a_checkpoint_that_was_asked_for_is_asked_for_again_where_another_job_has_the_run(go, monkeypatch):
+    """And in no attempt after one that has taken up the run."""
+    asked, write = [], submission.write_job
+
+    def noted(job, folder):
+        asked.append(job.value("controller", "resume_from"))
+        return write(job, folder)
+
+    monkeypatch.setattr(submission, "write_job", noted)
+    in_use = {"status": "refused", "reason": "another job is using this run", "rounds_done": 3, "in_use": True}
+    server = Server([RUNS, DIES], [RUNS, DIES], [RUNS, ENDS], summaries=[in_use, "failed", "finished"])
+    go(server, attempts=5, resume_from=2)
+    assert asked == [2, 2, None]
 
 
 def test_patience_begins_when_the_server_goes_and_not_when_the_run_began(go):

@@ -85,7 +85,7 @@ class ImageReader(ABC):
         """
 
     def close(self) -> None:
-        """Release files; the reader cannot be used afterwards."""
+        """Release what is the reader's own."""
 
     def __enter__(self) -> Self:
         return self
@@ -200,7 +200,7 @@ def _is_utf8(name: str) -> bool:
 
 @lru_cache(maxsize=SHARED_ARCHIVES)
 def _shared_archive(root: Path, state: tuple[int, ...], process: int) -> zipfile.ZipFile:
-    """An archive in one state, opened once for all readers of a process; it is closed when none has it any more."""
+    """An archive in one state, opened once for all readers of a process; the last few stay open."""
     return open_archive(root)
 
 

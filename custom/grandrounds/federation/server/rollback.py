@@ -17,7 +17,7 @@ BOUNDED = "bounded"
 
 
 class UnusableModel(GrandRoundsError):
-    """Every site that can tell failed in a round, so the model that it started from is not usable."""
+    """Every site failed in a round, so the model that it started from is not usable."""
 
 
 class Rollback(RoundSubscriber):
