@@ -1,5 +1,7 @@
 """An answer leaves at fixed times after its task came, however long the work took."""
 
+from types import SimpleNamespace
+
 import pytest
 from nvflare.apis.filter import FilterChainType, FilterContextKey, FilterSource
 from nvflare.apis.fl_constant import FLContextKey
@@ -16,8 +18,9 @@ from grandrounds.privacy.gate.policy import parse_policy
 def now(monkeypatch):
     """A clock that only sleep moves; ``now[0]`` is the time."""
     times = [1000.0]
-    monkeypatch.setattr(clock.time, "monotonic", lambda: times[0])
-    monkeypatch.setattr(clock.time, "sleep", lambda seconds: times.__setitem__(0, times[0] + seconds))
+    slept = lambda seconds: times.__setitem__(0, times[0] + seconds)  # noqa: E731
+    # The module's own name, not the library's functions: threads of other tests sleep as well, and would move this clock.
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: times[0], sleep=slept))
     return times
 
 
