@@ -25,7 +25,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.processes import machine
+from benchmarks.origins import code, strangers
+from benchmarks.processes import cpu_seconds, machine
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import SiteData, load_site_data, locate_dataset
 from grandrounds.deployment.assignments import parsed
@@ -90,7 +91,8 @@ class Experiment:
     """The rows of the configuration in the folder ``name``.
 
     The data set is in ``root``, the runs are in ``workspace``, the results in ``results``. ``assignments`` replace the
-    configuration's options in a trial; ``partition.NAME=VALUE`` is for the partition.
+    configuration's options in a trial; ``partition.NAME=VALUE`` is for the partition. ``mixed``: a row may be added to
+    results of its setting and seed that other code or another processor has computed; it says so.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Experiment:
     workspace: Path = Path("runs")
     results: Path = Path()
     assignments: Sequence[str] = ()
+    mixed: bool = False
     configuration: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -134,11 +137,33 @@ class Experiment:
         return content
 
     def run(self, row: Row) -> None:
-        """Run one row and write its result; rows of a seed share images and features of frozen layers."""
+        """Run one row and write its result; rows of a seed share images and features of frozen layers.
+
+        Raises:
+            ConfigurationError: if its group is of another origin, see :meth:`beside`.
+        """
+        others, before = self.beside(row), cpu_seconds()
         os.environ.setdefault("GRANDROUNDS_CACHE", str(self.workspace / "cache"))
         os.environ.setdefault(FEATURES, str(self.workspace / "features"))
         torch.set_num_threads(1)
-        write_json(self.result(row), self.record(row))
+        marks = {"row_cpu_seconds": round(cpu_seconds() - before, 1), **({"mixed": others} if others else {})}
+        write_json(self.result(row), {**self.record(row), **marks})
+
+    def beside(self, row: Row) -> list[str]:
+        """Results of the row's setting and seed that other code or another processor has computed; none for a trial.
+
+        Raises:
+            ConfigurationError: if there are any, and nothing shows that they agree, unless ``mixed``.
+        """
+        group = [one for one in self.rows(seeds=[row.seed]) if one.setting == row.setting]
+        others = [] if self.assignments else strangers([self.result(one) for one in group], self)
+        if others and not self.mixed:
+            raise ConfigurationError(
+                f"{self.result(row).stem} would stand beside {', '.join(others)}, which another version of the package or "
+                "another processor has computed; run one of these again (see benchmarks/README.md), all of them, or "
+                "mark the row with --mixed"
+            )
+        return others
 
     def record(self, row: Row) -> dict[str, Any]:
         """The row's result."""
@@ -237,7 +262,7 @@ class Experiment:
             "bytes": run.summary["bytes"],
             "seconds": run.summary["seconds"],
             "options": {"controller": controller, "executor": executor, **weights},
-            "versions": run.summary["versions"],
+            "versions": {**run.summary["versions"], **code()},
             "machine": machine(),
         }
 

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 from grandrounds.deployment.rehearsal.kit_processes import told_of
 from grandrounds.errors import GrandRoundsError
 
 
-def run_all(commands: Iterable[Sequence[str]], workers: int, seconds: float = math.inf) -> None:
-    """Run commands in parallel; a failure does not stop the others, and none starts after so many seconds.
+def run_all(commands: Iterable[Sequence[str]], workers: int, more: Callable[[], bool] = lambda: True) -> None:
+    """Run commands in parallel; a failure does not stop the others. Before each ``more`` says whether it may start.
 
     Raises:
         GrandRoundsError: when all have ended, with the commands that failed.
     """
-    end = time.monotonic() + seconds
 
     def work(command: Sequence[str]) -> str:
-        status = subprocess.call(command) if time.monotonic() < end else 0
+        status = subprocess.call(command) if more() else 0
         return f"{' '.join(command)} (exit status {status})" if status else ""
 
     with ThreadPoolExecutor(workers) as pool:
@@ -42,6 +40,11 @@ def machine() -> dict[str, str | int | None]:
         lines = []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return {"processor": next(models, platform.processor()), "cores": os.cpu_count(), "system": platform.system()}
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    return sum(used.ru_utime + used.ru_stime for used in map(getrusage, (RUSAGE_SELF, RUSAGE_CHILDREN)))
 
 
 @contextmanager

@@ -65,12 +65,16 @@ def write(name: str, results: Path | None, out: Path) -> None:
 
 
 def experiment_parts(name: str, folder: Path | None) -> Iterator[Part]:
-    """What an experiment's report says of its results."""
+    """What an experiment's report says of its results, and the origins of rows that were not all computed alike."""
+    from benchmarks.origins import MIXED, mixed_table
     from benchmarks.results import Results
 
     results = Results(name, folder)
     if results:
         yield from import_module(f"benchmarks.{results.configuration.get('experiment', name)}.report").parts(results)
+        if results.mixed:
+            yield MIXED
+            yield mixed_table(results.mixed, results.titles)
 
 
 def measurement_parts(name: str, section: str) -> Iterator[Part]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.experiment import BENCHMARKS, Row, experiment_class
+from benchmarks.origins import MARK, marked, mixed
 from benchmarks.tables import cell, format_interval, markdown_table
 from grandrounds.evaluation.comparisons import Difference, holm, paired_by_seed
 
@@ -33,6 +34,8 @@ class Results:
         self.configuration = self._experiment.configuration
         self.titles = {method: entry["title"] for method, entry in self.configuration["methods"].items()}
         self.settings: dict[str, Methods] = {setting: self._read(setting) for setting in self.configuration["settings"]}
+        self.mixed = mixed(self.settings)
+        self.titles |= {method: self.titles[method] + MARK for method in marked(self.mixed)}
 
     def _read(self, setting: str) -> Methods:
         """Results by method and seed; what a setting reuses of another is read from there."""

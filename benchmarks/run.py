@@ -6,20 +6,27 @@
 
 ``benchmarks/NAME/configuration.json`` has the rows and their options. Each row runs in a process of its own with one CPU
 thread and writes ``benchmarks/NAME/results/ROW_SEED.json`` at its end. An interrupted row is resumed. With ``--set`` the
-results are written to ``trial/`` in the workspace.
+results are written to ``trial/`` in the workspace. The plan comes first: the rows and the CPU time that committed rows of
+their kind have taken.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import statistics
 import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 if not __package__:  # run as a script
     sys.path[0] = str(Path(__file__).resolve().parents[1])
-from benchmarks.experiment import BENCHMARKS, DATA, Experiment, experiment_class
-from benchmarks.processes import run_all
+from benchmarks.experiment import BENCHMARKS, DATA, Experiment, Row, experiment_class
+from benchmarks.processes import cpu_seconds, run_all
 from grandrounds.errors import GrandRoundsError
 from grandrounds.files import exclusive
 
@@ -33,6 +40,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="ROW", help="rows or patterns, such as 'lesion_*'")
     parser.add_argument("--seed", nargs="+", type=int, default=[], metavar="S", help="only these seeds")
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no row after so many minutes")
+    parser.add_argument(
+        "--cpu-hours", type=float, default=math.inf, help="start no row after so much CPU time of all rows"
+    )
+    parser.add_argument(
+        "--mixed", action="store_true", help="let rows stand beside those of another origin, and mark them"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="number of rows that run in parallel")
     parser.add_argument("--set", nargs="+", default=[], metavar="OPTION=VALUE", help="options to try")
     parser.add_argument("--list", action="store_true", help="only list the rows without a result")
@@ -48,7 +61,7 @@ def experiment_of(arguments: argparse.Namespace) -> Experiment:
     make = experiment_class(arguments.name)
     workspace = arguments.workspace or Path("runs") / arguments.name
     results = arguments.out or (workspace / "trial" if arguments.set else BENCHMARKS / arguments.name / "results")
-    found = make(arguments.name, Path(), workspace, results, arguments.set)
+    found = make(arguments.name, Path(), workspace, results, arguments.set, arguments.mixed)
     found.root = arguments.root or DATA / found.configuration["data"]
     return found
 
@@ -63,15 +76,64 @@ def run(arguments: argparse.Namespace, experiment: Experiment) -> None:
     elif arguments.here:
         for row in rows:
             # Two processes that ran one row at the same time would write one incomplete result.
-            with exclusive(experiment.workspace / "rows" / experiment.result(row).stem):
+            with exclusive(
+                experiment.workspace / "rows" / experiment.result(row).stem, "another runner is at this row"
+            ):
                 if not experiment.result(row).exists():
                     experiment.run(row)
     else:
+        for row in {(row.setting, row.seed): row for row in rows}.values():
+            experiment.beside(row)
+        print("\n".join(plan(experiment, rows, arguments)), flush=True)
         command = [sys.executable, __file__, arguments.name, "--here", "--root", experiment.root]
         command += ["--workspace", experiment.workspace, "--out", experiment.results]
         command += ["--set", *arguments.set] if arguments.set else []
+        command += ["--mixed"] if arguments.mixed else []
         each = ([*command, "--only", experiment.row_name(row), "--seed", row.seed] for row in rows)
-        run_all(([str(part) for part in parts] for parts in each), arguments.jobs, 60 * arguments.minutes)
+        begun, spent = time.monotonic(), cpu_seconds()
+
+        def more() -> bool:
+            minutes, hours = (time.monotonic() - begun) / 60, (cpu_seconds() - spent) / 3600
+            return minutes < arguments.minutes and hours < arguments.cpu_hours
+
+        try:
+            run_all(([str(part) for part in parts] for parts in each), arguments.jobs, more)
+        finally:
+            left = [experiment.result(row).stem for row in rows if not experiment.result(row).exists()]
+            print(f"{len(left)} rows are left{': ' if left else ''}{', '.join(left)}", flush=True)
+
+
+def plan(experiment: Experiment, rows: Sequence[Row], arguments: argparse.Namespace) -> Iterator[str]:
+    """What will run: the rows by name, with the CPU hours that they are expected to take, and the budget."""
+    hours, unknown = 0.0, 0
+    for name, number in Counter(map(experiment.row_name, rows)).items():
+        expected = expected_seconds(experiment, next(row for row in rows if experiment.row_name(row) == name))
+        hours, unknown = hours + number * (expected or 0) / 3600, unknown + (0 if expected else number)
+        yield f"  {name}: {number} rows, {f'{number * expected / 3600:.2f} CPU hours' if expected else 'time unknown'}"
+    budget = f"{arguments.cpu_hours:g} CPU hours and {arguments.minutes:g} minutes".replace("inf", "any number of")
+    time_unknown = f", the time of {unknown} rows is unknown" if unknown else ""
+    yield f"plan: {len(rows)} rows, {hours:.2f} CPU hours expected{time_unknown}; budget: {budget}"
+
+
+def expected_seconds(experiment: Experiment, row: Row) -> float | None:
+    """Median CPU seconds of committed rows of its method in its setting, else in others, else of its job; None without."""
+    committed = experiment_class(experiment.name)(experiment.name, results=BENCHMARKS / experiment.name / "results")
+    job = committed.method(row)["job"]
+    same = [other for other in committed.rows() if committed.method(other)["job"] == job]
+    method = [other for other in same if other.method == row.method]
+    for group in ([other for other in method if other.setting == row.setting], method, same):
+        paths = [path for other in group if (path := committed.result(other)).is_file()]
+        known = [seconds for path in paths if (seconds := seconds_of(json.loads(path.read_text())))]
+        if known:
+            return statistics.median(known)
+    return None
+
+
+def seconds_of(content: Mapping[str, Any]) -> float | None:
+    """CPU seconds of a result; of an older row the wall-clock time of its runs, which is all that it knows."""
+    runs = content.get("models", {}).values()
+    known = [content.get(name) for name in ("row_cpu_seconds", "cpu_seconds", "seconds")]
+    return next(filter(None, [*known, sum(run["seconds"] for run in runs)]), None)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from typing import Any
 
 from benchmarks.experiment import Experiment, Row, Run, tested
+from benchmarks.processes import cpu_seconds
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.make import make_partition
@@ -53,9 +53,9 @@ class Custom(Experiment):
             return replace(run, summary={**run.summary, "cpu_seconds": None})
         os.environ["GRANDROUNDS_CACHE"] = str(place / "cache")
         os.environ[FEATURES] = str(place / "features")
-        before = _cpu_seconds()
+        before = cpu_seconds()
         run = super().simulated(row, sites_dir, partition)
-        spent = round(_cpu_seconds() - before, 1)
+        spent = round(cpu_seconds() - before, 1)
         shutil.rmtree(place / "cache", ignore_errors=True)
         shutil.rmtree(place / "features", ignore_errors=True)
         return replace(run, summary={**run.summary, "cpu_seconds": spent})
@@ -69,8 +69,3 @@ class Custom(Experiment):
             "images": len(labels),
             "cpu_seconds": run.summary["cpu_seconds"],
         }
-
-
-def _cpu_seconds() -> float:
-    """Of this process and of those that it has waited for."""
-    return sum(used.ru_utime + used.ru_stime for used in map(getrusage, (RUSAGE_SELF, RUSAGE_CHILDREN)))

@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.report import Part
 from benchmarks.results import (
     EXPLAINED,
+    RATIO,
     Content,
     Methods,
     Pair,
@@ -180,7 +181,7 @@ def _peers(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
     yield (
         f"Peers of the own device ({titles[PROPOSED]}): {np.mean(shares):.3f} of the picks (mean over the sites that share "
         f"their device, and over {len(shares)} seeds), by chance {np.mean(chances):.3f}; difference by seed "
-        f"{difference_cells([Pair(shares, chances)])[0]}."
+        f"{difference_cells([Pair(shares, chances, run[RATIO])])[0]}."
     )
 
 

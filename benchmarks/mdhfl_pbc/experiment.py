@@ -68,7 +68,8 @@ class Custom(Experiment):
         place.mkdir(parents=True, exist_ok=True)
         alone = load_job("mdhfl")
         alone.options("problem").update(job.options("problem"))
-        options = [*self.configuration["common"], *self.configuration["groups"]["pretraining"], f"executor.loss={loss}"]
+        common = [*self.configuration["common"], *self.setting(row).get("options", [])]
+        options = [*common, *self.configuration["groups"]["pretraining"], f"executor.loss={loss}"]
         with (place / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             alone = with_preset(alone, "local", parsed(alone, [*options, f"controller.seed={row.seed}"]))

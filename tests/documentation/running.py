@@ -21,6 +21,7 @@ ELSEWHERE = {
     "benchmarks/fed_align_devices/README.md": "it takes hours",
     "benchmarks/mdhfl_cifar10/README.md": "it takes an hour",
     "benchmarks/mdhfl_networks/README.md": "it takes hours",
+    "benchmarks/null/README.md": "it takes half an hour",
     "benchmarks/rehearsal/README.md": "it takes more than an hour",
     "benchmarks/ssl_pbc/README.md": "it takes hours",
     "benchmarks/ssl_ham10000/README.md": "it takes hours",

@@ -1,7 +1,6 @@
 """Configurations, results and jobs fit together; the runner lists what has no result."""
 
 import json
-from argparse import Namespace
 
 import pytest
 import torch
@@ -9,11 +8,8 @@ import torch
 from benchmarks.experiment import BENCHMARKS, Experiment, Row, experiment_class, mean_of
 from benchmarks.report import write
 from benchmarks.results import Results
-from benchmarks.run import run
 from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.data.site import CONFIG_NAME
-from grandrounds.errors import ConfigurationError
-from grandrounds.files import exclusive
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.problem import ModelSpec
 
@@ -57,18 +53,6 @@ def test_later_options_win_and_those_of_the_partition_go_there(tmp_path):
     assert made.options(row)[-2:] == ["controller.seed=3", "controller.rounds=2"]
     choices = made.partition_choices(row)
     assert (choices["noise"], choices["noise_rate"], choices["public_images"]) == ("pair", 0.2, 64)
-
-
-def test_two_processes_do_not_run_one_row(tmp_path, monkeypatch):
-    made = Experiment("defaults", tmp_path, tmp_path / "work", tmp_path / "results")
-    asked = Namespace(name="defaults", only=["pbc_all_ridge"], seed=[4], list=False, here=True)
-    ran = []
-    monkeypatch.setattr(made, "run", ran.append)
-    with exclusive(tmp_path / "work/rows/pbc_all_ridge_4"), pytest.raises(ConfigurationError, match="pbc_all_ridge_4"):
-        run(asked, made)
-    assert not ran
-    run(asked, made)
-    assert ran == [Row("pbc_all", "ridge", 4)]
 
 
 def test_a_result_is_read_back_and_shown(tmp_path):

@@ -1,0 +1,177 @@
+"""The runner says what it will run, keeps to a budget, and lets no row stand beside those of another origin unmarked."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import run as runner
+from benchmarks.experiment import Experiment, Row, experiment_class
+from benchmarks.origins import Origin, code, mixed, mixed_table, origin_of
+from benchmarks.processes import machine
+from benchmarks.report import experiment_parts
+from benchmarks.results import Results
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.server.record import versions
+
+ROOT = Path(__file__).resolve().parents[3]
+SCORES = {"balanced_accuracy": 0.5, "auc_macro": 0.8, "f1_macro": 0.4, "accuracy": 0.6}
+RUNNER = """
+import sys
+from benchmarks import experiment, run
+def row(self, row):
+    print("started", flush=True)
+    sys.stdin.readline()
+    self.result(row).parent.mkdir(parents=True, exist_ok=True)
+    self.result(row).write_text("{}")
+experiment.Experiment.run = row
+sys.argv[1:] = ["defaults", "--here", "--only", "pbc_all_ridge", "--seed", "4", "--workspace", "work", "--out", "results"]
+run.main()
+"""
+
+
+def result(method, package=None, processor=None, seed=4, score=0.5):
+    """A result of the setting ``pbc_all``, by default of this process's package and processor."""
+    own = {**versions(), **code()}
+    return {
+        **{"setting": "pbc_all", "method": method, "seed": seed, "cpu_seconds": 30.0},
+        "scores": {**SCORES, "balanced_accuracy": score},
+        "versions": own if package is None else {**own, "package": package},
+        "machine": machine() if processor is None else {**machine(), "processor": processor},
+    }
+
+
+def written(folder, *results):
+    folder.mkdir(parents=True, exist_ok=True)
+    for content in results:
+        (folder / "pbc_all_{method}_{seed}.json".format(**content)).write_text(json.dumps(content))
+
+
+@pytest.fixture
+def made(tmp_path):
+    return Experiment("defaults", tmp_path, tmp_path / "work", tmp_path / "results")
+
+
+def test_of_two_runners_one_runs_a_row(tmp_path):
+    def process(**streams):
+        command = [sys.executable, "-c", RUNNER]
+        environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'custom'}", "PATH": "/usr/bin:/bin"}
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **streams)
+
+    first = process(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert first.stdout.readline() == "started\n"
+    second = process(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, error = second.communicate(timeout=60)
+    assert (second.returncode, out) == (1, "")
+    assert "pbc_all_ridge_4: another runner is at this row" in error
+    first.communicate("\n", timeout=60)
+    assert first.returncode == 0
+    third = process(stdout=subprocess.PIPE)
+    assert third.communicate(timeout=60) == ("", None)
+    assert third.returncode == 0
+
+
+def test_the_plan_has_the_time_of_committed_rows_of_the_kind(made):
+    rows = [Row("pbc_all", "ridge", 4), Row("pbc_all", "ridge", 5), Row("ham_noisy", "mdhfl", 4)]
+    known = [json.loads(path.read_text()) for path in runner.BENCHMARKS.glob("defaults/results/pbc_all_ridge_?.json")]
+    seconds = sorted(runner.seconds_of(content) for content in known)[len(known) // 2]
+    assert runner.expected_seconds(made, rows[0]) == seconds
+    lines = list(runner.plan(made, rows, runner.argparse.Namespace(cpu_hours=0.5, minutes=float("inf"))))
+    assert lines[0] == f"  pbc_all_ridge: 2 rows, {2 * seconds / 3600:.2f} CPU hours"
+    assert lines[-1].startswith("plan: 3 rows, ")
+    assert lines[-1].endswith("budget: 0.5 CPU hours and any number of minutes")
+
+
+def test_a_row_without_its_like_has_no_expected_time(made, monkeypatch):
+    monkeypatch.setattr(runner, "seconds_of", lambda content: None)
+    assert runner.expected_seconds(made, Row("pbc_all", "ridge", 4)) is None
+    budget = runner.argparse.Namespace(cpu_hours=float("inf"), minutes=5.0)
+    assert list(runner.plan(made, [Row("pbc_all", "ridge", 4)], budget)) == [
+        "  pbc_all_ridge: 1 rows, time unknown",
+        "plan: 1 rows, 0.00 CPU hours expected, the time of 1 rows is unknown; "
+        "budget: any number of CPU hours and 5 minutes",
+    ]
+
+
+def test_no_row_starts_beyond_the_budget_and_those_left_are_named(tmp_path, monkeypatch, capsys):
+    spent = iter([0.0, 0.0, 40.0])
+    monkeypatch.setattr(runner, "cpu_seconds", lambda: next(spent))
+    monkeypatch.setattr("benchmarks.processes.subprocess.call", lambda command: 0)
+    asked = ["defaults", "--only", "pbc_all_ridge", "--seed", "4", "5", "--cpu-hours", "0.01"]
+    monkeypatch.setattr(
+        sys, "argv", ["run.py", *asked, "--workspace", str(tmp_path), "--out", str(tmp_path / "results")]
+    )
+    runner.main()
+    assert capsys.readouterr().out.splitlines()[-1] == "2 rows are left: pbc_all_ridge_4, pbc_all_ridge_5"
+    assert list(spent) == []
+
+
+@pytest.mark.parametrize("other", [{"package": "0" * 64}, {"processor": "another"}], ids=str)
+def test_a_row_beside_those_of_another_origin_is_refused_or_marked(made, monkeypatch, other):
+    row = Row("pbc_all", "fedavg", 4)
+    monkeypatch.setattr(made, "record", lambda row: result(row.method))
+    written(made.results, result("refined", seed=5, **other))
+    assert made.beside(row) == []  # of another seed
+    written(made.results, result("ridge", **other))
+    with pytest.raises(ConfigurationError, match="pbc_all_fedavg_4 would stand beside pbc_all_ridge_4, which another"):
+        made.run(row)
+    made.mixed = True
+    made.run(row)
+    written_row = json.loads(made.result(row).read_text())
+    assert written_row["mixed"] == ["pbc_all_ridge_4"]
+    assert written_row["row_cpu_seconds"] >= 0
+    assert set(written_row["versions"]) >= {"commit", "package", "preprocessing"}
+    assert written_row["machine"]["processor"]
+
+
+def test_a_row_that_was_run_again_and_agrees_vouches_for_the_others(made):
+    made.configuration["again"] = {"score": "scores/balanced_accuracy", "deviation": 0.01}
+    row = Row("pbc_all", "fedavg", 4)
+    written(made.results, result("ridge", "0" * 64, score=0.5), result("refined", "0" * 64))
+    written(made.results.with_name("again"), result("ridge", score=0.52))
+    with pytest.raises(ConfigurationError, match="pbc_all_ridge_4"):
+        made.beside(row)
+    written(made.results.with_name("again"), result("ridge", score=0.505))
+    assert made.beside(row) == []
+
+
+def test_rows_of_a_trial_may_be_of_any_origin(made):
+    written(made.results, result("ridge", "0" * 64))
+    made.assignments = ["controller.rounds=1"]
+    assert made.beside(Row("pbc_all", "fedavg", 4)) == []
+
+
+def test_a_page_marks_rows_of_another_origin_and_says_which(tmp_path):
+    first = [result(method, "a" * 64, "one") for method in ("ridge", "refined")]
+    written(tmp_path, *first)
+    assert not any("origin" in part for part in experiment_parts("defaults", tmp_path))
+    written(tmp_path, result("fedavg", "b" * 64, "two"))
+    *tables, explained, table = experiment_parts("defaults", tmp_path)
+    title = experiment_class("defaults")("defaults").configuration["methods"]["fedavg"]["title"]
+    assert f"| {title} ‡ | 4 |" in tables[-1]
+    assert "| ridge, `--preset recommended --image-size 112` | 4 |" in tables[-1]
+    assert "‡ in a table" in explained
+    assert f"| pbc_all | 4 | package {'b' * 24}, torch {versions()['torch']}, two | {title} ‡ |" in table
+
+
+def test_seeds_with_the_same_origins_share_a_row():
+    contents = {
+        "a": {1: result("a", "x", "p"), 2: result("a", "x", "p"), 3: result("a", "x", "p")},
+        "b": {1: result("b", "y", "p"), 2: result("b", "y", "p"), 3: result("b", "x", "p")},
+    }
+    lines = mixed_table(mixed({"s": contents}), {"a": "A", "b": "B"}).splitlines()[2:]
+    assert [line.split(" | ")[:2] for line in lines] == [["| s", "1, 2"], ["| s", "1, 2"]]
+    assert mixed({"s": {"a": contents["a"]}}) == {}
+
+
+def test_a_row_without_a_digest_is_known_by_its_version():
+    old = {"versions": {"grandrounds": "0.1.0", "torch": "2"}, "machine": {"processor": "p"}}
+    assert origin_of(old) == Origin("0.1.0", "2", "p")
+
+
+def test_committed_results_have_an_origin():
+    for name in ("ssl_pbc", "mdhfl_heads"):
+        assert Results(name).mixed
+    assert not Results("fedperl_ham10000").mixed
