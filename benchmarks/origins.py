@@ -139,15 +139,15 @@ def marked(groups: Origins) -> set[str]:
     return {method for group, usual in zip(each, most, strict=True) for method in group if group[method] != usual}
 
 
-def mixed_table(groups: Origins, titles: Mapping[str, str]) -> str:
-    """A row for each origin of the groups; seeds of a setting with the same origins together."""
+def mixed_table(groups: Origins, methods: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each origin of the groups; seeds of a setting with the same origins together. ``methods`` have titles."""
     rows = []
     for setting, seeds in groups.items():
         alike: dict[tuple[tuple[Origin, tuple[str, ...]], ...], list[int]] = defaultdict(list)
         for seed, group in seeds.items():
             by_origin: dict[Origin, list[str]] = defaultdict(list)
             for method, origin in sorted(group.items()):
-                by_origin[origin].append(titles[method])
+                by_origin[origin].append(methods[method]["title"])
             alike[tuple((origin, tuple(names)) for origin, names in sorted(by_origin.items()))].append(seed)
         for parts, those in alike.items():
             rows += [[setting, ", ".join(map(str, those)), origin, "; ".join(names)] for origin, names in parts]

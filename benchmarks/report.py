@@ -74,7 +74,7 @@ def experiment_parts(name: str, folder: Path | None) -> Iterator[Part]:
         yield from import_module(f"benchmarks.{results.configuration.get('experiment', name)}.report").parts(results)
         if results.mixed:
             yield MIXED
-            yield mixed_table(results.mixed, results.titles)
+            yield mixed_table(results.mixed, results.configuration["methods"])
 
 
 def measurement_parts(name: str, section: str) -> Iterator[Part]:

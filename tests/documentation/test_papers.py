@@ -5,15 +5,16 @@ import json
 import re
 import shlex
 import statistics
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from benchmarks.experiment import BENCHMARKS, Experiment, experiment_class
+from benchmarks.origins import numbers
+from benchmarks.run import seconds_of
 from tests.documentation.pages import ROOT, text_of
 
 TEXT = text_of("docs/papers.md")
@@ -76,16 +77,6 @@ def row_of(item: Item) -> Row:
     return Row(benchmark, name)
 
 
-def numbers(content: Any, path: list[str]) -> Iterator[float]:
-    """The numbers at a path of names, in which * stands for any."""
-    if not path and isinstance(content, int | float):
-        yield content
-    elif path and isinstance(content, dict):
-        for name, inner in content.items():
-            if fnmatchcase(name, path[0]):
-                yield from numbers(inner, path[1:])
-
-
 def score(row: Row, part: str | None) -> float:
     """The row's figure: of the part of its files, or of the parts in the page's list."""
     full = f"{row.benchmark}/{row.name}"
@@ -94,7 +85,7 @@ def score(row: Row, part: str | None) -> float:
     values = []
     for path in row.results():
         content = json.loads(path.read_text())
-        values.append(statistics.mean(number for one in parts for number in numbers(content, one.split("/"))))
+        values.append(statistics.mean(number for one in parts for number in numbers(content, one)))
     return {"mean": statistics.mean, "median": statistics.median}[over](values)
 
 
@@ -134,7 +125,7 @@ def test_every_figure_with_three_digits_is_checked():
 
 
 @pytest.mark.parametrize("item", NOT_RUN, ids=str)
-def test_what_was_not_run_has_its_command_and_its_time(item):
+def test_what_was_not_run_has_its_command_and_its_time(item, tmp_path):
     parsed = COMMAND.match(item.here)
     assert parsed, f"{item}: no command, number of rows and time in: {item.here}"
     command, number, time = parsed.groups()
@@ -147,9 +138,13 @@ def test_what_was_not_run_has_its_command_and_its_time(item):
         experiment = experiment_of(given.name)
         rows = [row for row in experiment.rows(given.only) if given.set or not experiment.result(row).is_file()]
         assert len(rows) == int(number), f"{item}: {len(rows)} rows are not run"
+        if given.set:
+            (tmp_path / "start.pt").touch()
+            trial = experiment_class(given.name)(given.name, workspace=tmp_path, assignments=given.set)
+            assert trial.job(rows[0], {"dataset": "skin"}), f"{item}: the job has no such options"
     if pace := PACE.match(time):
-        seconds = [json.loads(path.read_text())["seconds"] for path in Row(*pace[2].split("/", 1)).results()]
-        hours = int(number) * statistics.mean(seconds) / 3600
+        seconds = [seconds_of(json.loads(path.read_text())) for path in Row(*pace[2].split("/", 1)).results()]
+        hours = int(number) * statistics.median(seconds) / 3600
         assert float(pace[1]) == pytest.approx(hours, rel=0.2, abs=0.05), (
             f"{item}: {hours:.1f} h at the pace of {pace[2]}"
         )

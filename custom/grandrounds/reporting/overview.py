@@ -24,7 +24,8 @@ MAX_OF_RUNS = 3
 """Caveats of single runs on the first screen of several."""
 OF_METHODS = (
     f"Of {MIN_SEEDS} seeds or more: their mean with Student's 95 % interval over seeds; of one seed: with the 95 % interval "
-    "of these sites' cases."
+    "of these sites' cases. An interval over seeds is of other runs with these data, not of other patients or hospitals; if "
+    "each seed divides the images anew, the divisions share images and it is too narrow."
 )
 PAIRED = (
     f" Differences are paired by seed; of fewer than {MIN_SEEDS} seeds they are of two fixed models on the same test cases, "

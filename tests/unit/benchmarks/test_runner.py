@@ -153,7 +153,7 @@ def test_a_page_marks_rows_of_another_origin_and_says_which(tmp_path):
     assert f"| {title} ‡ | 4 |" in tables[-1]
     assert "| ridge, `--preset recommended --image-size 112` | 4 |" in tables[-1]
     assert "‡ in a table" in explained
-    assert f"| pbc_all | 4 | package {'b' * 24}, torch {versions()['torch']}, two | {title} ‡ |" in table
+    assert f"| pbc_all | 4 | package {'b' * 24}, torch {versions()['torch']}, two | {title} |" in table
 
 
 def test_seeds_with_the_same_origins_share_a_row():
@@ -161,7 +161,7 @@ def test_seeds_with_the_same_origins_share_a_row():
         "a": {1: result("a", "x", "p"), 2: result("a", "x", "p"), 3: result("a", "x", "p")},
         "b": {1: result("b", "y", "p"), 2: result("b", "y", "p"), 3: result("b", "x", "p")},
     }
-    lines = mixed_table(mixed({"s": contents}), {"a": "A", "b": "B"}).splitlines()[2:]
+    lines = mixed_table(mixed({"s": contents}), {"a": {"title": "A"}, "b": {"title": "B"}}).splitlines()[2:]
     assert [line.split(" | ")[:2] for line in lines] == [["| s", "1, 2"], ["| s", "1, 2"]]
     assert mixed({"s": {"a": contents["a"]}}) == {}
 

@@ -1,0 +1,49 @@
+"""A page claims what holds in both intervals: where Student's alone is beside 0, it says so with †."""
+
+import re
+from collections import defaultdict
+
+import pytest
+
+from tests.documentation.pages import ROOT, text_of
+
+NUMBER = r"(-?\d?\.\d{2,4})"
+ENDS = rf"\[{NUMBER}, {NUMBER}\]"
+BOTH = re.compile(rf"{ENDS},? (?:†,? )?corrected {ENDS}")
+BESIDE = re.compile(rf"{ENDS}( †)?(?: \({ENDS}\)| \| {ENDS})")
+QUOTED = re.compile(rf"{ENDS}(?!,? (?:† ?)?(?:corrected|\(\[))( †)?")
+METHODS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/methods").glob("*.md"))
+BENCHMARKS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks").glob("*/configuration.json"))
+
+
+def beside_zero(low, high):
+    return float(low) > 0 or float(high) < 0
+
+
+def unmarked_of_methods(text):
+    """Intervals beside 0 whose correction, which follows them, is not, and that have no mark."""
+    return [f"[{a}, {b}]" for a, b, mark, *rest in BESIDE.findall(text)
+            if beside_zero(a, b) and not beside_zero(*[end for end in rest if end]) and not mark]  # fmt: skip
+
+
+def unmarked_of_benchmark(text):
+    """Intervals beside 0 in the text whose correction, in the generated tables, is not, and that have no mark."""
+    tables = "".join(re.findall(r"<!-- results: begin -->(.*?)<!-- results: end -->", text, re.DOTALL))
+    corrected = defaultdict(list)
+    for a, b, *ends in BOTH.findall(tables):
+        for low, high in ((a, b), (b, a)):
+            sign = 1 if low == a else -1
+            corrected[f"{sign * float(low):z.3f}", f"{sign * float(high):z.3f}"].append(beside_zero(*ends))
+    prose = text.replace(tables, "")
+    found = [(a, b, mark, corrected[f"{float(a):z.3f}", f"{float(b):z.3f}"]) for a, b, mark in QUOTED.findall(prose)]
+    return [f"[{a}, {b}]" for a, b, mark, holds in found if beside_zero(a, b) and holds and not any(holds) and not mark]
+
+
+@pytest.mark.parametrize("page", METHODS)
+def test_a_method_page_marks_what_holds_in_one_interval_alone(page):
+    assert not unmarked_of_methods(text_of(page))
+
+
+@pytest.mark.parametrize("page", [path.replace("configuration.json", "README.md") for path in BENCHMARKS])
+def test_a_benchmark_page_marks_what_holds_in_one_interval_alone(page):
+    assert not unmarked_of_benchmark(text_of(page))
