@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 MEBIBYTE = 2**20
+CORES_OF_OTHERS = 0.1
 Steps = dict[str, Callable[[], Any]]
 
 
@@ -56,6 +57,14 @@ def spread(values: Sequence[float], digits: int = 4) -> dict[str, float]:
 
 def milliseconds(costs: Sequence[Cost], digits: int = 3) -> dict[str, dict[str, float]]:
     return {kind: spread([1000 * getattr(cost, kind) for cost in costs], digits) for kind in Cost._fields}
+
+
+def seconds_of_others() -> float:
+    """CPU time that this machine has spent on programs other than this one and those that it has started and waited for."""
+    import psutil
+
+    busy = psutil.cpu_times()
+    return busy.user + busy.nice + busy.system + busy.irq + busy.softirq - sum(os.times()[:4])
 
 
 def resident_mib() -> float:
@@ -114,6 +123,8 @@ def run(
 ) -> None:
     """Measure, print the tables and write the result with its circumstances; ``--quick`` only prints.
 
+    Nothing is written where other programs have used more than :data:`CORES_OF_OTHERS` meanwhile.
+
     The result of a script ``run.py`` is ``result.json``, that of another has the script's name. ``more`` has further
     options of the command line: ``name=dict(type=..., default=...)``.
     """
@@ -132,13 +143,19 @@ def run(
         parser.add_argument(f"--{option.replace('_', '-')}", **choices)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    before = os.getloadavg()[0]
+    began, before = time.perf_counter(), seconds_of_others()
     found = measured(options)
-    load = {"load_before": round(before, 2), "load_after": round(os.getloadavg()[0], 2)}
+    others = (seconds_of_others() - before) / (time.perf_counter() - began)
     # A thread that watches a run may keep FLARE's messages off standard output.
     print(tables(found), file=sys.__stdout__, flush=True)
-    if not options.quick:
-        write_json(options.out, {**found, "threads": 1, "versions": versions(), "machine": {**machine(), **load}})
+    if options.quick:
+        return
+    if others > CORES_OF_OTHERS:
+        raise SystemExit(
+            f"other programs used {others:.2f} cores meanwhile: nothing is written; measure when they are idle"
+        )
+    circumstances = {**machine(), "cores_of_others": round(others, 2)}
+    write_json(options.out, {**found, "threads": 1, "versions": versions(), "machine": circumstances})
 
 
 if __name__ == "__main__":

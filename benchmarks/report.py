@@ -99,6 +99,8 @@ def circumstances(result: dict[str, Any]) -> str:
     machine, versions = result["machine"], result["versions"]
     found = [machine.get("processor", machine["system"]), f"{machine['cores']} cores"]
     found += ["one thread"] if result.get("threads") == 1 else []
+    if "cores_of_others" in machine:
+        found.append(f"{machine['cores_of_others']:g} cores of other programs")
     if "load_before" in machine:
         found.append(f"load {machine['load_before']:g} before and {machine['load_after']:g} after")
     libraries = {"torch": "torch", "nvflare": "FLARE"}

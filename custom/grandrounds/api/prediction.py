@@ -26,6 +26,7 @@ from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.data.importing import Import, account
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.federation.site.context import choose_device
 from grandrounds.models.trained import load_trained
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.trained import trained_model
@@ -59,7 +60,7 @@ def predict_with(
     problem = trained.problem
     names, pixels = _decoded(images, problem, description)
     rows = np.arange(len(names))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = choose_device("auto")
     model = load_trained(problem.model_spec(pretrained=False), trained.weights, trained.seed, (pixels, rows)).to(device)
     found = predict(model, tensors_of(pixels, device), rows, problem.kind, problem.test_view).double().numpy()
     return names, found

@@ -67,8 +67,11 @@ def _dark_images(data: SiteData) -> Iterator[Remark]:
 
 def _is_dark(images: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Whether an image, shape ``(n, height, width, channels)``, has no bright level and more than one colour."""
-    pixels = images.reshape(len(images), -1, images.shape[-1])
     # A part at a time: the images may be a large map.
-    parts = [pixels[start : start + AT_ONCE] for start in range(0, len(pixels), AT_ONCE)]
-    found = [(part.max((1, 2)) < DARK) & (part.max(1) > part.min(1)).any(1) for part in parts]
-    return np.concatenate(found) if found else np.zeros(0, np.bool_)
+    parts = [images[start : start + AT_ONCE] for start in range(0, len(images), AT_ONCE)]
+    dark = [part.reshape(len(part), -1).max(axis=1) < DARK for part in parts]
+    found = np.concatenate(dark) if dark else np.zeros(0, np.bool_)
+    for row in np.flatnonzero(found):
+        colours = images[row].reshape(-1, images.shape[-1])
+        found[row] = (colours != colours[0]).any()
+    return found

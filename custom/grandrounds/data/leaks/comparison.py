@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -202,9 +202,14 @@ def _at_several(groups: Iterable[Sequence[PlacedImage]]) -> Iterator[tuple[Place
     """Of each group that is at several sites two pictures; in two splits if there are such."""
     for group in groups:
         places = list({(one.site, one.split): one for one in reversed(group)}.values())[::-1]
-        pairs = [(one, other) for one, other in combinations(places, 2) if one.site != other.site]
-        if pairs:
-            yield next((pair for pair in pairs if pair[0].split != pair[1].split), pairs[0])
+        if len({one.site for one in places}) > 1:
+            together = len({one.split for one in places}) == 1
+            # One of the first places is in such a pair: that of two sites and, if there are several splits, two of these.
+            yield next(
+                (one, other)
+                for one, other in combinations(places, 2)
+                if one.site != other.site and (together or one.split != other.split)
+            )
 
 
 def _contradicting(
@@ -212,12 +217,18 @@ def _contradicting(
     between: bool,
 ) -> Iterator[tuple[tuple[PlacedImage, str], tuple[PlacedImage, str]]]:
     """The first pair of equal pictures whose known labels differ."""
-    kinds = list({(one[0].site, one[2].tobytes()): one for one in reversed(same)}.values())[::-1]
-    for (picture, label, known), (other, its, theirs) in combinations(kinds, 2):
-        if between and picture.site == other.site:
-            continue
-        if np.any((known != theirs) & (known >= 0) & (theirs >= 0)):
-            yield (picture, label), (other, its)
+    kinds = {(one[0].site, one[2].tobytes()): one for one in reversed(same)}
+    known = {label: one[2] for (_, label), one in kinds.items()}
+    excluding = {
+        (first, second)
+        for first, second in permutations(known, 2)
+        if np.any((known[first] != known[second]) & (known[first] >= 0) & (known[second] >= 0))
+    }
+    if not excluding:
+        return
+    for one, other in combinations(list(kinds)[::-1], 2):
+        if (one[1], other[1]) in excluding and not (between and one[0] == other[0]):
+            yield kinds[one][:2], kinds[other][:2]
             return
 
 

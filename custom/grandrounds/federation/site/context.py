@@ -100,16 +100,29 @@ def _no_row_noise(release: str) -> None:
     return None
 
 
-def choose_device(name: str) -> torch.device:
-    """The device that an option names.
+def choose_device(name: str, precision: str = "float32") -> torch.device:
+    """The device that an option names, and how this process's GPU multiplies: torch's default would round in convolutions.
+
+    Kernels are not chosen by timing, which would differ from run to run.
 
     Args:
         name: ``auto`` (a GPU if there is one; of several a simulation's workers take one each in turn), ``cpu`` or
             ``cuda[:index]``.
+        precision: only ``tf32`` lets a GPU round what it multiplies.
 
     Raises:
-        ConfigurationError: if it is not a device, or not here.
+        ConfigurationError: if it is not a device, or not here, or another than a GPU is to compute in ``tf32``.
     """
+    device = _device_named(name)
+    tf32 = precision == "tf32"
+    if tf32 and device.type != "cuda":
+        raise ConfigurationError(f"precision=tf32 is of NVIDIA's GPUs, and the device is {device}; use float32")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = False
+    return device
+
+
+def _device_named(name: str) -> torch.device:
     if name == "auto":
         if not torch.cuda.is_available():
             return torch.device("cpu")

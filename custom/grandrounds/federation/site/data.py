@@ -229,8 +229,7 @@ class SiteAccess:
         require_same_rule(values.get(RULE_VALUE), site)
         found = self._find(values["problem"], site, fl_ctx)
         require_room(cache_folder(fl_ctx))
-        device = choose_device(self._compute.device)
-        self._compute.require_precision(device)
+        device = choose_device(self._compute.device, self._compute.precision)
         self._held = self._held or HeldImages(device)
         return SiteContext(
             site=site,

@@ -119,20 +119,6 @@ class ComputeOptions(Options):
             return self.cpu_threads
         return int(os.environ.get("OMP_NUM_THREADS") or usable_cores()) if real else 1
 
-    def require_precision(self, device: torch.device) -> None:
-        """Set how this process's GPU multiplies in single precision: torch's default would round in convolutions alone.
-
-        Kernels are not chosen by timing, which would differ from run to run.
-
-        Raises:
-            ConfigurationError: if another device is to compute in ``tf32``.
-        """
-        tf32 = self.precision == "tf32"
-        if tf32 and device.type != "cuda":
-            raise ConfigurationError(f"precision=tf32 is of NVIDIA's GPUs, and the device is {device}; use float32")
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        torch.backends.cudnn.benchmark = False
-
     def drawing_processes(self, real: bool, device: torch.device) -> int:
         """How many processes draw views in advance; 0 if none does.
 

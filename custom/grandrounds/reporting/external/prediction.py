@@ -22,6 +22,7 @@ from grandrounds.evaluation.external import (
     predict_images,
     tensors_of,
 )
+from grandrounds.federation.site.context import choose_device
 from grandrounds.files import replacing
 from grandrounds.models.inference.forward import Forward
 from grandrounds.models.split import split_last_layer
@@ -129,7 +130,7 @@ def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dic
     Raises:
         ConfigurationError: if the model's file does not fit, or a prediction is not finite.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = choose_device("auto")
     model_of, found = trained_models(trained.problem.model_spec(pretrained=False), trained.weights, trained.seed), {}
     for name, test in images.sites.items():
         step(f"predicting {len(test.names)} images of {name}")
@@ -147,7 +148,7 @@ def last_layer(trained: TrainedModel, images: PlaceImages) -> tuple[Tensor, Tens
     Raises:
         ConfigurationError: if the logits are not linear in what it reads.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = choose_device("auto")
     problem = trained.problem
     model_of = trained_models(problem.model_spec(pretrained=False), trained.weights, trained.seed)
     found, weights = [], torch.zeros(0)

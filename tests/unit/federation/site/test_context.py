@@ -6,7 +6,6 @@ import torch
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation import machine
 from grandrounds.federation.site.context import StateCache, choose_device
-from grandrounds.federation.site.options import ComputeOptions
 from grandrounds.methods.ridge.executor import RidgeExecutor
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 
@@ -128,8 +127,9 @@ def multiplication():
 
 
 @pytest.mark.parametrize(("precision", "rounds"), [("float32", False), ("tf32", True), ("bfloat16", False)])
-def test_single_precision_of_a_gpu_is_rounded_only_where_it_is_asked_for(multiplication, precision, rounds):
-    ComputeOptions(precision=precision).require_precision(torch.device("cuda"))
+def test_single_precision_of_a_gpu_is_rounded_only_where_it_is_asked_for(gpus, multiplication, precision, rounds):
+    gpus(1)
+    choose_device("auto", precision)
     assert multiplication() == (rounds, rounds)
 
 
@@ -137,7 +137,7 @@ def test_tf32_is_refused_on_a_cpu_and_for_what_an_epsilon_or_a_sum_rests_on():
     with pytest.raises(
         ConfigurationError, match="precision=tf32 is of NVIDIA's GPUs, and the device is cpu; use float32"
     ):
-        ComputeOptions(precision="tf32").require_precision(torch.device("cpu"))
+        choose_device("cpu", "tf32")
     with pytest.raises(ConfigurationError, match="record_noise_multiplier needs another precision than tf32"):
         SupervisedExecutor(steps=1, batch_size=2, record_noise_multiplier=1.0, precision="tf32")
     with pytest.raises(ConfigurationError, match="RidgeExecutor needs another precision than tf32"):
