@@ -112,6 +112,7 @@ class _SiteOptions(TypedDict, total=False):
     optimizer: Literal["fresh", "kept"]
     backbones: dict[str, str] | None
     test_last: bool
+    release_model: bool
 class _ComputeOptions(TypedDict, total=False):
     device: str
     cpu_threads: int | Literal["auto"]

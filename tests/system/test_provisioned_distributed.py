@@ -86,7 +86,7 @@ def test_the_runbook_ends_with_a_downloaded_model(authority, kits, tmp_path, sha
     results = next(line.removeprefix("results: ") for line in reported.splitlines() if line.startswith("results: "))
     found = trained_model(Path(results))
     network = build_model(found.problem.model_spec(pretrained=False), seed=0)
-    network.load_state_dict(torch.load(found.weights, weights_only=True))
+    network.load_state_dict(torch.load(found.networks[0].path, weights_only=True))
 
 
 @pytest.mark.parametrize("name", ["localhost", "hospital-a"])

@@ -125,7 +125,8 @@ RULES: Sequence[_Rule] = (
         Advice(
             "mdhfl",
             _RECOMMENDED,
-            "sites with networks of their own learn from each other's predictions on the public images",
+            "sites with networks of their own learn from each other's predictions on the public images; where partners may "
+            "run each other's models, compare with grandrounds evaluate --ensemble after local",
             "benchmarks/mdhfl_networks: accuracy .067 above local training [.044, .091] with a fifth of labels wrong at "
             "random, .030 [-.013, .073] with pairs of classes confused (five seeds, without the preset)",
         ),

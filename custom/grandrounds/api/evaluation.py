@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,10 @@ from grandrounds.reporting.external.prediction import (
     predict_place,
     read_images,
 )
-from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
+from grandrounds.reporting.external.preparation import NO_POINT, Labels, PositiveGroup, operating_point, positive_group
 from grandrounds.reporting.external.result import ExternalResult, external_result, run_at, write_result
 from grandrounds.reporting.external.tables import plain_scores
-from grandrounds.reporting.external.trained import TrainedModel, trained_model
+from grandrounds.reporting.external.trained import Ensemble, TrainedModel, trained_model
 from grandrounds.reporting.predictions import read_tests
 from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.runs import read_run, run_name
@@ -122,6 +122,7 @@ def evaluate(
     threshold: float | None = None,
     prevalences: Sequence[float] = (),
     recalibrate: float | str = 0.0,
+    ensemble: Ensemble = False,
     minimum: int = 10,
     allow_overlap: bool = False,
     of_classes: Sequence[str] = (),
@@ -141,6 +142,8 @@ def evaluate(
         prevalences: for predictive values, each above 0 and below 1; the place's own is always there.
         recalibrate: share of the cases on which intercept and temperature are fitted, 0 to 0.9; or how the model is adapted
             to the place and tested on the rest, see :func:`~grandrounds.evaluation.clinical.adaptation.read_recalibration`.
+        ensemble: score the mean of the probabilities of the sites' own models in place of the selected model: of those that
+            are in the run's folder, or of these files, each ``own.pt`` with its ``own.json`` beside it.
         minimum: smallest count of patients in the result.
         allow_overlap: go on where the place took part in the run, with a warning.
         of_classes: outputs that need labels of classes, by the names that the error gives them.
@@ -162,7 +165,7 @@ def evaluate(
     of_classes = [*of_classes, *(["--recalibrate"] if adaptation else [])]
     place = place if isinstance(place, Sites | Mapping) else Sites.read(place)
     folder, locations = folder_of(run), _locations(place)
-    trained = trained_model(folder)
+    trained = trained_model(folder, ensemble)
     labels = _labels(trained, locations, groups, positive)
     _require_possible(labels, of_classes, threshold is not None or bool(prevalences) or share > 0)
     if adaptation:
@@ -170,7 +173,9 @@ def evaluate(
     with ExitStack() as shown:
         step = shown.enter_context(steps_on(notes())) if progress else no_steps
         step("reading the run")
-        record = read_run(trained.weights.parent, run_name(folder))
+        record = read_run(trained.record, run_name(folder))
+        if trained.is_ensemble:
+            record = replace(record, name=f"{record.name}, ensemble of {trained.members}")
         point = _point(trained, record, labels.positive, sensitivity, threshold)
         images = read_images(trained, record, locations, labels.vocabulary, allow_overlap, step)
         for line in images.remarks:
@@ -179,7 +184,7 @@ def evaluate(
         if isinstance(point, str):
             say(notes(), point)
             point = None
-        seen = place_of(name or _name_of(place, locations), trained.weights, locations, images, found)
+        seen = place_of(name or _name_of(place, locations), trained.files, locations, images, found)
         limit = max(minimum, *(location.min_support for location in locations.values()))
         step("computing scores and intervals")
         tested = run_at(record, seen, labels)
@@ -219,7 +224,7 @@ def _adapted(
     def home() -> Cases:
         problem = trained.problem
         found = read_tests(trained.folder, record.log.sites, VALIDATION, problem.kind, problem.classes)
-        if not found:
+        if not found or trained.is_ensemble:
             raise ConfigurationError(
                 "--recalibrate shares: the run has no predictions for its sites' validation images, on which the model is "
                 "calibrated first; take labels:N"
@@ -285,5 +290,7 @@ def _point(
         return None
     if threshold is not None:
         return FixedPoint(threshold, "the command line")
+    if trained.is_ensemble:
+        return NO_POINT
     problem = trained.problem
     return operating_point(trained.folder, record.log.sites, problem.classes, positive, sensitivity, problem.kind)

@@ -29,7 +29,7 @@ from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.federation.site.context import choose_device
 from grandrounds.models.trained import load_trained
 from grandrounds.protocol.problem import Problem
-from grandrounds.reporting.external.trained import trained_model
+from grandrounds.reporting.external.trained import Ensemble, trained_model
 from grandrounds.reporting.predictions import decoded_images
 
 Images = NDArray[np.uint8]
@@ -40,14 +40,15 @@ _OBJECTS = "or an 8-bit array, a tensor or a PIL image, or a list of one kind"
 
 
 def predict_with(
-    run: Path, images: Predictable, description: Mapping[str, Any]
+    run: Path, images: Predictable, description: Mapping[str, Any], ensemble: Ensemble = False
 ) -> tuple[list[str], NDArray[np.float64]]:
-    """Probabilities of a run's selected model.
+    """Probabilities of a run's selected model, or the mean of those of its sites' models.
 
     Args:
         run: its workspace.
         images: files or objects, see :meth:`grandrounds.Run.predict`.
         description: of the partition that the run trained on; its ``windows``, ``preprocess`` and ``bits`` prepare files.
+        ensemble: see :meth:`grandrounds.Run.predict`.
 
     Returns:
         Names of the images, and probabilities of shape ``(images, classes)``, of findings each for itself.
@@ -56,14 +57,15 @@ def predict_with(
         ConfigurationError: if the run has no model, or arrays are not 8-bit images.
         DataError: if a file is missing or cannot be read.
     """
-    trained = trained_model(run)
+    trained = trained_model(run, ensemble)
     problem = trained.problem
     names, pixels = _decoded(images, problem, description)
     rows = np.arange(len(names))
     device = choose_device("auto")
-    model = load_trained(problem.model_spec(pretrained=False), trained.weights, trained.seed, (pixels, rows)).to(device)
-    found = predict(model, tensors_of(pixels, device), rows, problem.kind, problem.test_view).double().numpy()
-    return names, found
+    models = (load_trained(*network, (pixels, rows)).to(device) for network in trained.networks)
+    inputs = tensors_of(pixels, device)
+    found = [predict(model, inputs, rows, problem.kind, problem.test_view).double().numpy() for model in models]
+    return names, np.mean(found, axis=0)
 
 
 def selected_network(run: Path) -> torch.nn.Module:
@@ -72,8 +74,7 @@ def selected_network(run: Path) -> torch.nn.Module:
     Raises:
         ConfigurationError: if the run has no model, or its model takes the statistics of a site's images.
     """
-    trained = trained_model(run)
-    return load_trained(trained.problem.model_spec(pretrained=False), trained.weights, trained.seed)
+    return load_trained(*trained_model(run).networks[0])
 
 
 def written_predictions(record: Path, model: str) -> pd.DataFrame:

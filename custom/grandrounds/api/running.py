@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from grandrounds.api.prediction import Predictable
+    from grandrounds.reporting.external.trained import Ensemble
 
 
 TRAINING_TASKS = ("train", "validate")
@@ -179,7 +180,9 @@ class Run:
         sites_dir = self.sites.folder if self.sites else None
         return export(self.workspace, out, sites_dir=sites_dir, licence=licence, formats=formats, site=site)
 
-    def predict(self, images: Predictable, thresholds: Mapping[str, float] | None = None) -> pd.DataFrame:
+    def predict(
+        self, images: Predictable, thresholds: Mapping[str, float] | None = None, *, ensemble: Ensemble = False
+    ) -> pd.DataFrame:
         """Predict images with the selected model, prepared like those of the run.
 
         With ``problem.norm=site`` the model takes the statistics of the images that it predicts, at least 16 of one device.
@@ -191,6 +194,7 @@ class Run:
                 width)``; a PIL image, or a list of such objects.
             thresholds: of a run of findings the probabilities from which they are called, 0.5 for those not named; a
                 report has those that find nine in ten validation images (``operating_points`` in ``report.json``).
+            ensemble: whether the mean of the probabilities of the sites' own models predicts; or the files of these models.
 
         Returns:
             A row for each image: ``predicted``, and the probability of each class; the index is the file or the number. Of
@@ -208,7 +212,7 @@ class Run:
             require_mapping(thresholds, "thresholds", '{"effusion": 0.3}')
         task = task_of(self.summary["configuration"]["problem"])
         description = self.sites.description if self.sites else {}
-        names, found = predict_with(self.workspace, images, description)
+        names, found = predict_with(self.workspace, images, description, ensemble)
         frame = pd.DataFrame(found, columns=list(self.classes), index=pd.Index(names, name="image"))
         frame.insert(0, "predicted", task.predicted_cells(found, self.classes, thresholds or {}))
         return frame

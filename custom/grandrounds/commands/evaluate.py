@@ -35,6 +35,10 @@ predictive values, calibration, net benefit and subgroups are shown with 95 % in
 the validation images of the run's sites, never on the images that are tested. If the labels are groups of classes, such as
 benign and malignant, --groups lists which class belongs to which.
 
+A run whose sites have models of their own has no selected one: --ensemble scores the mean of these models' probabilities,
+which often beats each of them, where partners may run each other's models. RUN's folder has them after a simulation or
+where sites release them; --member names files that sites have handed over, own.pt with own.json beside it.
+
 --out writes what was found, without a count below --minimum; grandrounds report --external FILE makes a section of it.
 --predictions and --failures name or show single images: these files must stay at the place. --curves writes counts of at
 least ten patients each to DIR/SITE/curves_common.json.
@@ -46,6 +50,7 @@ least ten patients each to DIR/SITE/curves_common.json.
   grandrounds evaluate runs/ham --manifest isic2020.csv --root IMAGES --groups "malignant=mel,bcc;benign=nv,df"
   grandrounds evaluate runs/ham --sites-dir DIR --positive mel --prevalence 0.02,0.1 --recalibrate 0.3
   grandrounds evaluate runs/ham --sites-dir DIR --recalibrate labels:20
+  grandrounds evaluate runs/local --sites-dir DIR --member a/own.pt --member b/own.pt
 """
 
 
@@ -85,6 +90,13 @@ class EvaluationArguments:
             "adapt the model and score it on the rest: labels:N, head:N, shares, shares:a=0.3,b=0.7."
         ),
     ] = "0"
+    ensemble: Annotated[
+        bool, typer.Option("--ensemble", help="Average the probabilities of the own models that are in RUN's folder.")
+    ] = False
+    member: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Average these models, which sites have handed over (own.pt); repeatable."),
+    ] = None
     minimum: Annotated[int, typer.Option(min=1, help="Smallest count in --out; the site's min_support if higher.")] = 10
     allow_overlap: Annotated[
         bool, typer.Option("--allow-overlap", help="Go on where the place took part in the run, with a warning.")
@@ -107,6 +119,7 @@ class EvaluationArguments:
             threshold=self.threshold,
             prevalences=prevalences,
             recalibrate=self.recalibrate,
+            ensemble=self.member or self.ensemble,
             minimum=self.minimum,
             allow_overlap=self.allow_overlap,
             of_classes=of_classes,
@@ -149,11 +162,11 @@ def evaluate(
         found.write_curves(curves)
     if out is not None:
         found.write(out)
-    content = found.tables()
+    content, model = found.tables(), ", ".join(map(str, found.trained.files.values()))
     if json:
-        say_json(to_plain({"model": str(found.trained.weights), **content, "external": result_json(found.result)}))
+        say_json(to_plain({"model": model, **content, "external": result_json(found.result)}))
     else:
-        _show(found.result, content, found.trained.weights)
+        _show(found.result, content, model)
 
 
 def prevalences_of(text: str | None) -> list[float]:
@@ -206,7 +219,7 @@ def _command() -> str:
     return shlex.join(["grandrounds", *typed])
 
 
-def _show(result: ExternalResult, content: Mapping[str, Any], weights: Path) -> None:
+def _show(result: ExternalResult, content: Mapping[str, Any], model: str) -> None:
     from grandrounds.reporting.external.section import tables_of
 
     console = results()
@@ -220,7 +233,7 @@ def _show(result: ExternalResult, content: Mapping[str, Any], weights: Path) -> 
     say(console, "\ncaveats" if result.caveats else "")
     for caveat in result.caveats:
         say(console, f"- {caveat}")
-    say(console, f"model: {weights}")
+    say(console, f"model: {model}")
 
 
 def _as_rich(table: PageTable) -> Table:

@@ -19,7 +19,7 @@ the partition that it trained on, if its images were prepared in a way of their 
 
 Predictions name images of patients: --out and --label-next stay at the place. --label-next lists the images that are most
 worth a label, for grandrounds evaluate --recalibrate: predicted classes in turn, of each the least certain image first. For
-scores on labelled images there is grandrounds evaluate.
+scores on labelled images there is grandrounds evaluate, where --ensemble and --member are explained, too.
 
 [bold]Examples[/bold]
 
@@ -27,6 +27,7 @@ scores on labelled images there is grandrounds evaluate.
   grandrounds predict runs/ham IMAGES --out predicted.csv
   grandrounds predict runs/ham IMAGES --label-next next.csv
   grandrounds predict runs/ham a.jpg b.dcm --json
+  grandrounds predict runs/local IMAGES --ensemble
 """
 
 
@@ -38,6 +39,13 @@ def predict(
     label_next: Annotated[
         Path | None,
         typer.Option(help=f"Write the {LABELLED_NEXT} images that are most worth a label to this CSV file."),
+    ] = None,
+    ensemble: Annotated[
+        bool, typer.Option("--ensemble", help="Predict with the mean of the own models that are in RUN's folder.")
+    ] = False,
+    member: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Predict with the mean of these models (own.pt); repeatable."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -51,7 +59,7 @@ def predict(
     finished = Run(run, Sites.read(sites_dir) if sites_dir else None)
     if label_next is not None:
         task_of(finished.summary["configuration"]["problem"]).require_exclusive("--label-next")
-    found = finished.predict(images)
+    found = finished.predict(images, ensemble=member or ensemble)
     classes = list(found.columns[1:])
     header = ["image", "predicted", *(f"probability_{name}" for name in classes)]
     rows = [[image, *cells] for image, *cells in found.itertuples()]

@@ -29,6 +29,8 @@ IN_A_SUM = (
     "each site's own where small counts must be hidden; sites release the sum without these (pooled_counts)"
 )
 
+OWN_MODEL = "  leaves each site at the end, where its privacy.json has a rule for it: the site's own model (site_model)"
+
 
 def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
     """The disclosure of a checked job, as lines of text.
@@ -58,6 +60,7 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         "  leaves each site where a model is scored or tested: correct, missed and false predictions by class (counts)",
         *([IN_A_SUM] if encrypts(job) else []),
         "  leaves each site at the end: counts for curves (curves), and scalar metrics",
+        *([OWN_MODEL] if job.value("executor", "release_model") else []),
         f"  minimum counts, where a site keeps the {POLICY_FILE} of startup kits: {_minimum_counts(job)}",
         "  stays: balanced accuracy and F1 of a site of whose classes one has fewer patients than its counts must have",
         f"  privacy: {scope}, as the site's own privacy.json defines it",

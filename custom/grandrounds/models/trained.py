@@ -7,6 +7,7 @@ import os
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +30,14 @@ RIDGE = "ridge"
 START_VARIABLE = "GRANDROUNDS_START"
 """Names the file of the ridge head that a simulation has computed."""
 _NAMED_ENTRIES = 3
+
+
+class SavedNetwork(NamedTuple):
+    """A trained network on disk: how it is built, the file of its entries, and the seed of the run."""
+
+    spec: ModelSpec
+    path: Path
+    seed: int | None
 
 
 def load_trained(spec: ModelSpec, path: Path, seed: int | None, images: Images | None = None) -> nn.Module:

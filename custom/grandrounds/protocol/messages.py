@@ -47,9 +47,11 @@ COUNTS: Mapping[str, str] = {"common": "counts_common", "own": "counts_own", VAL
 """Releases with counts of correct, missed and false predictions by class: of a tested model, and of a scored one."""
 POOLED_RELEASES: Mapping[str, str] = {"common": "pooled_common", "own": "pooled_own"}
 """Releases with counts of a tested model that travel in an encrypted sum: a site's contribution, and the decrypted sum."""
+SITE_MODEL = "site_model"
+"""The release with a site's own model, at the end of a run."""
 CONTRIBUTION, COUNT_SUM = "contribution", "count_sum"
 """The tensor of a contribution to the sums of counts, and of a sum; and the value of a task that asks for them."""
-WITHHELD = frozenset({*CURVES.values(), *COUNTS.values(), *POOLED_RELEASES.values()})
+WITHHELD = frozenset({*CURVES.values(), *COUNTS.values(), *POOLED_RELEASES.values(), SITE_MODEL})
 """Releases that a site without a rule for them keeps, while the scores beside them may leave."""
 METRICS = "metrics"
 FACTS = "facts"
@@ -88,6 +90,7 @@ class ReleaseKind(StrEnum):
     POOLED_COUNTS = "pooled_counts"
     SUFFICIENT_STATISTICS = "sufficient_statistics"
     SOLVED_HEAD = "solved_head"
+    SITE_MODEL = "site_model"
 
 
 @dataclass(frozen=True)

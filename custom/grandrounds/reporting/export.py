@@ -25,8 +25,8 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import replacing, write_json
 from grandrounds.folders.whole import written_together
 from grandrounds.json_files import read_json_object
+from grandrounds.models.inference.portable import PORTABLE_FILES, write_portable
 from grandrounds.models.inference.script import script_bytes
-from grandrounds.models.portable import PORTABLE_FILES, write_portable
 from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.models.trained import load_trained
 from grandrounds.models.weights import chosen_intensities

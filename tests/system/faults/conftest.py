@@ -147,7 +147,7 @@ class Run:
         """The download holds a model that fits its network, and whose outputs are numbers."""
         found = trained_model(self.outcome.download / "workspace")
         network = build_model(found.problem.model_spec(pretrained=False), seed=0)
-        network.load_state_dict(torch.load(found.weights, weights_only=True))
+        network.load_state_dict(torch.load(found.networks[0].path, weights_only=True))
         side = found.problem.image_size
         outputs = network.eval()(torch.rand(2, found.problem.channels, side, side))
         assert outputs.shape == (2, len(found.problem.classes))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from grandrounds.evaluation.external import predict, tensors_of
-from grandrounds.models.portable import AveragedView, write_portable
+from grandrounds.models.inference.portable import AveragedView, write_portable
 from grandrounds.protocol.problem import Problem
 
 

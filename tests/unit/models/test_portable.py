@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.models import portable
+from grandrounds.models.inference import portable
+from grandrounds.models.inference.portable import write_portable
 from grandrounds.models.norm import adapt_statistics
-from grandrounds.models.portable import write_portable
 from grandrounds.models.registry import BACKBONES, build_model, minimum_image_size
 from grandrounds.protocol.problem import Problem
 

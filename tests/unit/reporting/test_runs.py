@@ -112,7 +112,7 @@ def test_what_flares_simulator_or_a_download_gives_is_a_run(make_run, tmp_path, 
     (folder / place / "results" / "selected.pt").touch()
     assert read_run(folder, "x").tests.sites.keys() == expected.tests.sites.keys()
     assert read_history(folder)
-    assert trained_model(folder).weights == folder / place / "results" / "selected.pt"
+    assert trained_model(folder).networks[0].path == folder / place / "results" / "selected.pt"
     with pytest.raises(ConfigurationError, match=rf"its subfolders are, name {folder.parent}/\* or one"):
         read_run(folder.parent, "x")
 

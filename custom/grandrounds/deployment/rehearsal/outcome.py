@@ -155,7 +155,7 @@ def _scores(download: Path, images: Mapping[str, LabelledImages]) -> dict[str, f
     """
     trained = trained_model(download / "workspace")
     problem, device = trained.problem, torch.device("cpu")
-    model_of = trained_models(problem.model_spec(pretrained=False), trained.weights, trained.seed)
+    model_of = trained_models(*trained.networks[0])
     found = [
         predict_images(
             model_of((test.images, np.arange(len(test.names)))), test, device, problem.kind, problem.test_view

@@ -23,10 +23,22 @@ from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.federation.server.sites import SiteRegistry
 from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribers
+from grandrounds.models.site_model import write_released
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.entries import tensor_bytes
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
-from grandrounds.protocol.messages import CURVES, JOIN, POOL, POOLED_RELEASES, TEST, TRAIN, ReleaseKind, Result, State
+from grandrounds.protocol.messages import (
+    CURVES,
+    JOIN,
+    POOL,
+    POOLED_RELEASES,
+    SITE_MODEL,
+    TEST,
+    TRAIN,
+    ReleaseKind,
+    Result,
+    State,
+)
 from grandrounds.protocol.paths import result_folder
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
@@ -194,6 +206,8 @@ class TaskDispatcher:
         if task == TEST:
             for name, curves in received_curves(result, self._classes).items():
                 write_curves(result_folder(self._fl_ctx) / site / f"{name}.json", curves, self._classes)
+            if SITE_MODEL in result.releases:
+                write_released(result_folder(self._fl_ctx) / site, result.releases[SITE_MODEL].tensors)
         require_possible_scores(result.metrics)
         require_possible_numbers(result.metrics)
         number, record = self._round_number, self._record

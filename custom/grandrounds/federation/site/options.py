@@ -34,11 +34,17 @@ class SiteOptions(Options):
         None
     )
     test_last: Annotated[bool, "with model=own, also test the model of the last round, as own_last"] = False
+    release_model: Annotated[
+        bool,
+        "with model=own, release it at the end for an ensemble (site_model), where the site's policy has a rule for it",
+    ] = False
 
     def check(self) -> None:
         """Check backbones, and refuse what needs sites to have models of their own."""
         if self.test_last and self.model != "own":
             raise ConfigurationError("test_last tests a site's own model of the last round, which needs model=own")
+        if self.release_model and self.model != "own":
+            raise ConfigurationError("release_model releases a site's own model, which needs model=own")
         if self.backbones and self.model != "own":
             raise ConfigurationError("backbones gives sites networks of their own, which needs model=own")
         for site, backbone in (self.backbones or {}).items():

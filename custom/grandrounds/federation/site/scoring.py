@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +19,9 @@ from grandrounds.evaluation.record import NUMBER, UNIT, UNITS, EvalRecord
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.models.norm_layers import whole_state
-from grandrounds.models.weights import chosen_intensities
+from grandrounds.models.site_model import OWN, model_description, with_description
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
-from grandrounds.protocol.messages import CURVES, POOLED_RELEASES, Release, ReleaseKind, Result, State
+from grandrounds.protocol.messages import CURVES, POOLED_RELEASES, SITE_MODEL, Release, ReleaseKind, Result, State
 from grandrounds.protocol.names import CASE, VALIDATION
 from grandrounds.protocol.problem import SITE_NORM
 
@@ -35,6 +33,7 @@ TEST_RELEASES = {
     **dict.fromkeys(CURVES.values(), ReleaseKind.CURVES),
     **dict.fromkeys(COUNT_RELEASES.values(), ReleaseKind.COUNTS),
     **dict.fromkeys(POOLED_RELEASES.values(), ReleaseKind.POOLED_COUNTS),
+    SITE_MODEL: ReleaseKind.SITE_MODEL,
 }
 """What may leave with the scores of a model, and with those of its test, by name."""
 
@@ -100,6 +99,7 @@ def evaluate_models(
     context: SiteContext,
     store: SiteStore,
     write_models: bool,
+    release_own: bool,
     leaving: Callable[[str, EvalRecord], Result],
 ) -> Result:
     """Test models on the site's test images; predictions, and digests of all images, are written to the site's folder.
@@ -110,10 +110,11 @@ def evaluate_models(
         context: of the task.
         store: of the site.
         write_models: whether the models themselves are written, too; with ``problem.norm=site`` they always are.
+        release_own: whether the own model may leave as well.
         leaving: what may leave of a model's record, such as :func:`released`.
 
     Returns:
-        Scores as ``<model>.<metric>``, and the curves and counts that may leave.
+        Scores as ``<model>.<metric>``, and the curves, counts and the model that may leave.
     """
     rows = context.data.rows("test")
     metrics: dict[str, float] = {}
@@ -125,10 +126,12 @@ def evaluate_models(
         metrics |= leaves.metrics
         releases |= leaves.releases
         store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
-        if own_statistics:
-            store.write_model(name, copy_to_cpu(whole_state(network)), _description(context))
-        elif write_models:
-            store.write_model(name, state, _description(context))
+        if own_statistics or write_models:
+            whole = copy_to_cpu(whole_state(network)) if own_statistics else state
+            described = model_description(context.model_spec, context.problem, context.seed)
+            store.write_model(name, whole, described)
+            if release_own and name == OWN:
+                releases[SITE_MODEL] = Release(ReleaseKind.SITE_MODEL, with_description(whole, described))
         if name in CURVES:
             curves = curve_counts(context.data, rows, probabilities)
             write_curves(store.folder / f"{CURVES[name]}.json", curves, context.data.classes)
@@ -178,12 +181,3 @@ def curve_counts(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> Sit
     labels, groups = data.labels[rows], [data.groups[row] for row in rows]
     questions = questions_of(data.task, labels, probabilities.double().numpy(), groups)
     return site_curves(questions, data.classes, max(MINIMUM, data.min_support))
-
-
-def _description(context: SiteContext) -> dict[str, Any]:
-    problem, spec = context.problem, context.model_spec
-    # What training started from may be a path of this machine; only frozen layers are built from it again.
-    weights = spec.weights if spec.has_frozen else None
-    norm = "batch" if spec.norm == SITE_NORM else spec.norm  # the statistics are in the file
-    model = {**asdict(spec), "weights": weights, "intensities": chosen_intensities(spec), "norm": norm}
-    return {"model": model, "seed": context.seed, "classes": list(problem.classes), "image_size": problem.image_size}

@@ -207,8 +207,8 @@ def _is_fact(name: str, text: str) -> bool:
 
 
 def _stays(name: str, part: Part, policy: SitePolicy) -> bool:
-    """Whether a part is curves or counts without a rule. Only they are withheld; the scores beside them may leave."""
-    kinds = (ReleaseKind.CURVES, ReleaseKind.COUNTS, ReleaseKind.POOLED_COUNTS)
+    """Whether a part comes with scores and has no rule. Only such parts are withheld; the scores beside them may leave."""
+    kinds = (ReleaseKind.CURVES, ReleaseKind.COUNTS, ReleaseKind.POOLED_COUNTS, ReleaseKind.SITE_MODEL)
     kind = next((kind for kind in kinds if part.meta == {"release": kind.value}), None)
     return kind is not None and name in WITHHELD and policy.rule_for(kind, name) is None
 

@@ -32,6 +32,8 @@ WEIGHT_DIFF, APP_DEFINED = "WEIGHT_DIFF", "APP_DEFINED"
 """FLARE's data kinds."""
 DISTRIBUTION_TOLERANCE = 1e-2
 """By which the sum of a distribution in half precision may differ from one."""
+MOST_DIMENSIONS = 5
+"""Of an entry of a site's own network, of which the gate knows no more."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,10 @@ def _no_head(name: str, value: Tensor, expected: Expected) -> str:
     return "" if fits else f"expected float64 of a head of {expected.classes} classes"
 
 
+def _no_network(_: str, value: Tensor, __: Expected) -> str:
+    return "" if value.dim() <= MOST_DIMENSIONS else f"expected at most {MOST_DIMENSIONS} dimensions"
+
+
 def _no_table(value: Tensor, expected: Expected) -> str:
     shape = counts_shape(expected.task.answers(expected.classes))
     fits = tuple(value.shape) == shape and value.dtype == torch.int64
@@ -199,6 +205,7 @@ KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
         ReleaseKind.POOLED_COUNTS: Kind((PooledSupport,), _no_pooled_counts, (CONTRIBUTION, IMAGES, PATIENTS)),
         ReleaseKind.SUFFICIENT_STATISTICS: Kind((SumSupport,), _no_sums, (SUPPORT, "class_counts", "products", "targets")),
         ReleaseKind.SOLVED_HEAD: Kind((Unmodified,), _no_head, ("weights", "bias", "shift", "scale")),
+        ReleaseKind.SITE_MODEL: Kind((Unmodified,), _no_network, ("*",)),
         ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified, Logits), _no_soft_labels),
         ReleaseKind.EMBEDDINGS: Kind((ClipAndNoiseSamples, Unmodified), _no_embeddings),
         # A ciphertext cannot be inspected or treated.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +66,7 @@ class Place:
         name: how people call it.
         sites: predictions by name of the sites that it consists of.
         columns: further columns of the manifests, the value of each image in the order of the sites.
-        digests: SHA-256 of the model's file and of the manifests.
+        digests: SHA-256 of the model's file, or of each model of an ensemble, and of the manifests.
         unreadable: test images that could not be read.
         overlap: with the run's images.
     """
@@ -125,18 +125,23 @@ def read_images(
 
 
 def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dict[str, ImagePredictions]:
-    """Predictions of the run's model for each site of a place.
+    """Predictions of the run's model, or the mean of those of its sites' models, for each site of a place.
 
     Raises:
         ConfigurationError: if the model's file does not fit, or a prediction is not finite.
     """
     device = choose_device("auto")
-    model_of, found = trained_models(trained.problem.model_spec(pretrained=False), trained.weights, trained.seed), {}
-    for name, test in images.sites.items():
-        step(f"predicting {len(test.names)} images of {name}")
-        model = model_of((test.images, np.arange(len(test.names)))).to(device)
-        found[name] = predict_images(model, test, device, trained.problem.kind, trained.problem.test_view)
-    return found
+    found: dict[str, list[ImagePredictions]] = {name: [] for name in images.sites}
+    for network in trained.networks:
+        model_of = trained_models(*network)
+        for name, test in images.sites.items():
+            step(f"predicting {len(test.names)} images of {name}")
+            model = model_of((test.images, np.arange(len(test.names)))).to(device)
+            found[name].append(predict_images(model, test, device, trained.problem.kind, trained.problem.test_view))
+    return {
+        name: replace(each[0], probabilities=np.mean([one.probabilities for one in each], axis=0))
+        for name, each in found.items()
+    }
 
 
 def last_layer(trained: TrainedModel, images: PlaceImages) -> tuple[Tensor, Tensor]:
@@ -146,11 +151,13 @@ def last_layer(trained: TrainedModel, images: PlaceImages) -> tuple[Tensor, Tens
         Shapes ``(n, features)``, in the order of the sites, and ``(features, classes)``, on the CPU.
 
     Raises:
-        ConfigurationError: if the logits are not linear in what it reads.
+        ConfigurationError: if the logits are not linear in what it reads, or there are several networks.
     """
+    if trained.is_ensemble:
+        raise ConfigurationError("--recalibrate head: an ensemble has no last layer of its own; take labels:N")
     device = choose_device("auto")
     problem = trained.problem
-    model_of = trained_models(problem.model_spec(pretrained=False), trained.weights, trained.seed)
+    model_of = trained_models(*trained.networks[0])
     found, weights = [], torch.zeros(0)
     for test in images.sites.values():
         rows, inputs = np.arange(len(test.names)), tensors_of(test.images, device)
@@ -168,26 +175,31 @@ def last_layer(trained: TrainedModel, images: PlaceImages) -> tuple[Tensor, Tens
 
 def place_of(
     name: str,
-    weights: Path,
+    files: Mapping[str, Path],
     locations: Mapping[str, DatasetLocation],
     images: PlaceImages,
     found: Mapping[str, ImagePredictions],
 ) -> Place:
-    """The predicted place with the further columns of its manifests; a column that a site lacks is empty there."""
+    """The predicted place with the further columns of its manifests; a column that a site lacks is empty there.
+
+    ``files`` are those of the networks, by what they are called.
+    """
     rows: list[dict[str, str]] = []
     for site, location in locations.items():
         records = {record.image: record for record in read_manifest(location.manifest, split="test").records}
         chosen = [records[image] for image in found[site].names]
         rows += [{**({"source": one.source} if one.source else {}), **dict(one.more)} for one in chosen]
     columns = dict.fromkeys(column for row in rows for column in row)
-    with weights.open("rb") as stream:
-        model = hashlib.file_digest(stream, "sha256").hexdigest()
+    models = {}
+    for called, path in files.items():
+        with path.open("rb") as stream:
+            models[called] = hashlib.file_digest(stream, "sha256").hexdigest()
     manifests = {site: manifest_digest(location.manifest) for site, location in locations.items()}
     return Place(
         name,
         found,
         {column: [row.get(column, "") for row in rows] for column in columns},
-        {"model": model, **manifests},
+        {**models, **manifests},
         sum(test.unreadable for test in images.sites.values()),
         images.overlap,
     )

@@ -13,7 +13,7 @@ from grandrounds.privacy.gate.count_treatments import CurveSupport, MinimumSuppo
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
 from grandrounds.privacy.gate.policy import SitePolicy, parse_policy, read_policies
 from grandrounds.privacy.gate.treatment import Quantise, Unmodified
-from grandrounds.protocol.messages import ReleaseKind
+from grandrounds.protocol.messages import SITE_MODEL, ReleaseKind
 from grandrounds.protocol.unit import Unit
 
 OVERLAYS = Path(__file__).parents[4] / "provisioning" / "overlays"
@@ -277,6 +277,7 @@ DENIED = {
     ReleaseKind.ENCRYPTED_VALUES,
     ReleaseKind.SUFFICIENT_STATISTICS,
     ReleaseKind.SOLVED_HEAD,
+    ReleaseKind.SITE_MODEL,
 }
 """Kinds that the standard policy leaves to a hospital's own rules, as in docs/privacy.md."""
 
@@ -288,6 +289,10 @@ def test_our_standard_policy_allows_what_the_jobs_release(name):
     for release, kind in released:
         rule = found.rule_for(kind, release)
         assert (rule is None) == (kind in DENIED), (release, kind)
+
+
+def test_our_policies_let_no_model_of_a_site_out(shipped):
+    assert shipped.rule_for(ReleaseKind.SITE_MODEL, SITE_MODEL) is None
 
 
 def test_our_standard_policy_allows_soft_labels_by_the_name_of_their_tensor():
