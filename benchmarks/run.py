@@ -18,8 +18,8 @@ import math
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,11 @@ def run(arguments: argparse.Namespace, experiment: Experiment) -> None:
         raise SystemExit(f"no row of {arguments.name} has such a name and seed; --list shows them")
     rows = [row for row in chosen if not experiment.result(row).exists()]
     if arguments.list:
-        print("\n".join(experiment.result(row).stem for row in rows))
+        print("\n".join(_names(experiment, rows)))
     elif arguments.here:
-        for row in rows:
+        for row, name in zip(rows, _names(experiment, rows), strict=True):
             # Two processes that ran one row at the same time would write one incomplete result.
-            with exclusive(
-                experiment.workspace / "rows" / experiment.result(row).stem, "another runner is at this row"
-            ):
+            with exclusive(experiment.workspace / "rows" / name, "another runner is at this row"):
                 if not experiment.result(row).exists():
                     experiment.run(row)
     else:
@@ -99,20 +97,26 @@ def run(arguments: argparse.Namespace, experiment: Experiment) -> None:
         try:
             run_all(([str(part) for part in parts] for parts in each), arguments.jobs, more)
         finally:
-            left = [experiment.result(row).stem for row in rows if not experiment.result(row).exists()]
-            print(f"{len(left)} rows are left{': ' if left else ''}{', '.join(left)}", flush=True)
+            left = [row for row in rows if not experiment.result(row).exists()]
+            print(f"rows left: {', '.join(_names(experiment, left)) or 'none'}", flush=True)
+
+
+def _names(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
+    return [f"{experiment.row_name(row)}_{row.seed}" for row in rows]
 
 
 def plan(experiment: Experiment, rows: Sequence[Row], arguments: argparse.Namespace) -> Iterator[str]:
     """What will run: the rows by name, with the CPU hours that they are expected to take, and the budget."""
     hours, unknown = 0.0, 0
-    for name, number in Counter(map(experiment.row_name, rows)).items():
-        expected = expected_seconds(experiment, next(row for row in rows if experiment.row_name(row) == name))
-        hours, unknown = hours + number * (expected or 0) / 3600, unknown + (0 if expected else number)
-        yield f"  {name}: {number} rows, {f'{number * expected / 3600:.2f} CPU hours' if expected else 'time unknown'}"
-    budget = f"{arguments.cpu_hours:g} CPU hours and {arguments.minutes:g} minutes".replace("inf", "any number of")
-    time_unknown = f", the time of {unknown} rows is unknown" if unknown else ""
-    yield f"plan: {len(rows)} rows, {hours:.2f} CPU hours expected{time_unknown}; budget: {budget}"
+    for (setting, method), group in groupby(sorted(rows), lambda row: row[:2]):
+        seeds = [row.seed for row in group]
+        first = Row(setting, method, seeds[0])
+        expected = expected_seconds(experiment, first)
+        told = f"{len(seeds) * expected / 3600:.2f} CPU hours" if expected else "time unknown"
+        hours, unknown = hours + len(seeds) * (expected or 0) / 3600, unknown + (0 if expected else len(seeds))
+        yield f"  {experiment.row_name(first)}, seeds {', '.join(map(str, seeds))}: {told}"
+    budget = f"{arguments.cpu_hours:g} CPU hours, {arguments.minutes:g} minutes".replace("inf", "any number of")
+    yield f"rows: {len(rows)}; expected: {hours:.2f} CPU hours, unknown: {unknown}; budget: {budget}"
 
 
 def expected_seconds(experiment: Experiment, row: Row) -> float | None:

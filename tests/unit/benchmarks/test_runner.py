@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import run as runner
-from benchmarks.experiment import Experiment, Row, experiment_class
+from benchmarks.experiment import Experiment, Row, Run, experiment_class
 from benchmarks.origins import Origin, code, mixed, mixed_table, origin_of
 from benchmarks.processes import machine
 from benchmarks.report import experiment_parts
 from benchmarks.results import Results
+from grandrounds.data.images.cache import PREPROCESSING_VERSION
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import versions
 
@@ -78,10 +79,10 @@ def test_the_plan_has_the_time_of_committed_rows_of_the_kind(made):
     known = [json.loads(path.read_text()) for path in runner.BENCHMARKS.glob("defaults/results/pbc_all_ridge_?.json")]
     seconds = sorted(runner.seconds_of(content) for content in known)[len(known) // 2]
     assert runner.expected_seconds(made, rows[0]) == seconds
-    lines = list(runner.plan(made, rows, runner.argparse.Namespace(cpu_hours=0.5, minutes=float("inf"))))
-    assert lines[0] == f"  pbc_all_ridge: 2 rows, {2 * seconds / 3600:.2f} CPU hours"
-    assert lines[-1].startswith("plan: 3 rows, ")
-    assert lines[-1].endswith("budget: 0.5 CPU hours and any number of minutes")
+    _, line, last = runner.plan(made, rows, runner.argparse.Namespace(cpu_hours=0.5, minutes=float("inf")))
+    assert line == f"  pbc_all_ridge, seeds 4, 5: {2 * seconds / 3600:.2f} CPU hours"
+    assert last.startswith("rows: 3; expected: 0.")
+    assert last.endswith("CPU hours, unknown: 0; budget: 0.5 CPU hours, any number of minutes")
 
 
 def test_a_row_without_its_like_has_no_expected_time(made, monkeypatch):
@@ -89,23 +90,32 @@ def test_a_row_without_its_like_has_no_expected_time(made, monkeypatch):
     assert runner.expected_seconds(made, Row("pbc_all", "ridge", 4)) is None
     budget = runner.argparse.Namespace(cpu_hours=float("inf"), minutes=5.0)
     assert list(runner.plan(made, [Row("pbc_all", "ridge", 4)], budget)) == [
-        "  pbc_all_ridge: 1 rows, time unknown",
-        "plan: 1 rows, 0.00 CPU hours expected, the time of 1 rows is unknown; "
-        "budget: any number of CPU hours and 5 minutes",
+        "  pbc_all_ridge, seeds 4: time unknown",
+        "rows: 1; expected: 0.00 CPU hours, unknown: 1; budget: any number of CPU hours, 5 minutes",
     ]
 
 
 def test_no_row_starts_beyond_the_budget_and_those_left_are_named(tmp_path, monkeypatch, capsys):
-    spent = iter([0.0, 0.0, 40.0])
+    spent, started = iter([0.0, 0.0, 40.0]), []
     monkeypatch.setattr(runner, "cpu_seconds", lambda: next(spent))
-    monkeypatch.setattr("benchmarks.processes.subprocess.call", lambda command: 0)
+    monkeypatch.setattr("benchmarks.processes.subprocess.call", lambda command: started.append(command))
     asked = ["defaults", "--only", "pbc_all_ridge", "--seed", "4", "5", "--cpu-hours", "0.01"]
     monkeypatch.setattr(
         sys, "argv", ["run.py", *asked, "--workspace", str(tmp_path), "--out", str(tmp_path / "results")]
     )
     runner.main()
-    assert capsys.readouterr().out.splitlines()[-1] == "2 rows are left: pbc_all_ridge_4, pbc_all_ridge_5"
-    assert list(spent) == []
+    assert capsys.readouterr().out.splitlines()[-1] == "rows left: pbc_all_ridge_4, pbc_all_ridge_5"
+    assert len(started) == 1
+
+
+def test_a_row_records_what_computed_it(made):
+    row = Row("pbc_all", "ridge", 4)
+    summary = {"bytes": {}, "seconds": 1.0, "versions": {"torch": "2"}}
+    found = made.circumstances(Run(row, made.job(row, {}), made.workspace, made.root, {}, [], summary))
+    assert found["versions"] == {"torch": "2", **code()}
+    assert (len(code()["package"]), code()["preprocessing"]) == (64, str(PREPROCESSING_VERSION))
+    assert code()["commit"]
+    assert found["machine"]["processor"]
 
 
 @pytest.mark.parametrize("other", [{"package": "0" * 64}, {"processor": "another"}], ids=str)
@@ -122,8 +132,6 @@ def test_a_row_beside_those_of_another_origin_is_refused_or_marked(made, monkeyp
     written_row = json.loads(made.result(row).read_text())
     assert written_row["mixed"] == ["pbc_all_ridge_4"]
     assert written_row["row_cpu_seconds"] >= 0
-    assert set(written_row["versions"]) >= {"commit", "package", "preprocessing"}
-    assert written_row["machine"]["processor"]
 
 
 def test_a_row_that_was_run_again_and_agrees_vouches_for_the_others(made):
