@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.report import Part
 from benchmarks.results import (
     EXPLAINED,
+    RE_DIVIDED,
     Content,
     Pair,
     Results,
@@ -142,7 +143,7 @@ class Report:
         if columns:
             yield (
                 "Differences of accuracy where seeds are missing (mean over sites, last round; paired by seed, with 95 % "
-                "Student intervals from three seeds on; no tests):"
+                f"intervals from three seeds on; no tests). {RE_DIVIDED}"
             )
             rows = [[noise, *(found.get(title) for title in columns)] for noise, found in others.items() if found]
             yield markdown_table(["noise", *columns], rows)

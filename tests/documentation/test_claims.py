@@ -1,19 +1,22 @@
 """A page claims what holds in both intervals: where Student's alone is beside 0, it says so with †."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 
+from benchmarks.results import RE_DIVIDED
 from tests.documentation.pages import ROOT, text_of
 
 NUMBER = r"(-?\d?\.\d{2,4})"
 ENDS = rf"\[{NUMBER}, {NUMBER}\]"
 BOTH = re.compile(rf"{ENDS},? (?:†,? )?corrected {ENDS}")
-BESIDE = re.compile(rf"{ENDS}( †)?(?: \({ENDS}\)| \| {ENDS})")
+BESIDE = re.compile(rf"{ENDS}( †)?(?: \({ENDS}| \| {ENDS})")
 QUOTED = re.compile(rf"{ENDS}(?!,? (?:† ?)?(?:corrected|\(\[))( †)?")
 METHODS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/methods").glob("*.md"))
-BENCHMARKS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks").glob("*/configuration.json"))
+EXPERIMENTS = sorted(
+    f"benchmarks/{path.parent.name}/README.md" for path in ROOT.glob("benchmarks/*/configuration.json")
+)
 
 
 def beside_zero(low, high):
@@ -39,11 +42,24 @@ def unmarked_of_benchmark(text):
     return [f"[{a}, {b}]" for a, b, mark, holds in found if beside_zero(a, b) and holds and not any(holds) and not mark]
 
 
+def lonely_of_benchmark(text):
+    """Intervals of the generated tables without a correction, or all of them if the tables do not say of what they are."""
+    tables = "".join(re.findall(r"<!-- results: begin -->(.*?)<!-- results: end -->", text, re.DOTALL))
+    corrected = [ends for found in BOTH.findall(tables) for ends in (found[:2], found[2:])]
+    every = re.findall(ENDS, tables)
+    return every if every and RE_DIVIDED not in tables else list((Counter(every) - Counter(corrected)).elements())
+
+
 @pytest.mark.parametrize("page", METHODS)
 def test_a_method_page_marks_what_holds_in_one_interval_alone(page):
     assert not unmarked_of_methods(text_of(page))
 
 
-@pytest.mark.parametrize("page", [path.replace("configuration.json", "README.md") for path in BENCHMARKS])
+@pytest.mark.parametrize("page", EXPERIMENTS)
+def test_a_benchmark_page_says_of_what_its_intervals_are_and_has_both(page):
+    assert not lonely_of_benchmark(text_of(page))
+
+
+@pytest.mark.parametrize("page", EXPERIMENTS)
 def test_a_benchmark_page_marks_what_holds_in_one_interval_alone(page):
     assert not unmarked_of_benchmark(text_of(page))
