@@ -146,8 +146,9 @@ class Experiment:
         os.environ.setdefault("GRANDROUNDS_CACHE", str(self.workspace / "cache"))
         os.environ.setdefault(FEATURES, str(self.workspace / "features"))
         torch.set_num_threads(1)
+        content = self.record(row)
         marks = {"row_cpu_seconds": round(cpu_seconds() - before, 1), **({"mixed": others} if others else {})}
-        write_json(self.result(row), {**self.record(row), **marks})
+        write_json(self.result(row), {**content, **marks})
 
     def beside(self, row: Row) -> list[str]:
         """Results of the row's setting and seed that other code or another processor has computed; none for a trial.

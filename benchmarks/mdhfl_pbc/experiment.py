@@ -87,7 +87,7 @@ class Custom(Experiment):
             "test": tests_of(run.summary),
             "last_rounds": _scores(answers, "test."),
             "aligned_rounds": _scores(answers, "aligned."),
-            "ensemble": _ensemble(predicted),
+            "ensemble": ensemble(predicted),
             "confusion": {
                 site: confusion_matrix(labels, found.argmax(axis=1), len(classes)).tolist()
                 for site, (labels, found) in predicted.items()
@@ -138,7 +138,7 @@ def _scores(answers: dict[str, dict[int, dict[str, float]]], prefix: str) -> dic
     return found
 
 
-def _ensemble(predicted: dict[str, Predicted]) -> dict[str, float]:
+def ensemble(predicted: dict[str, Predicted]) -> dict[str, float]:
     """Scores of the mean of all sites' predictions, which no site has."""
     labels = next(iter(predicted.values()))[0]
     if any(not np.array_equal(labels, others) for others, _ in predicted.values()):
