@@ -39,6 +39,7 @@ _IMAGE_SUFFIX = re.compile(
 """What is called so and cannot be read is a damaged image, and not another kind of file."""
 _DOCUMENTS = frozenset({"PDF", "EPS", "WMF", "FITS", "GRIB", "HDF5", "BUFR", "MPEG"})
 """Formats that Pillow names and that hold no picture that it can decode."""
+_MASK_LEVELS = 8
 _MASK_WORD = r"masks?|segm?|segmentations?|ground[ _-]?truth|gt|annotations?|contours?|labels?"
 _MASK_AFTER = re.compile(rf"(.+?)[ _.-]+(?:{_MASK_WORD})(?:[ _.-]*[0-9]+)?", re.IGNORECASE)
 _MASK_BEFORE = re.compile(rf"(?:{_MASK_WORD})[ _.-]+(.+)", re.IGNORECASE)
@@ -211,7 +212,7 @@ def look_at(place: ImageFiles) -> tuple[dict[str, Seen], dict[str, str]]:
         else:
             found[name] = picture
     require_text_names(place.root, found)
-    left |= dict.fromkeys(_masks(place, found), MASKS)
+    left |= dict.fromkeys(masks_among(place, found), MASKS)
     return {name: picture for name, picture in found.items() if name not in left}, left
 
 
@@ -279,7 +280,7 @@ def _dicom(stream: IO[bytes]) -> Seen:
     return Seen("DICOM", int(header.Columns), int(header.Rows), int(header.get("NumberOfFrames") or 1))
 
 
-def _masks(place: ImageFiles, found: Mapping[str, Seen]) -> Iterator[str]:
+def masks_among(place: ImageFiles, found: Mapping[str, Seen]) -> Iterator[str]:
     """Images that are masks of others: by a word in their name or folder, or as a picture of few levels beside another."""
     of_stem: set[str] = set()
     beside: dict[tuple[PurePosixPath, str], list[str]] = defaultdict(list)
@@ -304,10 +305,12 @@ def _of_masks(path: PurePosixPath) -> bool:
 
 
 def _flat_copy(place: ImageFiles, name: str, picture: Seen, beside: Sequence[str], found: Mapping[str, Seen]) -> bool:
-    """Whether a picture has two levels and one of the same name and size beside it has more."""
+    """Whether a picture has few levels, as of background, cell and nucleus, and one of the same name and size has more."""
     size = (picture.width, picture.height)
     same = [one for one in beside if (found[one].width, found[one].height) == size]
-    return bool(same) and _levels(place, name) <= 2 and any(_levels(place, one) > 2 for one in same)
+    return (
+        bool(same) and _levels(place, name) <= _MASK_LEVELS and any(_levels(place, one) > _MASK_LEVELS for one in same)
+    )
 
 
 def _levels(place: ImageFiles, name: str) -> int:

@@ -12,7 +12,16 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from grandrounds.data.found import DAMAGED, FRAMES, OTHER, ImageFiles, Seen, place_at, require_text_names
+from grandrounds.data.found import (
+    DAMAGED,
+    FRAMES,
+    OTHER,
+    ImageFiles,
+    Seen,
+    masks_among,
+    place_at,
+    require_text_names,
+)
 from grandrounds.data.images.readers import open_images
 from grandrounds.errors import DataError
 from grandrounds.files import printable
@@ -103,8 +112,8 @@ def shared_root(names: Sequence[str], root: Path) -> Path:
 class Names:
     """Finds the images that a table names, as it may write them, below a folder or in an archive.
 
-    Backslashes, drives and absolute paths of another machine, letter case, composed and decomposed accents and a missing
-    suffix do not matter where one file alone fits.
+    Backslashes, drives and absolute paths of another machine, letter case, composed and decomposed accents, a missing
+    suffix, and of numbers the leading zeros that spreadsheets drop, do not matter where one file alone fits.
     """
 
     def __init__(self, place: ImageFiles) -> None:
@@ -145,11 +154,22 @@ class Names:
                     found.setdefault((*folders[first:], own), []).append(name)
         return found
 
+    @cached_property
+    def _by_number(self) -> Mapping[tuple[str, ...], list[str]]:
+        """Where a file's name is a number: all files by each end of their path, without leading zeros."""
+        found: dict[tuple[str, ...], list[str]] = {}
+        for ending, names in self._by_end.items():
+            if (number := _number(ending[-1])) is not None:
+                found.setdefault((*ending[:-1], number), []).extend(names)
+        return {ending: sorted(set(names)) for ending, names in found.items()}
+
     def _similar(self, parts: tuple[str, ...], absolute: bool) -> list[str]:
         """The files whose path ends like this one, of an absolute one with as few of its folders as need be."""
         wanted = _folded_parts("/".join(part for part in parts if part != "/"))
         for first in range(len(wanted) if absolute else min(len(wanted), 1)):
             fitting = self._by_end.get(wanted[first:], [])
+            if not fitting and (number := _number(wanted[-1])) is not None:
+                fitting = self._by_number.get((*wanted[first:-1], number), [])
             whole = [name for name in fitting if name.count("/") == len(wanted[first:]) - 1]
             if fitting:
                 return whole if len(whole) == 1 else fitting
@@ -158,6 +178,12 @@ class Names:
 
 def _folded_parts(name: str) -> tuple[str, ...]:
     return PurePosixPath(unicodedata.normalize("NFC", name).casefold()).parts
+
+
+def _number(last: str) -> str | None:
+    """A whole number as spreadsheets write it, 7 for 007, 007.jpg and 7.0; None for another name."""
+    match = re.fullmatch(r"0*(\d+)(\.0)?(\.[a-z]\w*)?", last)
+    return f"{match[1]}{match[3] or ''}" if match else None
 
 
 @dataclass(frozen=True)
@@ -198,6 +224,9 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
         seen = {name: place.look(name) for name in names.find(text)}
         # Beside an image there may be a file of the same name about it, such as its JSON or text.
         found = [name for name, one in seen.items() if one.reason != OTHER] or [*seen]
+        if len(found) > 1:
+            masks = set(masks_among(place, {name: seen[name] for name in found}))
+            found = [name for name in found if name not in masks]
         if len(found) > 1:
             raise DataError(
                 f"{source} line {line}: {printable(text)} may be {printable(found[0])} or {printable(found[1])}; write one"

@@ -392,7 +392,8 @@ def _missing(
             free.remove(best)
     named = ", ".join(repr(name) for name in missing)
     option = f"; if these are other names for them, add --columns '{','.join(found)}'" if found else ""
-    remedy = "; correct the heading" if columns.published else option
+    own = "; correct the heading, or make a manifest of a table with headings of its own by grandrounds partition manifest"
+    remedy = own if columns.published else option
     return f"{where}: column {named} is missing; expected {', '.join(columns.required)}, found {', '.join(headings)}{remedy}"
 
 

@@ -68,7 +68,10 @@ def grouping_of(groups: Mapping[str, Sequence[str]], classes: Sequence[str], tas
             group_of[name] = number
     missing = [name for name in classes if name not in group_of]
     if missing:
-        raise ConfigurationError(f"--groups: class {missing[0]!r} of the model is in no group; add it to one")
+        raise ConfigurationError(
+            f"--groups: {', '.join(missing)} of the model's classes are in no group; add each to one, or as a group that no "
+            f"image here has: other={','.join(missing)}"
+        )
     return Grouping(tuple(groups), np.array([group_of[name] for name in classes], np.int64), task)
 
 

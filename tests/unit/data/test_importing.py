@@ -80,15 +80,17 @@ def test_the_first_names_of_what_a_person_should_look_at_are_kept(tmp_path):
     ]
 
 
-def test_a_picture_of_two_levels_beside_another_of_its_name_is_its_mask(tmp_path):
+@pytest.mark.parametrize("mask", [(0, 255), (0, 128, 255)])
+def test_a_picture_of_few_levels_beside_another_of_its_name_is_its_mask(tmp_path, mask):
     levels = np.arange(64, dtype=np.uint8).reshape(8, 8)
     for name, pixels in (
         ("a.png", levels * 3),
-        ("a.bmp", np.where(levels > 9, 255, 0).astype(np.uint8)),
+        ("a.bmp", np.array(mask, np.uint8)[levels % len(mask)]),
         ("b.png", levels),
     ):
         Image.fromarray(pixels).save(tmp_path / name)
     assert look_at(place_at(tmp_path))[1] == {"a.bmp": "masks"}
+    assert look_up("t.csv", tmp_path, [(2, "a"), (3, "b")], skip=False).files == {2: "a.png", 3: "b.png"}
 
 
 def test_a_class_may_be_called_mask_and_words_for_masks_need_an_image_beside_them(tmp_path):
@@ -176,6 +178,21 @@ def test_a_table_may_write_a_path_as_another_machine_does(tmp_path, written, arc
 def test_a_name_without_suffix_is_the_image_among_files_of_that_name(tmp_path):
     root = put(tmp_path, {"a.json": b"{}", "a.png": encoded("PNG"), "a.txt": b"0 0.5 0.5"})
     assert look_up("t.csv", root, [(2, "a")], skip=False).files == {2: "a.png"}
+
+
+@pytest.mark.parametrize("written", ["7", "7.0", "07", "7.bmp", "cells/7", "cells/007"])
+def test_a_number_may_have_lost_the_zeros_before_it(tmp_path, written):
+    root = put(
+        tmp_path, {"cells/007.bmp": encoded("BMP"), "cells/070.bmp": encoded("BMP"), "cells/17.bmp": encoded("BMP")}
+    )
+    assert look_up("t.csv", root, [(2, written)], skip=False).files == {2: "cells/007.bmp"}
+
+
+def test_a_number_that_two_files_write_with_other_zeros_is_refused_unless_it_is_one_of_them(tmp_path):
+    root = put(tmp_path, dict.fromkeys(["07.png", "007.png", "8.png", "08.png"], encoded("PNG")))
+    assert look_up("t.csv", root, [(2, "8"), (3, "07")], skip=False).files == {2: "8.png", 3: "07.png"}
+    with pytest.raises(DataError, match=r"line 2: 7 may be 007\.png or 07\.png; write one"):
+        look_up("t.csv", root, [(2, "7")], skip=False)
 
 
 @pytest.mark.parametrize("archive", [False, True])
