@@ -119,11 +119,12 @@ def run(
     script: str,
     measured: Callable[[argparse.Namespace], dict[str, Any]],
     tables: Callable[[dict[str, Any]], str],
+    timed: bool = True,
     **more: Mapping[str, Any],
 ) -> None:
     """Measure, print the tables and write the result with its circumstances; ``--quick`` only prints.
 
-    Nothing is written where other programs have used more than :data:`CORES_OF_OTHERS` meanwhile.
+    If it is ``timed``, nothing is written where other programs have used more than :data:`CORES_OF_OTHERS` meanwhile.
 
     The result of a script ``run.py`` is ``result.json``, that of another has the script's name. ``more`` has further
     options of the command line: ``name=dict(type=..., default=...)``.
@@ -150,7 +151,7 @@ def run(
     print(tables(found), file=sys.__stdout__, flush=True)
     if options.quick:
         return
-    if others > CORES_OF_OTHERS:
+    if timed and others > CORES_OF_OTHERS:
         raise SystemExit(
             f"other programs used {others:.2f} cores meanwhile: nothing is written; measure when they are idle"
         )

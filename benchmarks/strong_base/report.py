@@ -1,6 +1,6 @@
 """Tables of the methods beside ridge, for this benchmark's page and for the methods' own.
 
-    python -m benchmarks.strong_base.report      # the tables in docs/methods
+python -m benchmarks.strong_base.report      # the tables in docs/methods
 """
 
 from __future__ import annotations
