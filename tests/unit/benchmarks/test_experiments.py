@@ -99,3 +99,14 @@ def test_sites_that_start_from_networks_of_their_own_say_how_images_are_normalis
     made.simulated(Row("symmetric_20", "mdhfl", 1), site.parent, {})
     [model] = json.loads((site / CONFIG_NAME).read_text())["models"].values()
     assert chosen_intensities(ModelSpec(classes=8, backbone="resnet10", **model)) == "scaled"
+
+
+def test_sites_pretrain_the_network_of_their_setting(tmp_path, monkeypatch):
+    made, trained = experiment("mdhfl_pbc", tmp_path), []
+    monkeypatch.setattr("benchmarks.mdhfl_pbc.experiment.simulate", lambda job, *_, **__: trained.append(job))
+    for setting in ("resnet12", "none"):
+        row = Row(setting, "mdhfl", 1)
+        made._pretrained(row, made.job(row, {"dataset": "pbc"}), ["site-1"], tmp_path)
+    backbones = [job.options("executor")["backbones"] for job in trained]
+    assert (backbones[0], trained[0].options("problem")["backbone"]) == (None, "resnet12")
+    assert len(set(backbones[1].values())) == 4

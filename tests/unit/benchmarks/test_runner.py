@@ -120,8 +120,9 @@ def test_a_row_records_what_computed_it(made):
 
 @pytest.mark.parametrize("other", [{"package": "0" * 64}, {"processor": "another"}], ids=str)
 def test_a_row_beside_those_of_another_origin_is_refused_or_marked(made, monkeypatch, other):
-    row = Row("pbc_all", "fedavg", 4)
-    monkeypatch.setattr(made, "record", lambda row: result(row.method))
+    row, spent = Row("pbc_all", "fedavg", 4), [1.0]
+    monkeypatch.setattr("benchmarks.experiment.cpu_seconds", lambda: sum(spent))
+    monkeypatch.setattr(made, "record", lambda row: spent.append(2.5) or result(row.method))
     written(made.results, result("refined", seed=5, **other))
     assert made.beside(row) == []  # of another seed
     written(made.results, result("ridge", **other))
@@ -131,7 +132,7 @@ def test_a_row_beside_those_of_another_origin_is_refused_or_marked(made, monkeyp
     made.run(row)
     written_row = json.loads(made.result(row).read_text())
     assert written_row["mixed"] == ["pbc_all_ridge_4"]
-    assert written_row["row_cpu_seconds"] >= 0
+    assert written_row["row_cpu_seconds"] == 2.5
 
 
 def test_a_row_that_was_run_again_and_agrees_vouches_for_the_others(made):
