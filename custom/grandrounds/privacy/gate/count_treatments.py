@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -24,7 +23,6 @@ from grandrounds.privacy.gate.treatment import (
     plain_copy,
 )
 from grandrounds.privacy.mechanisms.coarsening import withhold_classes
-from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.protocol.messages import CONTRIBUTION
 
 OF_EACH_CLASS = ("class_counts", "targets")
@@ -40,7 +38,7 @@ class MinimumSupport(Options, Treatment):
     # With one patient a row would be this patient's.
     minimum: Annotated[int, "patients (or samples, as the method counts) behind a row", Min(2)] = DEFAULT_MIN_PATIENTS
 
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; exactly ``matrix`` and ``support``."""
         if tensors.keys() != {MATRIX, SUPPORT}:
             raise ValueError(f"class statistics must be {MATRIX} and {SUPPORT}, got {sorted(tensors)}")
@@ -57,7 +55,7 @@ class SumSupport(MinimumSupport):
 
     minimum: Annotated[int, "patients of each class that the sums are of", Min(2)] = DEFAULT_SUM_PATIENTS
 
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; ``support`` has the patients of each class."""
         if SUPPORT not in tensors:
             raise ValueError(f"sums must come with {SUPPORT}, got {sorted(tensors)}")
@@ -73,7 +71,7 @@ class SumSupport(MinimumSupport):
 class CurveSupport(MinimumSupport):
     """Merges bins of a curve until each count is zero or at least the minimum; classes with fewer are left out."""
 
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; exactly ``counts``, see :mod:`grandrounds.evaluation.curves.binned`."""
         if tensors.keys() != {CURVE_COUNTS}:
             raise ValueError(f"curves must be {CURVE_COUNTS}, got {sorted(tensors)}")
@@ -87,7 +85,7 @@ class CurveSupport(MinimumSupport):
 class CountSupport(MinimumSupport):
     """Hides counts of fewer patients than the minimum, and those that would give them away by subtraction."""
 
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; exactly ``images`` and ``patients``, see :mod:`grandrounds.evaluation.counts`."""
         if tensors.keys() != {IMAGES, PATIENTS}:
             raise ValueError(f"counts must be {IMAGES} and {PATIENTS}, got {sorted(tensors)}")
@@ -100,8 +98,8 @@ class CountSupport(MinimumSupport):
 class PooledSupport(CountSupport):
     """Lets a contribution to an encrypted sum of counts out as it is, and hides counts of few cases in the sum."""
 
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; a ciphertext, or exactly ``images`` and ``patients`` of all sites together."""
         if tensors.keys() == {CONTRIBUTION}:
             return {CONTRIBUTION: plain_copy(tensors[CONTRIBUTION])}
-        return super().apply(tensors, random_bytes)
+        return super().apply(tensors)

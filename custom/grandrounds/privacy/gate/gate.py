@@ -12,7 +12,6 @@ many, never one too few: a training that has begun and never answers is booked w
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,7 +36,6 @@ from grandrounds.privacy.gate.released import with_totals_in_tens, withheld_by_a
 from grandrounds.privacy.gate.treatment import NOT_PRIVATE
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger, LedgerContent
-from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.protocol.messages import (
     COUNTS,
     DATA_CHANGES,
@@ -101,11 +99,10 @@ class TaskFacts:
 class Gate:
     """One site's gate, by the policy of the job's scope; ``folder`` is the site's own, with ledger and audit trail."""
 
-    def __init__(self, policy: SitePolicy, folder: Path, site: str, random_bytes: RandomBytes = os.urandom) -> None:
+    def __init__(self, policy: SitePolicy, folder: Path, site: str) -> None:
         self.policy = policy
         self.folder = folder
         self.site = site
-        self._random_bytes = random_bytes
 
     def admit(self, facts: TaskFacts) -> None:
         """Check a task before any work: its name, and that the budget suffices for the expected releases.
@@ -473,7 +470,7 @@ class Gate:
     def _treated(self, name: str, known: Inspected) -> dict[str, Tensor]:
         rule, tensors = known.releases[name]
         try:
-            treated = rule.treatment.apply(tensors, self._random_bytes)
+            treated = rule.treatment.apply(tensors)
         except ValueError as error:
             raise Refused(Reason.VALUES, f"{name}: {error}") from error
         for key, value in treated.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, get_args
@@ -27,7 +26,7 @@ from grandrounds.privacy.gate.treatment import (
     plain_copy,
 )
 from grandrounds.privacy.mechanisms.clipping import clip_rows, require_clip
-from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, RandomBytes, with_noise
+from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, with_noise
 from grandrounds.protocol.spending import SAMPLED, Mechanism, Spending, no_guarantee
 from grandrounds.protocol.unit import Unit, update_sensitivity
 
@@ -70,7 +69,7 @@ class ClipAndNoise(Treatment):
         """The Gaussian mechanism's, or that of no guarantee when running statistics are kept."""
         return no_guarantee(self.sigma) if self.running_statistics == "keep" else self._mechanism().spending()
 
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; an integer entry is refused, because it gets no noise."""
         for name, value in tensors.items():
             if not value.is_floating_point():
@@ -82,7 +81,7 @@ class ClipAndNoise(Treatment):
                 "norm, or running_statistics drop"
             )
         apart = set(statistics) if self.running_statistics in ("drop", "keep") else set()
-        noisy = self._mechanism().release({n: v for n, v in tensors.items() if n not in apart}, random_bytes)
+        noisy = self._mechanism().release({n: v for n, v in tensors.items() if n not in apart})
         untreated = plain_copy if self.running_statistics == "keep" else torch.zeros_like
         return {name: untreated(value).cpu() if name in apart else noisy[name] for name, value in tensors.items()}
 
@@ -119,16 +118,14 @@ class ClipAndNoiseSamples(Treatment):
         """One record's row can change by twice the bound; each record may be in one row only."""
         return Spending(Mechanism.GAUSSIAN, Unit.RECORD, 2.0 * self.clip, self.sigma)
 
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; exactly one tensor of shape ``(samples, features)``, no row twice."""
         if len(tensors) != 1:
             raise ValueError(f"embeddings must be one tensor, whose rows are samples, got {len(tensors)}")
         clipped = {name: clip_rows(value.detach().double(), self.clip) for name, value in tensors.items()}
         if any(_closest(value) < NEAR * self.clip for value in clipped.values()):
             raise ValueError("an embedding occurs twice and would get two noises; set executor.bank_rows=distinct")
-        return {
-            name: with_noise(value, self.sigma, random_bytes).to(tensors[name].dtype) for name, value in clipped.items()
-        }
+        return {name: with_noise(value, self.sigma).to(tensors[name].dtype) for name, value in clipped.items()}
 
 
 @dataclass(frozen=True)
@@ -157,7 +154,7 @@ class RecordLevel(Options, Treatment):
             )
         return trained
 
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """Copies; an integer entry or a running statistic is refused: DP-SGD adds no noise to it."""
         for name, value in tensors.items():
             if is_running_statistic(name):

@@ -9,7 +9,6 @@ which kind of release is in :mod:`grandrounds.privacy.gate.kinds`.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from torch import Tensor
 from grandrounds.option_annotations import Range
 from grandrounds.options import Options
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows
-from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.protocol.spending import Spending, no_guarantee
 from grandrounds.protocol.unit import Unit
 
@@ -69,7 +67,7 @@ class Treatment(ABC):
         return no_guarantee()
 
     @abstractmethod
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """Treat a release: new tensors on the CPU, of the same names, shapes and dtypes.
 
         Raises:
@@ -85,7 +83,7 @@ class Quantise(Options, Treatment):
     required: ClassVar[tuple[str, ...]] = ("levels",)
     levels: Annotated[int, "steps between 0 and 1", Range(2, 255)]
 
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; the rows of every tensor must be distributions."""
         return {name: quantise_rows(value, self.levels, name) for name, value in tensors.items()}
 
@@ -96,7 +94,7 @@ class Unmodified(Treatment):
 
     name: ClassVar[str] = "unmodified"
 
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """Copies."""
         return {name: plain_copy(value) for name, value in tensors.items()}
 
@@ -114,7 +112,7 @@ class Deny(Treatment):
 
     name: ClassVar[str] = "deny"
 
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """Refuse.
 
         Raises:

@@ -29,7 +29,7 @@ from grandrounds.data.images.tensors import to_device
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import ABOVE_ZERO, Min, Range
 from grandrounds.options import Options
-from grandrounds.privacy.mechanisms.gaussian import RandomBytes, with_noise
+from grandrounds.privacy.mechanisms.gaussian import with_noise
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit
 
@@ -106,8 +106,7 @@ class ProtectionOptions(Options):
 class PrivateStep:
     """Computes the private gradients of one step; any optimizer may follow.
 
-    ``records`` is :math:`N`, the number of images or patients that batches are drawn from, at least 1; the random bytes are
-    the operating system's, except in tests.
+    ``records`` is :math:`N`, the number of images or patients that batches are drawn from, at least 1.
 
     Raises:
         ConfigurationError: if a layer of the network mixes the samples of a batch (batch norm) or keeps statistics.
@@ -119,7 +118,6 @@ class PrivateStep:
         loss: Loss,
         records: int,
         options: RecordLevelOptions,
-        random_bytes: RandomBytes = os.urandom,
     ) -> None:
         require_separate_samples(network)
         if records < 1:
@@ -128,7 +126,6 @@ class PrivateStep:
         self._loss = loss
         self._records = records
         self._options = options
-        self._random_bytes = random_bytes
         self._checked = False
 
     def set_gradients(self, images: Tensor, targets: Tensor) -> None:
@@ -150,7 +147,7 @@ class PrivateStep:
         sigma = self._options.noise_multiplier * self._options.clip
         expected = self._options.sampling_rate * self._records
         for name, parameter in trained.items():
-            noisy = with_noise(sums[name], sigma, self._random_bytes) / expected
+            noisy = with_noise(sums[name], sigma) / expected
             parameter.grad = to_device(noisy.to(parameter.dtype), parameter.device)
 
     def _clipped_sum(self, trained: dict[str, nn.Parameter], images: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -199,9 +196,7 @@ class PrivateStep:
         self._checked = True
 
 
-def poisson_batches(
-    rows: NDArray[np.int64], options: RecordLevelOptions, random_bytes: RandomBytes = os.urandom
-) -> Iterator[NDArray[np.int64]]:
+def poisson_batches(rows: NDArray[np.int64], options: RecordLevelOptions) -> Iterator[NDArray[np.int64]]:
     """Draw the batches of a round; each row is in each batch with probability ``sampling_rate``, independently.
 
     The draw must be secret: privacy amplification by sampling does not hold against a party that can repeat it. Therefore
@@ -211,18 +206,18 @@ def poisson_batches(
         Rows in ascending order, possibly none.
     """
     for _ in range(options.steps):
-        words = np.frombuffer(random_bytes(8 * len(rows)), np.uint64) >> np.uint64(11)
+        words = np.frombuffer(os.urandom(8 * len(rows)), np.uint64) >> np.uint64(11)
         yield rows[words < np.uint64(math.ceil(options.sampling_rate * FLOAT_STEPS))]
 
 
-def one_image_each(units: Sequence[NDArray[np.int64]], random_bytes: RandomBytes = os.urandom) -> NDArray[np.int64]:
+def one_image_each(units: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Draw one row of each unit, for example of each patient in a batch; all rows of a unit are equally likely.
 
     Example:
-        >>> one_image_each([np.array([4]), np.array([7, 9])], lambda count: bytes(count)).tolist()
+        >>> one_image_each([np.array([4]), np.array([7])]).tolist()
         [4, 7]
     """
-    return np.array([rows[int.from_bytes(random_bytes(8)) % len(rows)] for rows in units], np.int64)
+    return np.array([rows[int.from_bytes(os.urandom(8)) % len(rows)] for rows in units], np.int64)
 
 
 def require_separate_samples(network: nn.Module) -> None:

@@ -112,7 +112,7 @@ class GaussianMechanism:
         """The cost of one release, for the ledger."""
         return Spending(Mechanism.GAUSSIAN, self.unit, update_sensitivity(self.clip, self.unit), self.sigma)
 
-    def release(self, update: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def release(self, update: State) -> dict[str, Tensor]:
         """Clip an update and add noise.
 
         Returns:
@@ -124,7 +124,7 @@ class GaussianMechanism:
         factor = clipping_factor(l2_norm(update), self.clip)
         # In double precision up to the end, so that rounding of the entries does not change the sensitivity.
         return {
-            name: with_noise(value.detach().double() * factor, self.sigma, random_bytes).to(value.dtype)
+            name: with_noise(value.detach().double() * factor, self.sigma).to(value.dtype)
             if value.is_floating_point()
             else value.detach().cpu().clone()
             for name, value in update.items()
