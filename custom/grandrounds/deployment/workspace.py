@@ -234,15 +234,15 @@ def _changed_sites(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterato
 
 
 @contextmanager
-def logging_to(path: Path, level: int = logging.INFO) -> Iterator[None]:
-    """Write the log of the block, from ``level`` on, to a file and nowhere else; an existing file is replaced."""
+def logging_to(path: Path) -> Iterator[None]:
+    """Write the log of the block to a file and nowhere else; an existing file is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     root = logging.getLogger()
     before, level_before = list(root.handlers), root.level
     handler = logging.FileHandler(path, mode="w", encoding="utf-8")
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     root.handlers[:] = [handler]
-    root.setLevel(level)
+    root.setLevel(logging.INFO)
     try:
         yield
     finally:

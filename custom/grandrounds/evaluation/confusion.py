@@ -74,9 +74,7 @@ def margins_of(confusions: NDArray[np.number] | Margins) -> Margins:
 
 
 def confusion_scores(
-    confusions: NDArray[np.number] | Margins,
-    counted: NDArray[np.bool_] | None = None,
-    scored: Sequence[int] | None = None,
+    confusions: NDArray[np.number] | Margins, scored: Sequence[int] | None = None
 ) -> dict[str, NDArray[np.float64]]:
     r"""Scores of all classes together, of one or many confusion matrices.
 
@@ -89,8 +87,6 @@ def confusion_scores(
 
     Args:
         confusions: counts, shape ``(..., classes, classes)``: row true class, column predicted class; or their margins.
-        counted: the classes over which means are taken, shape ``(classes,)``; None for all that occur. The two accuracies
-            are of all images.
         scored: the classes over which means of precision and F1 are taken; None for all.
 
     Returns:
@@ -103,7 +99,7 @@ def confusion_scores(
     margins = margins_of(confusions)
     of_class, true = confusion_class_scores(margins), margins.true
     accuracy = _ratio(margins.correct.sum(axis=-1), true.sum(axis=-1))
-    among = true > 0 if counted is None else counted & (true > 0)
+    among = true > 0
     chosen = np.isin(np.arange(true.shape[-1]), scored) if scored is not None else np.ones(true.shape[-1], np.bool_)
     found = {"accuracy": accuracy, "accuracy_one_vs_rest": 1 - 2 * (1 - accuracy) / true.shape[-1]}
     for name, (score, weighted) in MEANS.items():

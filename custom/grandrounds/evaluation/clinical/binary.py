@@ -17,13 +17,12 @@ POSITIVE = 1
 """Index of the positive group in the cases of :func:`binary_cases`."""
 
 
-def binary_cases(cases: Cases, positive: Sequence[int], labels_are_positive: NDArray[np.bool_] | None = None) -> Cases:
+def binary_cases(cases: Cases, positive: Sequence[int]) -> Cases:
     """The same images with two classes: 0 all others, 1 the positive group, whose probability is a sum.
 
     Args:
         cases: with probabilities of the model's classes.
         positive: indices of the group's classes.
-        labels_are_positive: whether each image is of the group, shape ``(n,)``; by default its label is one of the classes.
 
     Raises:
         ValueError: if there are no probabilities, or the group has no class or all of them.
@@ -35,9 +34,8 @@ def binary_cases(cases: Cases, positive: Sequence[int], labels_are_positive: NDA
         raise ValueError(f"the positive group must have some of {cases.classes} classes and not all, got {len(chosen)}")
     inside = cases.probabilities[:, chosen].sum(axis=1).clip(0, 1)
     probabilities = np.stack([1 - inside, inside], axis=1)
-    true = np.isin(cases.labels, chosen) if labels_are_positive is None else labels_are_positive
-    predicted = (inside >= 0.5).astype(np.int64)
-    return Cases(true.astype(np.int64), predicted, cases.groups, probabilities, 2)
+    true, predicted = np.isin(cases.labels, chosen), inside >= 0.5
+    return Cases(true.astype(np.int64), predicted.astype(np.int64), cases.groups, probabilities, 2)
 
 
 def positive_scores(cases: Cases) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:

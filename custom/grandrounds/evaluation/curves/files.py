@@ -49,11 +49,10 @@ def decode_counts(array: NDArray[np.int64], classes: Sequence[str], minimum: int
     return SiteCurves(known, found[-1])
 
 
-def write_curves(path: Path, curves: SiteCurves, classes: Sequence[str], minimum: int = MINIMUM) -> None:
+def write_curves(path: Path, curves: SiteCurves, classes: Sequence[str]) -> None:
     """Write a site's counts with the vocabulary and the minimum behind a count."""
-    write_json(
-        path, {"minimum": minimum, "classes": list(classes), CURVE_COUNTS: encode_counts(curves, classes).tolist()}
-    )
+    counts = encode_counts(curves, classes).tolist()
+    write_json(path, {"minimum": MINIMUM, "classes": list(classes), CURVE_COUNTS: counts})
 
 
 def read_curves(path: Path, classes: Sequence[str]) -> SiteCurves:

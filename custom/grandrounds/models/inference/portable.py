@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,6 @@ from grandrounds.models.inference.forward import Forward
 from grandrounds.models.inference.tracing import traced
 from grandrounds.protocol.problem import Problem
 
-Format = Literal["torchscript", "onnx"]
 PORTABLE_TOLERANCE = 1e-4
 """Greatest difference of a logit, absolute or relative."""
 PORTABLE_FILES: Mapping[str, str] = MappingProxyType({"torchscript": "model.ts", "onnx": "model.onnx"})
