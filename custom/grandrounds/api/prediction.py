@@ -68,15 +68,6 @@ def predict_with(
     return names, np.mean(found, axis=0)
 
 
-def selected_network(run: Path) -> torch.nn.Module:
-    """The network of a run's selected model, in evaluation mode on the CPU.
-
-    Raises:
-        ConfigurationError: if the run has no model, or its model takes the statistics of a site's images.
-    """
-    return load_trained(*trained_model(run).networks[0])
-
-
 def written_predictions(record: Path, model: str) -> pd.DataFrame:
     """What the sites of a run have written of their test images.
 

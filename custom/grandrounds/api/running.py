@@ -224,9 +224,10 @@ class Run:
         Raises:
             ConfigurationError: if the run has no common model, or (``problem.norm=site``) one for each site's images.
         """
-        from grandrounds.api.prediction import selected_network
+        from grandrounds.models.trained import load_trained
+        from grandrounds.reporting.external.trained import trained_model
 
-        return selected_network(self.workspace)
+        return load_trained(*trained_model(self.workspace).networks[0])
 
     @property
     def predictions(self) -> pd.DataFrame:

@@ -108,7 +108,7 @@ def submit(
     if reference and outcome.finished:
         _add_reference(job, outcome, kit, target)
     if json:
-        _show_as_json(outcome)
+        say_json({**asdict(outcome), "download": str(outcome.download) if outcome.download else None})
     else:
         _show(outcome, job)
     if not outcome.finished:
@@ -169,10 +169,6 @@ def _add_reference(job: CheckedJob, outcome: Outcome, kit: Path, out: Path) -> N
     console = notes()
     entry = submit_reference(job, outcome, read_kit(kit), out, lambda line: say(console, f"ridge: {line}"))
     say(console, f"ridge: {entry.get('reason') or entry['told']}")
-
-
-def _show_as_json(outcome: Outcome) -> None:
-    say_json({**asdict(outcome), "download": str(outcome.download) if outcome.download else None})
 
 
 def _show(outcome: Outcome, job: Job) -> None:

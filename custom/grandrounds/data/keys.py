@@ -110,10 +110,6 @@ class KeyChoices:
                     kinds = ", ".join(get_args(Kind))
                     raise ConfigurationError(f"{option}: expected one of {kinds}, or with :{form} added, got {entry!r}")
 
-    def merges_all(self, kind: Kind) -> bool:
-        """Whether near names of a kind are one."""
-        return kind in self.merge
-
     def distinguishes_all(self, kind: Kind) -> bool:
         """Whether near names of a kind are different ones."""
         return kind in self.distinct
@@ -201,7 +197,7 @@ def settle(
     for spelling, key in keys.items():
         often[key] += counts[spelling] * (key != "")
     near = _near([key for key in often if key and key not in choices.names(kind)])
-    if near and not choices.merges_all(kind):
+    if near and kind not in choices.merge:
         raise DataError(_refusal(kind, near, where, in_file))
     kept = {key: max(group, key=lambda one: (one in words, often[one])) for group in near for key in group}
     return {spelling: kept.get(key, key) for spelling, key in keys.items()}

@@ -102,7 +102,9 @@ def frozen_names(model: nn.Module, trainable: str, chain: Sequence[str]) -> list
         return names
     wanted = trainable.removeprefix(FROM)
     blocks = [block_name(name) for name in names]
-    possible = blocks[_first_trained(model, names) + 1 :]
+    # Before the first module with parameters nothing can be frozen.
+    first = next(place for place, name in enumerate(names) if list(model.get_submodule(name).parameters()))
+    possible = blocks[first + 1 :]
     if wanted not in possible:
         known = f"there are {', '.join(possible)}, and head" if possible else "train all, or the head"
         raise ConfigurationError(
@@ -164,11 +166,6 @@ def frozen_digest(model: nn.Module) -> str | None:
     if front is None and not norms:
         return None
     return hashlib.sha256(f"{front.digest if front else ''} {_digest(norms)}".encode()).hexdigest()
-
-
-def _first_trained(model: nn.Module, names: Sequence[str]) -> int:
-    """The position of the first module with parameters: before it nothing can be frozen."""
-    return next(index for index, name in enumerate(names) if list(model.get_submodule(name).parameters()))
 
 
 def _digest(state: Mapping[str, Tensor]) -> str:

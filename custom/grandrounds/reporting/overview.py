@@ -63,7 +63,7 @@ def overview(report: Report) -> Overview:
         Fact("Compared to", *_against(report)),
         Fact(
             "Privacy",
-            *_privacy({run.name: run.origin.spent for run in runs}, [run.name for run in runs if _sends(run)]),
+            *_privacy({run.name: run.origin.spent for run in runs}, [run.name for run in runs if run.log.traffic.up]),
         ),
         Fact("Communication", *(_communication(alone.run.log) if alone else _traffic_range(runs))),
     ]
@@ -225,10 +225,6 @@ def _interval(difference: Difference) -> str:
     if math.isnan(difference.low):
         return ""
     return f"[{format_number(difference.low, 3)}, {format_number(difference.high, 3)}]"
-
-
-def _sends(run: ReadRun) -> bool:
-    return run.log.traffic.up > 0
 
 
 def _privacy(spent_in: Mapping[str, Sequence[Spent]], sending: Sequence[str]) -> tuple[str, list[str]]:

@@ -158,7 +158,9 @@ def table_rows(run: ReadRun) -> list[Row]:
     scores, names = scores_of(run), run.task.scores
     rows = [_row(run.site_name(site), record, names) for site, record in scores.sites.items()]
     rows += [Row(run.site_name(site), 0, None, {}) for site in run.tests.sites if site not in scores.sites]
-    rows.append(Row("mean", None, _mean_majority(scores), _means(scores, names)))
+    rows.append(
+        Row("mean", None, scores.mean_references.get(ALWAYS_AT_SITES, {}).get("accuracy"), _means(scores, names))
+    )
     if scores.pooled:
         rows.append(_row("pooled", scores.pooled, names))
         for name, found in scores.pooled.references.items():
@@ -173,7 +175,3 @@ def _row(name: str, sheet: ScoreSheet, names: tuple[str, ...]) -> Row:
 
 def _means(scores: RunScores, names: tuple[str, ...]) -> dict[str, Score]:
     return {name: scores.best_mean(name) or no_score("no site has it") for name in names}
-
-
-def _mean_majority(scores: RunScores) -> float | None:
-    return scores.mean_references.get(ALWAYS_AT_SITES, {}).get("accuracy")

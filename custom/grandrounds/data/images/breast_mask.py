@@ -140,7 +140,7 @@ def _breast_region(levels: Levels, coarse: Levels) -> Mask:
     gap = low + DIGITAL_GAP * (high - low)
     if _is_digital(levels, low, gap):
         region = _largest_region(coarse > gap)
-    if not region.any() or _fills_its_box(region):
+    if not region.any() or float(region[bounding_box(region)].mean()) > FULL_BOX:
         threshold = _film_threshold(coarse, low, high)
         on_film = _largest_region(coarse > threshold)
         region = _grown(on_film, coarse, low, threshold) if on_film.any() else region
@@ -151,10 +151,6 @@ def _is_digital(levels: Levels, low: float, gap: float) -> bool:
     background = float((levels == low).mean())
     near = float(((levels > low) & (levels < gap)).mean())
     return background >= DIGITAL_BACKGROUND and near <= DIGITAL_NEAR * background
-
-
-def _fills_its_box(region: Mask) -> bool:
-    return float(region[bounding_box(region)].mean()) > FULL_BOX
 
 
 def _film_threshold(coarse: Levels, low: float, high: float) -> float:

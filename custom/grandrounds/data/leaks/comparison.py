@@ -94,7 +94,7 @@ def look(data: SiteData, site: str) -> Looked:
     pictures = tuple(
         PlacedImage(site, row, data.names[row], str(data.split[row]), patients[row], data.groups[row]) for row in rows
     )
-    labels = tuple(_label_text(data, row) for row in rows)
+    labels = tuple(data.task.label_cell(data.labels[row], data.classes) for row in rows)
     return Looked(
         pictures, tuple(found[row] for row in rows), thumbnails(data.images, rows), labels, data.labels[rows], flat
     )
@@ -230,10 +230,6 @@ def _contradicting(
         if (one[1], other[1]) in excluding and not (between and one[0] == other[0]):
             yield kinds[one][:2], kinds[other][:2]
             return
-
-
-def _label_text(data: SiteData, row: int) -> str:
-    return data.task.label_cell(data.labels[row], data.classes)
 
 
 def _pairs(pairs: Sequence[tuple[PlacedImage, PlacedImage]]) -> str:

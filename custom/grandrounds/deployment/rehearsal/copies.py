@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography.x509.oid import NameOID
@@ -85,11 +84,6 @@ def copy_kits(kits: Sequence[Kit], folder: Path, port: int) -> Federation:
         )
     sites = tuple(kit.name for kit in copies if kit.kind == "site")
     return Federation(folder, folder / "kits", server.folder.name, sites, operator, researcher)
-
-
-def with_proxies(federation: Federation, addresses: Mapping[str, str]) -> Federation:
-    """The federation whose sites reach the server through HTTP proxies, by site."""
-    return replace(federation, proxies=dict(addresses))
 
 
 def state_of(kits: Sequence[Kit]) -> str:

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from grandrounds.deployment.jobs import Job, Values, load_job
 from grandrounds.deployment.local_federation import HOME, TEMPORARY_FILES, Federation, start, stop_federation
 from grandrounds.deployment.processes import await_end, signal_processes, variables_set
-from grandrounds.deployment.rehearsal.copies import copy_kits, kits_in, state_of, with_proxies
+from grandrounds.deployment.rehearsal.copies import copy_kits, kits_in, state_of
 from grandrounds.deployment.rehearsal.faults import FAULT_KINDS, RENEWAL_FAULTS, FaultStage, drawn_faults
 from grandrounds.deployment.rehearsal.federated_run import FEDERATION_SECONDS, FederatedRun, free_port
 from grandrounds.deployment.rehearsal.kit_processes import living_in
@@ -212,7 +212,7 @@ def _linked(federation: Federation, port: int, seed: int) -> Iterator[tuple[Fede
         link.start()
     try:
         with variables_set({PROXY_VARIABLE: people.address}):
-            yield with_proxies(federation, {site: link.address for site, link in links.items()}), links
+            yield replace(federation, proxies={site: link.address for site, link in links.items()}), links
     finally:
         for link in (*links.values(), people):
             link.stop()

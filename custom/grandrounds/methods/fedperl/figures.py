@@ -60,7 +60,7 @@ def figures(history: RunHistory) -> list[Drawing]:
     """Peer frequency and similarity, as far as the run has them; members of a community are side by side."""
     groups = history.communities
     sites = community_order(groups) if groups else list(history.sites)
-    first = first_round_with_peers(history.events)
+    first = min((event["round"] for event in history.events if picks([event])), default=None)
     found = []
     if first is not None:
         made = picks(history.events)
@@ -110,11 +110,6 @@ def picks(events: Iterable[Event]) -> list[tuple[str, str]]:
     """Site and peer, for each time that a peer was given."""
     given = [event.get("peers", {}) for event in events if event["event"] == "round_end"]
     return [(site, peer) for entry in given for site, peers in entry.items() for peer in peers]
-
-
-def first_round_with_peers(events: Iterable[Event]) -> int | None:
-    """The first round in which any site had peers."""
-    return min((event["round"] for event in events if picks([event])), default=None)
 
 
 def similarities(events: Iterable[Event]) -> list[SimilarityRound]:

@@ -188,11 +188,8 @@ def may_leave(name: str, policy: SitePolicy, expected: Expected) -> bool:
 
 
 def _is_known(word: str) -> bool:
-    return word in WORDS or _is_index(word) or word in selectable_metrics()
-
-
-def _is_index(word: str) -> bool:
-    return word.isascii() and word.isdigit() and len(word) <= MAX_DIGITS
+    index = word.isascii() and word.isdigit() and len(word) <= MAX_DIGITS
+    return word in WORDS or index or word in selectable_metrics()
 
 
 def _large_enough(name: str, value: float, policy: SitePolicy) -> bool:

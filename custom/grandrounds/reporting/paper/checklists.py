@@ -17,7 +17,7 @@ def checklist_rows(items: Sequence[ChecklistItem], facts: Mapping[str, str]) -> 
     found = []
     for item in items:
         texts = list(dict.fromkeys(facts[name] for name in item.subjects))
-        known = [not _is_absent(text) for text in texts]
+        known = [text != LACKING for text in texts]
         state = (
             FOR_AUTHORS if not texts else FILLED if all(known) else PART if any(known) else f"{LACKING}, {FOR_AUTHORS}"
         )
@@ -38,7 +38,3 @@ def checklist_markdown(title: str, rows: Sequence[Sequence[str]]) -> str:
         *(f"| {' | '.join(map(plain_markdown, row))} |" for row in rows),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _is_absent(text: str) -> bool:
-    return text == LACKING
