@@ -1,17 +1,21 @@
-"""Every option of every job is checked against its annotation, and an error names it with what was expected."""
+"""Every option of a job, data set or network is checked against its annotation; an error names it and what was expected."""
 
 import json
 import math
 from dataclasses import MISSING, fields
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
+from grandrounds.data.families import DATASETS
 from grandrounds.deployment.jobs import JOBS, job_names
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import annotations_of
 from grandrounds.options import Options, groups_of
+from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
+from grandrounds.protocol.problem import ModelSpec, Problem
 
 
 def components():
@@ -26,8 +30,9 @@ def components():
                     yield getattr(import_module(module), kind)
 
 
+OTHERS = {Problem, ModelSpec, RecordLevelOptions, *DATASETS.values()}
 GROUPS = sorted(
-    {group for kind in components() for group in groups_of(kind).values()}, key=lambda group: group.__name__
+    OTHERS | {group for kind in components() for group in groups_of(kind).values()}, key=lambda group: group.__name__
 )
 
 
@@ -59,7 +64,7 @@ def wrong_values(annotation: Any, bounds: Any) -> list[Any]:
 
 def defaults(group: type[Options]) -> dict[str, Any]:
     """Values for the options that have no default."""
-    made = {int: 2, float: 0.5, str: "text", dict: {}, bool: True, tuple: ("a", "b"), list: ["a", "b"]}
+    made = {int: 2, float: 0.5, str: "text", dict: {}, bool: True, tuple: ("a", "b"), list: ["a", "b"], Path: Path("x")}
     known = annotations_of(group)
     required = [field.name for field in fields(group) if field.default is field.default_factory is MISSING]
     return {name: made[get_origin(known[name].type) or known[name].type] for name in required}

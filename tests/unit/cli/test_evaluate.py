@@ -219,10 +219,6 @@ def test_incomplete_arguments_are_wrong_use(run, arguments):
     assert run("evaluate", "runs/none", *arguments).exit_code == 2
 
 
-def test_help_has_examples(run):
-    assert "grandrounds evaluate runs/ham --sites-dir" in run("evaluate", "--help").stdout
-
-
 def test_curves_that_may_leave_a_site_count_patients_and_name_no_image(run, trained, listed, tmp_path):
     labels = ["nevus", "melanoma"] * 12
     result = run("evaluate", trained(), *listed(*labels), "--curves", tmp_path / "out")

@@ -184,9 +184,3 @@ def test_refuses_a_record_in_which_nothing_has_happened_yet(run, record, tmp_pat
     result = run("figures", record(EVENTS[:1]), "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert "there is nothing to draw yet" in result.stderr
-
-
-def test_help_has_examples(run):
-    result = run("figures", "--help")
-    assert result.exit_code == 0
-    assert "grandrounds figures runs/fedperl" in result.stdout

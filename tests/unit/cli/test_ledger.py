@@ -174,11 +174,6 @@ def test_releases_outside_the_budget_are_counted_apart(run, folder):
     assert dataset["epsilon"] == pytest.approx(THREE)
 
 
-def test_help_has_examples(run):
-    assert "grandrounds ledger show local/privacy" in run("ledger", "show", "--help").stdout
-    assert "show" in run("ledger", "--help").stdout
-
-
 def test_patients_of_two_data_sets_that_are_called_alike_can_be_told_apart(run, folder):
     ledger = Ledger(folder, "hospital-a")
     for name in ("skin", "blood"):

@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from grandrounds.errors import ConfigurationError
-from grandrounds.methods.statistics.executor import StatisticsOptions
 from grandrounds.methods.statistics.summaries import class_counts, intensity_shares, size_counts
 
 PATIENTS = ["p", "p", "q", "r", "s", "s"]
@@ -51,8 +49,3 @@ def test_bins_must_divide_the_levels(bins):
 def test_sizes_are_those_of_the_shorter_side():
     shapes = [(600, 450, 3, 40), (63, 5000, 3, 7), (64, 64, 1, 8), (4096, 4096, 1, 3)]
     assert size_counts(shapes, min_count=4) == {0: 7, 64: 8, 256: 40}
-
-
-def test_a_minimum_below_one_is_refused():
-    with pytest.raises(ConfigurationError, match="min_count must be at least 1"):
-        StatisticsOptions(min_count=0)
