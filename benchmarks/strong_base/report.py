@@ -40,12 +40,13 @@ def tables() -> dict[str, str]:
     for page, content in read_configuration(NAME)["pages"].items():
         results = Results(content["benchmark"])
         runs, titles = methods_of(results, content["setting"])
-        base, *_ = methods = content["methods"]
+        methods = [method for method in content["methods"] if method in runs]
         score = partial(_score, name=content["score"])
         rows = []
         for method in methods:
             scores = mean_and_spread([score(run) for run in runs[method].values()])
-            less = "" if method == base else untested_difference(pair_by_seed(runs[method], runs[base], score))
+            pair = pair_by_seed(runs[method], runs[methods[0]], score)
+            less = "" if method == methods[0] else untested_difference(pair)
             rows.append([titles[method], len(runs[method]), scores, less, _minutes(runs[method])])
         header = ["method", "seeds", SCORES[content["score"]], "less the first row", "CPU minutes"]
         found[page] = markdown_table(header, rows)
