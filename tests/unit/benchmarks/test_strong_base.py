@@ -1,5 +1,7 @@
 """The tables of the methods' pages are those of the committed results."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from benchmarks.experiment import read_configuration
@@ -14,10 +16,8 @@ def test_a_methods_table_is_that_of_the_committed_results(page):
 
 
 def test_the_ensemble_has_the_scores_of_the_mean_prediction_of_own_heads():
-    class Made:
-        settings = {"s": {"own_heads": {1: {"scores": {"accuracy": 0.5}, "ensemble": {"accuracy": 0.7}}}}}
-        titles = {"own_heads": "own"}
-
-    found, titles = methods_of(Made(), "s")
+    own = {"own_heads": {1: {"scores": {"accuracy": 0.5}, "ensemble": {"accuracy": 0.7}}}}
+    made = SimpleNamespace(settings={"setting": own}, titles={"own_heads": "own heads"})
+    found, titles = methods_of(made, "setting")
     assert found["ensemble"][1]["scores"] == {"accuracy": 0.7}
     assert set(found) == set(titles)
