@@ -23,7 +23,7 @@ SCORE = re.compile(r"^(?:[A-Za-z][\w ]* )?(-?\.\d{3}) \((\d+) seeds?(?:, `([^`]+
 WORDS = ("not run: ", "cannot run here: ", "no job: ", "drawn by ", "on [its page]")
 COMMAND = re.compile(r"^not run: `([^`]+)`, (?:(\d+) rows?, )?(.+)$")
 RUNNER = "python benchmarks/run.py "
-PACE = re.compile(r"^(\d+\.\d) h at the pace of `([^`]+)`")
+PACE = re.compile(r"^(\d+\.\d+) h at the pace of `([^`]+)`")
 NO_PACE = "no row of its kind has a time"
 
 
