@@ -295,7 +295,7 @@ def site_data(job: Job, site: str, sites_dir: Path) -> SiteData:
     problem = Problem.from_dict(job.options("problem"))
     location = locate_dataset(site, problem.dataset, [sites_dir])
     cache = Path(os.environ["GRANDROUNDS_CACHE"])
-    return load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
+    return load_site_data(location, problem, cache)
 
 
 def predictions(run: Run, weights: Path, splits: Sequence[str] = ("test",)) -> dict[str, dict[str, Predicted]]:

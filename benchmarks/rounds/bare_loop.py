@@ -73,7 +73,7 @@ def bare_loop(rounds: int) -> dict[str, Any]:
     data = {}
     for name in site_names(SITES):
         location = read_site_config(cache / "phantom" / name / "grandrounds.json")["phantom"]
-        data[name] = load_site_data(location, problem.classes, IMAGE_SIZE, problem.channels, cache)
+        data[name] = load_site_data(location, problem, cache)
     network = build_model(problem.model_spec(pretrained=False), seed)
     state = {key: value.clone() for key, value in network.state_dict().items()}
     for number in range(1, rounds + 1):

@@ -15,7 +15,7 @@ from grandrounds.methods.fedperl.model_store import PeerDelivery, received_peers
 from grandrounds.methods.fedperl.peer_selection import noise_image
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.seeding import numpy_generator
 
 FOUR = ["site-1", "site-2", "site-3", "site-4"]
@@ -44,7 +44,7 @@ def saved_model(found, site, round_number):
 def accuracy_at_the_server(state, folder):
     """By hand, on the validation pictures that the server draws."""
     location = read_site_config(phantom_site("server", folder))["phantom"]
-    data = load_site_data(location, PHANTOM_CLASSES, 32, 3, folder / "cache")
+    data = load_site_data(location, Problem("phantom", PHANTOM_CLASSES, 32), folder / "cache")
     rows = [row for row, split in enumerate(data.split) if split == "val"]
     network = build_model(ModelSpec("small", classes=4), seed=0).eval()
     network.load_state_dict(state)

@@ -287,7 +287,9 @@ def test_the_export_is_the_whole_network_with_the_initial_frozen_layers(go, hosp
     assert "spread" in card["preprocessing"]["intensity"]
     for site in SITES:
         location = locate_dataset(site, "phantom", [hospitals])
-        data = load_site_data(location, found.summary["configuration"]["problem"]["classes"], 32, 3, tmp_path / "cache")
+        data = load_site_data(
+            location, Problem.from_dict(found.summary["configuration"]["problem"]), tmp_path / "cache"
+        )
         rows = data.rows("test")
         right = predict(network, tensors_of(data.images), rows).argmax(dim=1).numpy() == data.labels[rows]
         assert np.mean(right) == pytest.approx(found.summary["records"][site]["common"]["exact"]["accuracy"])
@@ -300,7 +302,7 @@ def test_a_head_of_several_depths_computes_the_same_in_every_format(go, hospital
     found = go("fedavg", trainable, 2, "problem.head=depths")
     export(found.workspace, out=tmp_path, formats="torchscript,onnx")
     location = locate_dataset("site-1", "phantom", [hospitals])
-    data = load_site_data(location, found.summary["configuration"]["problem"]["classes"], 32, 3, tmp_path / "cache")
+    data = load_site_data(location, Problem.from_dict(found.summary["configuration"]["problem"]), tmp_path / "cache")
     rows = data.rows("test")
     images = tensors_of(data.images)(rows)
     logits = {}

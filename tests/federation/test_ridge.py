@@ -41,7 +41,7 @@ def test_the_head_is_that_of_all_images_together(tmp_path, shared_cache):
     problem, views, labels = Problem.from_dict(job.options("problem")), [[], []], []
     for site in SITES:
         location = locate(problem.dataset, site, [], tmp_path / "cache")
-        data = load_site_data(location, problem.classes, problem.image_size, problem.channels, tmp_path / "cache")
+        data = load_site_data(location, problem, tmp_path / "cache")
         rows = data.rows("labelled")
         network, found = features_of(problem, data, rows)
         for kept, one in zip(views, found, strict=True):

@@ -18,14 +18,14 @@ from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
-from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.reporting.predictions import site_predictions
 from grandrounds.reporting.runs import read_run
 
 from .conftest import names_in
 
 SITES = ["site-1", "site-2", "site-3"]
-CLASSES = ("round", "ring", "clustered", "irregular")
+PHANTOMS = Problem("phantom", ("round", "ring", "clustered", "irregular"), 32)
 STEPS = ["controller.rounds=2", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
 OWN_NORM = ["problem.backbone=compact", "problem.weights=start", "problem.norm=site", "problem.trainable=from:2"]
 OPTIONS = {
@@ -106,7 +106,7 @@ def test_each_site_has_the_whole_model_with_its_own_statistics(fedavg, hospitals
         description = json.loads(path.with_suffix(".json").read_text())
         network = build_model(ModelSpec(**description["model"]), description["seed"])
         network.load_state_dict(torch.load(path, weights_only=True))
-        data = load_site_data(locate_dataset(site, "phantom", [hospitals]), description["classes"], 32, 3, tmp_path)
+        data = load_site_data(locate_dataset(site, "phantom", [hospitals]), PHANTOMS, tmp_path)
         found = predict(network.eval(), tensors_of(data.images), data.rows("test")).numpy()
         np.testing.assert_allclose(found, predictions_of(fedavg.workspace, site), atol=2e-6)
         statistics.append(network.get_submodule("blocks.2.residual.1").running_mean)
@@ -123,7 +123,7 @@ def test_a_head_on_several_depths_reads_layers_with_a_sites_statistics(go, hospi
         description = json.loads(path.with_suffix(".json").read_text())
         network = build_model(ModelSpec(**description["model"]), description["seed"])
         network.load_state_dict(torch.load(path, weights_only=True))
-        data = load_site_data(locate_dataset(site, "phantom", [hospitals]), description["classes"], 32, 3, tmp_path)
+        data = load_site_data(locate_dataset(site, "phantom", [hospitals]), PHANTOMS, tmp_path)
         expected = predict(network.eval(), tensors_of(data.images), data.rows("test")).numpy()
         close = 2e-3 if precision == "float32" else 2e-2
         np.testing.assert_allclose(expected, predictions_of(found.workspace, site), atol=close)
@@ -191,7 +191,7 @@ def test_a_model_of_findings_is_exported_for_a_site(run, go, tmp_path):
 
 
 def test_predictions_take_the_statistics_of_their_images(fedavg, hospitals, tmp_path):
-    data = load_site_data(locate_dataset("site-2", "phantom", [hospitals]), CLASSES, 32, 3, tmp_path)
+    data = load_site_data(locate_dataset("site-2", "phantom", [hospitals]), PHANTOMS, tmp_path)
     rows = data.rows("train")
     _, found = predict_with(fedavg.workspace, np.array(data.images[rows]), {})
     (path,) = fedavg.workspace.rglob("site-2/common.pt")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -18,14 +18,12 @@ from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.console.steps import Step, steps_on
 from grandrounds.errors import ConfigurationError
-from grandrounds.protocol.problem import Preprocessing
-from grandrounds.protocol.tasks import task_named, task_of
+from grandrounds.protocol.problem import Preprocessing, Problem
 
 if TYPE_CHECKING:
     from grandrounds.data.doctor import Finding
     from grandrounds.data.leaks.comparison import Looked
     from grandrounds.data.site import DatasetLocation, SiteData
-    from grandrounds.protocol.task import Task
 
 FINDING_STYLES: Mapping[str, tuple[str, str]] = {
     "ok": ("OK", "green"),
@@ -103,12 +101,12 @@ def doctor(
         raise typer.BadParameter("--channels must be 1 or 3")
     if page is not None and page.suffix != ".html":
         raise typer.BadParameter(f"--page must end in .html, got {page}")
-    located, vocabulary, kind = _located(sites_dir, site_config, dataset, classes, task)
+    located, content = _located(sites_dir, site_config, dataset, classes, task)
+    wanted = {"image_size": image_size, "channels": channels, "preprocessing": preprocessing}
+    problem = Problem.from_dict({**content, **wanted})
     pages = _pages(page, list(located), sites_dir is not None)
     with steps_on(notes()) as step:
-        found, looked = _check_data(
-            located, vocabulary, image_size, channels, not accept_unlabelled, purpose, step, kind, preprocessing, pages
-        )
+        found, looked = _check_data(located, problem, not accept_unlabelled, purpose, step, pages)
         if sites_dir is not None:
             step("comparing the sites")
             found |= _compared(looked, sites_dir, allow_overlap)
@@ -159,24 +157,23 @@ def _table(found: Mapping[str, Sequence[Finding]]) -> Table:
 
 def _located(
     sites_dir: Path | None, site_config: Path | None, dataset: str | None, classes: str | None, task: str
-) -> tuple[dict[str, DatasetLocation], list[str], Task]:
-    """Where each site's data set is, the vocabulary, and what labels are."""
+) -> tuple[dict[str, DatasetLocation], dict[str, Any]]:
+    """Where each site's data set is, and its name, the vocabulary and the task, as options of a problem."""
     if sites_dir is not None and site_config is None:
         return _of_partition(sites_dir)
     if site_config is None or sites_dir is not None:
         raise typer.BadParameter("give either --sites-dir, --site-config or --kit")
     if not dataset or not classes:
         raise typer.BadParameter("--site-config needs --dataset and --classes")
-    return _of_site(site_config, dataset), comma_separated(classes) or [], task_named(task)
+    return _of_site(site_config, dataset), {"dataset": dataset, "classes": comma_separated(classes), "task": task}
 
 
-def _of_partition(sites_dir: Path) -> tuple[dict[str, DatasetLocation], list[str], Task]:
+def _of_partition(sites_dir: Path) -> tuple[dict[str, DatasetLocation], dict[str, Any]]:
     from grandrounds.data.partition.files import sites_and_problem
     from grandrounds.data.site import locate_dataset
 
     sites, problem = sites_and_problem(sites_dir)
-    located = {site: locate_dataset(site, problem["dataset"], [sites_dir]) for site in sites}
-    return located, problem["classes"], task_of(problem)
+    return {site: locate_dataset(site, problem["dataset"], [sites_dir]) for site in sites}, problem
 
 
 def _of_site(path: Path, dataset: str) -> dict[str, DatasetLocation]:
@@ -191,14 +188,10 @@ def _of_site(path: Path, dataset: str) -> dict[str, DatasetLocation]:
 
 def _check_data(
     located: Mapping[str, DatasetLocation],
-    classes: Sequence[str],
-    image_size: int,
-    channels: int,
+    problem: Problem,
     needs_labels: bool,
     purpose: For,
     step: Step,
-    task: Task,
-    sizing: str,
     pages: Mapping[str, Path],
 ) -> tuple[dict[str, list[Finding]], dict[str, Looked]]:
     """The findings about each site, and what can be compared of those whose data can be read."""
@@ -211,9 +204,8 @@ def _check_data(
         looked: dict[str, Looked] = {}
         for number, (site, location) in enumerate(located.items(), start=1):
             step(f"reading {site}, {number} of {len(located)}")
-            reading = (classes, image_size, channels, cache, site, needs_labels)
-            more = _page_writer(site, pages.get(site), sizing, location.preprocess)
-            found[site], own = examine_location(location, *reading, purpose.value, task, sizing, more)
+            more = _page_writer(site, pages.get(site), problem.preprocessing, location.preprocess)
+            found[site], own = examine_location(location, problem, cache, site, needs_labels, purpose.value, more)
             looked |= {site: own} if own else {}
         return found, looked
 

@@ -30,8 +30,7 @@ from grandrounds.data.leaks.comparison import (
 from grandrounds.data.manifest import SPLITS
 from grandrounds.data.site import UNKNOWN_LABEL, DatasetLocation, Part, SiteData, load_site_data
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.protocol.task import Task
-from grandrounds.protocol.tasks import SINGLE
+from grandrounds.protocol.problem import Problem
 
 Purpose = Literal["training", "evaluation"]
 ALL_SITES = "all sites"
@@ -65,18 +64,14 @@ class Finding:
 
 def examine_location(
     location: DatasetLocation,
-    classes: Sequence[str],
-    image_size: int,
-    channels: int,
+    problem: Problem,
     cache_dir: Path,
     site: str,
     needs_labels: bool = False,
     purpose: Purpose = "training",
-    task: Task = SINGLE,
-    sizing: str = "exact",
     more: Callable[[SiteData], list[Finding]] = lambda _: [],
 ) -> tuple[list[Finding], Looked | None]:
-    """Load a data set, resized as ``sizing`` says, and examine it; an error of loading is a failure among the findings.
+    """Load a data set in the problem's format and examine it; an error of loading is a failure among the findings.
 
     ``more`` finds what is not checked here, such as what a page shows.
 
@@ -84,7 +79,7 @@ def examine_location(
         The findings, and what can be compared with other sites, if the data could be loaded.
     """
     try:
-        data = load_site_data(location, classes, image_size, channels, cache_dir, task=task, sizing=sizing)
+        data = load_site_data(location, problem, cache_dir)
     except (DataError, ConfigurationError) as error:
         return [Finding("failure", "data set", f"{site}: {error}")], None
     looked = look(data, site)

@@ -38,7 +38,7 @@ from grandrounds.data.options import Preprocess
 from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import read_json_object, require_object
 from grandrounds.option_annotations import require_type
-from grandrounds.protocol.problem import IMAGENET
+from grandrounds.protocol.problem import IMAGENET, Problem
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
@@ -241,36 +241,29 @@ def _config_places(site: str, folders: Sequence[Path]) -> list[Path]:
 
 
 def load_site_data(
-    location: DatasetLocation,
-    classes: Sequence[str],
-    image_size: int,
-    channels: int,
-    cache_dir: Path,
-    foreign_labels: bool = False,
-    task: Task = SINGLE,
-    sizing: str = "exact",
+    location: DatasetLocation, problem: Problem, cache_dir: Path, foreign_labels: bool = False
 ) -> SiteData:
-    """Read a manifest with the job's vocabulary and open the decoded images, ``image_size`` pixels high and wide.
+    """Read a manifest with the problem's vocabulary and open the decoded images, of the problem's size.
 
-    A label outside the vocabulary is refused, or with ``foreign_labels`` taken as unknown. ``sizing`` is the problem's
-    preprocessing.
+    A label outside the vocabulary is refused, or with ``foreign_labels`` taken as unknown.
 
     Raises:
         DataError: if the manifest is invalid or too many images are unreadable.
         ConfigurationError: if there are windows and not as many as channels.
     """
+    classes, task = problem.classes, problem.kind
     vocabulary = None if foreign_labels else classes
     records = read_manifest(location.manifest, vocabulary, task, location.keys).records
     names = tuple(record.image for record in records)
     cache = open_cache(
         names,
         location.root,
-        image_size,
-        channels,
+        problem.image_size,
+        problem.channels,
         cache_dir,
         location.max_unreadable,
         location.reading,
-        sizing,
+        problem.preprocessing,
     )
     return SiteData(
         images=cache.images,
@@ -279,7 +272,7 @@ def load_site_data(
         split=np.array([record.split for record in records], np.str_),
         names=names,
         groups=tuple(record.group for record in records),
-        classes=tuple(classes),
+        classes=classes,
         quarantined=cache.quarantined,
         shapes=cache.shapes,
         rules=cache.rules,

@@ -149,9 +149,7 @@ def require_apart(job: Job, sites: Sequence[str], sites_dir: Path, cache: Path, 
     for site in sites:
         with suppress(GrandRoundsError):
             location = locate_dataset(site, problem.dataset, [sites_dir])
-            reading = (problem.classes, problem.image_size, problem.channels, cache)
-            data = load_site_data(location, *reading, task=problem.kind, sizing=problem.preprocessing)
-            looked[site] = look(data, site)
+            looked[site] = look(load_site_data(location, problem, cache), site)
     described = sites_dir / DESCRIPTION_FILE
     partition = read_json_object(described) if described.is_file() else {}
     findings = compare_sites(looked, sharing_of(partition), allowed)

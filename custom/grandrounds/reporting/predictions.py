@@ -171,15 +171,7 @@ def site_data_of(problem: Problem, site: str, sites_dir: Path) -> SiteData:
     """
     location = locate_dataset(site, problem.dataset, [sites_dir])
     with decoded_images() as cache:
-        return load_site_data(
-            location,
-            problem.classes,
-            problem.image_size,
-            problem.channels,
-            cache,
-            task=problem.kind,
-            sizing=problem.preprocessing,
-        )
+        return load_site_data(location, problem, cache)
 
 
 def _file(folder: Path, site: str, model: str) -> Path:

@@ -12,6 +12,7 @@ from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import read_partition
 from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.errors import DataError
+from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
 CLASSES = tuple("abcdefghij")
@@ -139,7 +140,7 @@ def test_a_site_finds_the_images_and_the_partition_records_its_options(small_cif
     given = [summary["images"]["train"] for site, summary in written["sites"].items() if site != "server"]
     assert sum(given) == 4 * (20 + 50) - missing
     location = locate_dataset("site-2", "cifar10", [tmp_path / "sites"])
-    data = load_site_data(location, written["classes"], 32, 3, tmp_path / "cache")
+    data = load_site_data(location, Problem("images", tuple(written["classes"]), 32), tmp_path / "cache")
     with np.load(small_cifar / "cifar10.npz") as content:
         for row in (0, len(data.names) - 1):
             array, _, index = data.names[row].partition("/")

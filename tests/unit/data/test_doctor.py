@@ -10,6 +10,7 @@ from grandrounds.data.doctor import Finding, examine, examine_location, require_
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.site import DatasetLocation, SiteData
 from grandrounds.errors import DataError
+from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("nevus", "melanoma")
@@ -181,10 +182,10 @@ def test_an_unreadable_data_set_is_a_failure_not_an_error(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "skin.csv").write_text("image,label,split\na.png,nevus,train\n")
     location = DatasetLocation(tmp_path / "skin.csv", tmp_path / "images")
-    message = only(examine_location(location, CLASSES, 4, 3, tmp_path / "cache", "site-1")[0], "failure")
+    message = only(examine_location(location, Problem("skin", CLASSES, 4), tmp_path / "cache", "site-1")[0], "failure")
     assert "column 'patient' is missing" in message
     (tmp_path / "skin.csv").write_text("image,label,split,patient\na.png,nevus,train,p1\n")
-    message = only(examine_location(location, CLASSES, 4, 3, tmp_path / "cache", "site-1")[0], "failure")
+    message = only(examine_location(location, Problem("skin", CLASSES, 4), tmp_path / "cache", "site-1")[0], "failure")
     assert "1 of 1 images cannot be read" in message
 
 
@@ -194,7 +195,9 @@ def test_a_location_is_loaded_and_examined(tmp_path):
         Image.fromarray(pixels).save(tmp_path / "images" / f"{row}.png")
     write_manifest([Record(f"{row}.png", CLASSES[row], "train", f"p{row}") for row in range(2)], tmp_path / "m.csv")
     location = DatasetLocation(tmp_path / "m.csv", tmp_path / "images")
-    findings, _ = examine_location(location, CLASSES, 4, 3, tmp_path / "cache", "site-1", needs_labels=True)
+    findings, _ = examine_location(
+        location, Problem("skin", CLASSES, 4), tmp_path / "cache", "site-1", needs_labels=True
+    )
     assert messages(findings, "failure") == []
     assert "site-1: 2 training images, 2 with a label that may be used" in messages(findings, "ok")
     assert len(messages(findings, "warning")) == 2

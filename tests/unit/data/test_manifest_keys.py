@@ -11,6 +11,7 @@ from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.partition.files import read_partition, write_partition
 from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.protocol.problem import Problem
 
 HEADER = "image,label,split,patient,lesion,source\n"
 
@@ -27,7 +28,7 @@ def hospital(tmp_path):
         entry = {"manifest": "m.csv", "root": ".", **entries}
         (tmp_path / "grandrounds.json").write_text(json.dumps({"datasets": {"x": entry}}))
         location = read_site_config(tmp_path / "grandrounds.json")["x"]
-        return load_site_data(location, classes, 8, 3, tmp_path / "cache")
+        return load_site_data(location, Problem("skin", classes, 8), tmp_path / "cache")
 
     return make
 

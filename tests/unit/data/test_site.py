@@ -17,6 +17,7 @@ from grandrounds.data.site import (
     read_site_config,
 )
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.protocol.problem import Problem
 
 RECORDS = (
     Record("a.png", "nevus", "train", "p1"),
@@ -28,6 +29,7 @@ RECORDS = (
     Record("g.png", "", "test", "", "l6"),
 )
 CLASSES = ("melanoma", "nevus", "keratosis")
+COLOUR, GREY = Problem("skin", CLASSES, 4), Problem("skin", CLASSES, 4, 1)
 
 
 @pytest.fixture
@@ -128,7 +130,7 @@ def test_an_unknown_data_set_lists_the_places_and_what_they_define(place):
 
 
 def test_loaded_data_follow_the_manifest_and_the_vocabulary(place):
-    data = load_site_data(DatasetLocation(place / "skin.csv", place / "images"), CLASSES, 4, 3, place / "cache")
+    data = load_site_data(DatasetLocation(place / "skin.csv", place / "images"), COLOUR, place / "cache")
     assert data.images.shape == (7, 4, 4, 3)
     np.testing.assert_array_equal(data.images[:, 0, 0, 0], [30, 60, 90, 120, 150, 180, 210])
     np.testing.assert_array_equal(data.labels, [1, -1, 0, 0, 1, 0, -1])
@@ -148,7 +150,7 @@ def test_loaded_data_follow_the_manifest_and_the_vocabulary(place):
     ],
 )
 def test_rows_of_each_part(place, part, rows, counts):
-    data = load_site_data(DatasetLocation(place / "skin.csv", place / "images"), CLASSES, 4, 1, place / "cache")
+    data = load_site_data(DatasetLocation(place / "skin.csv", place / "images"), GREY, place / "cache")
     np.testing.assert_array_equal(data.rows(part), rows)
     np.testing.assert_array_equal(data.class_counts(part), counts)
     assert data.rows(part).dtype == data.class_counts(part).dtype == np.int64
@@ -157,17 +159,21 @@ def test_rows_of_each_part(place, part, rows, counts):
 def test_quarantined_rows_are_in_no_part(place):
     (place / "images" / "a.png").write_bytes(b"no image")
     location = DatasetLocation(place / "skin.csv", place / "images", 0.2)
-    data = load_site_data(location, CLASSES, 4, 1, place / "cache")
+    data = load_site_data(location, GREY, place / "cache")
     assert [row for row, _, _ in data.quarantined] == [0]
     np.testing.assert_array_equal(data.rows("train"), [1, 2, 3])
     np.testing.assert_array_equal(data.rows("labelled"), [3])
     with pytest.raises(DataError, match="1 of 7 images cannot be read"):
-        load_site_data(DatasetLocation(place / "skin.csv", place / "images"), CLASSES, 4, 1, place / "cache")
+        load_site_data(DatasetLocation(place / "skin.csv", place / "images"), GREY, place / "cache")
 
 
 def test_a_label_outside_the_vocabulary_is_refused(place):
     with pytest.raises(DataError, match=r"skin\.csv line 2.*'nevus'"):
-        load_site_data(DatasetLocation(place / "skin.csv", place / "images"), ("melanoma",), 4, 1, place / "cache")
+        load_site_data(
+            DatasetLocation(place / "skin.csv", place / "images"),
+            Problem("skin", ("melanoma", "wart"), 4, 1),
+            place / "cache",
+        )
 
 
 def test_an_unknown_part_is_refused():

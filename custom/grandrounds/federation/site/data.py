@@ -33,6 +33,7 @@ from grandrounds.models.registry import require_buildable
 from grandrounds.protocol.messages import Payload, ReleaseKind
 from grandrounds.protocol.paths import cache_folder, data_folders, in_kit, state_folder
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
+from grandrounds.protocol.tasks import SINGLE
 
 
 def load_checked_data(
@@ -49,15 +50,7 @@ def load_checked_data(
     cache = cache_folder(fl_ctx)
     location = locate(problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx))
     try:
-        data = load_site_data(
-            location,
-            problem.classes,
-            problem.image_size,
-            problem.channels,
-            cache,
-            task=problem.kind,
-            sizing=problem.preprocessing,
-        )
+        data = load_site_data(location, problem, cache)
     except GrandRoundsError as error:
         raise type(error)(f"{site}: {error}") from error
     findings = examine(data, site, needs_labels, trains)
@@ -86,15 +79,7 @@ def load_dataset(name: str, problem: Problem, site: str, fl_ctx: FLContext) -> S
     cache = cache_folder(fl_ctx)
     location = replace(locate(name, site, data_folders(fl_ctx), cache), max_unreadable=0.0)
     try:
-        return load_site_data(
-            location,
-            problem.classes,
-            problem.image_size,
-            problem.channels,
-            cache,
-            foreign_labels=True,
-            sizing=problem.preprocessing,
-        )
+        return load_site_data(location, replace(problem, task=SINGLE.name), cache, foreign_labels=True)
     except GrandRoundsError as error:
         raise type(error)(f"{site}: data set {name!r}: {error}") from error
 

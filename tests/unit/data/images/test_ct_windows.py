@@ -21,6 +21,7 @@ from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.site import load_site_data, locate_dataset, read_site_config
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.protocol.problem import Problem
 
 # Air, water, grey matter, fresh blood, bone.
 HOUNSFIELD = np.array([[-1000, 0], [37, 70], [40, 1500]])
@@ -126,7 +127,7 @@ def site(tmp_path, ct_slice):
 
 def test_a_site_sees_the_windows_of_its_partition(site, tmp_path):
     assert site.windows == HAEMORRHAGE_WINDOWS
-    data = load_site_data(site, ("blood", "bone"), 2, 3, tmp_path / "cache")
+    data = load_site_data(site, Problem("ct", ("blood", "bone"), 2), tmp_path / "cache")
     assert data.images.shape == (2, 2, 2, 3)
     assert data.shapes == ((2, 2, 3, 2),)
     raw = (site.root / "a.dcm").read_bytes()
@@ -136,7 +137,7 @@ def test_a_site_sees_the_windows_of_its_partition(site, tmp_path):
 def test_there_must_be_as_many_windows_as_channels(site, tmp_path):
     message = r"ct: images of 1 channels \(problem\.channels\) need as many windows, got 3"
     with pytest.raises(ConfigurationError, match=message):
-        load_site_data(site, ("blood", "bone"), 2, 1, tmp_path / "cache")
+        load_site_data(site, Problem("ct", ("blood", "bone"), 2, 1), tmp_path / "cache")
 
 
 def test_a_cache_is_of_its_windows(site, tmp_path):

@@ -13,6 +13,7 @@ from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.mammogram import mammogram_square
 from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.protocol.problem import Problem
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_a_synthetic_device_retakes_the_resized_images(pictures, tmp_path):
 def test_preprocessing_is_an_entry_of_the_site_configuration(pictures, tmp_path):
     location = read_site_config(site(tmp_path, preprocess="mammogram"))["breast"]
     assert location.preprocess == "mammogram"
-    data = load_site_data(location, ("benign", "malignant"), 32, 1, tmp_path / "cache")
+    data = load_site_data(location, Problem("breast", ("benign", "malignant"), 32, 1), tmp_path / "cache")
     np.testing.assert_array_equal(
         data.images,
         open_cache(NAMES, pictures, 32, 1, tmp_path / "other", reading=MAMMOGRAMS).images,

@@ -13,6 +13,7 @@ from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.protocol.problem import Problem
 
 
 def rows_of(out, site):
@@ -49,7 +50,7 @@ def test_simulated_vendors_are_the_sites_and_are_cropped_there(mias, tmp_path):
     entry = json.loads((out / "site-1" / "grandrounds.json").read_text())["datasets"]["mammograms"]
     assert entry["preprocess"] == "mammogram"
     location = locate_dataset("site-1", "mammograms", [out])
-    data = load_site_data(location, MALIGNANCY_CLASSES, 32, 1, tmp_path / "cache")
+    data = load_site_data(location, Problem("mammograms", MALIGNANCY_CLASSES, 32, 1), tmp_path / "cache")
     assert data.images.shape == (20, 32, 32, 1)
     assert (data.images[:, :, :8].sum(axis=(1, 2, 3)) > data.images[:, :, -8:].sum(axis=(1, 2, 3))).all()
     assert all(data.class_counts(part).min() > 0 for part in ("labelled", "val", "test"))
@@ -115,7 +116,11 @@ def test_several_data_sets_are_one_and_each_vendor_a_site(collection, tmp_path):
     assert description["cmmd_without_label"] == 0
     images = [row["image"].split("/")[0] for row in rows_of(out, "site-3")]
     assert set(images) == {"inbreast"}
-    data = load_site_data(locate_dataset("site-2", "mammograms", [out]), MALIGNANCY_CLASSES, 16, 1, tmp_path / "cache")
+    data = load_site_data(
+        locate_dataset("site-2", "mammograms", [out]),
+        Problem("mammograms", MALIGNANCY_CLASSES, 16, 1),
+        tmp_path / "cache",
+    )
     assert not data.quarantined
     assert data.images.reshape(30, -1).max(axis=1).tolist() == [255] * 30
 
