@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from grandrounds.commands.options import Json, comma_separated, takes
+from grandrounds.commands.options import Json, Members, OwnModels, comma_separated, takes
 from grandrounds.console.output import results, say, say_json
 
 if TYPE_CHECKING:
@@ -90,13 +90,8 @@ class EvaluationArguments:
             "adapt the model and score it on the rest: labels:N, head:N, shares, shares:a=0.3,b=0.7."
         ),
     ] = "0"
-    ensemble: Annotated[
-        bool, typer.Option("--ensemble", help="Average the probabilities of the own models that are in RUN's folder.")
-    ] = False
-    member: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Average these models, which sites have handed over (own.pt); repeatable."),
-    ] = None
+    ensemble: OwnModels = False
+    members: Members = None
     minimum: Annotated[int, typer.Option(min=1, help="Smallest count in --out; the site's min_support if higher.")] = 10
     allow_overlap: Annotated[
         bool, typer.Option("--allow-overlap", help="Go on where the place took part in the run, with a warning.")
@@ -119,7 +114,7 @@ class EvaluationArguments:
             threshold=self.threshold,
             prevalences=prevalences,
             recalibrate=self.recalibrate,
-            ensemble=self.member or self.ensemble,
+            ensemble=self.members or self.ensemble,
             minimum=self.minimum,
             allow_overlap=self.allow_overlap,
             of_classes=of_classes,

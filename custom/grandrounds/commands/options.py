@@ -32,6 +32,11 @@ OF_IMAGES = (
 LISTS = ("label_map", "merge", "distinct", "columns")
 """Those of them that are lists."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on the standard output.")]
+OwnModels = Annotated[bool, typer.Option("--ensemble", help="Take the mean of the sites' own models in RUN's folder.")]
+Members = Annotated[
+    list[Path] | None,
+    typer.Option("--member", metavar="FILE", help="Take the mean of these models (own.pt of a site); repeatable."),
+]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grandrounds.commands.options import Json
+from grandrounds.commands.options import Json, Members, OwnModels
 from grandrounds.console.output import notes, results, say, say_json
 
 LABELLED_NEXT = 30
@@ -40,13 +40,8 @@ def predict(
         Path | None,
         typer.Option(help=f"Write the {LABELLED_NEXT} images that are most worth a label to this CSV file."),
     ] = None,
-    ensemble: Annotated[
-        bool, typer.Option("--ensemble", help="Predict with the mean of the own models that are in RUN's folder.")
-    ] = False,
-    member: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Predict with the mean of these models (own.pt); repeatable."),
-    ] = None,
+    ensemble: OwnModels = False,
+    members: Members = None,
     json: Json = False,
 ) -> None:
     """Show a line for each image: what is predicted, and the probabilities."""
@@ -59,7 +54,7 @@ def predict(
     finished = Run(run, Sites.read(sites_dir) if sites_dir else None)
     if label_next is not None:
         task_of(finished.summary["configuration"]["problem"]).require_exclusive("--label-next")
-    found = finished.predict(images, ensemble=member or ensemble)
+    found = finished.predict(images, ensemble=members or ensemble)
     classes = list(found.columns[1:])
     header = ["image", "predicted", *(f"probability_{name}" for name in classes)]
     rows = [[image, *cells] for image, *cells in found.itertuples()]
