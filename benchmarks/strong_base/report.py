@@ -21,7 +21,7 @@ from benchmarks.results import (
     pair_by_seed,
     untested_difference,
 )
-from benchmarks.tables import MISSING, markdown_table, mean_and_spread, replace_section
+from benchmarks.tables import markdown_table, mean_and_spread, replace_section
 
 NAME = "strong_base"
 OWN_HEADS, ENSEMBLE = "own_heads", "ensemble"
@@ -89,7 +89,7 @@ def _scores(runs: Seeds) -> list[str]:
 
 def _minutes(runs: Seeds) -> str:
     seconds = [run.get("row_cpu_seconds", run["cpu_seconds"]) for run in runs.values()]
-    return MISSING if None in seconds else mean_and_spread([each / 60 for each in seconds], 1)
+    return mean_and_spread([each / 60 for each in seconds if each is not None], 1)
 
 
 if __name__ == "__main__":
