@@ -20,6 +20,7 @@ from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.grouping import GROUP_READINGS, Grouping, grouped_cases
 from grandrounds.models.inference.forward import Forward
+from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
@@ -96,23 +97,16 @@ def labels_are_groups(locations: Mapping[str, DatasetLocation], classes: Sequenc
 
 
 def load_test_images(
-    site: str,
-    location: DatasetLocation,
-    vocabulary: Sequence[str],
-    image_size: int,
-    channels: int,
-    cache_dir: Path,
-    task: Task = SINGLE,
-    sizing: str = "exact",
+    site: str, location: DatasetLocation, problem: Problem, vocabulary: Sequence[str], cache_dir: Path
 ) -> LabelledImages:
-    """Decode the labelled test images of a site, square of ``image_size`` pixels; its other images are not read.
+    """Decode the labelled test images of a site in the problem's format; its other images are not read.
 
-    The ``vocabulary`` of the labels is the model's classes, or groups of classes; ``cache_dir`` keeps
-    decoded images, ``sizing`` is the model's preprocessing.
+    The ``vocabulary`` of the labels is the problem's classes, or groups of classes; ``cache_dir`` keeps decoded images.
 
     Raises:
         DataError: if a label is unknown, no test image has a label, or too many of them cannot be read.
     """
+    task = problem.kind
     try:
         records = _test_records(location, vocabulary, task)
     except DataError as error:
@@ -132,8 +126,9 @@ def load_test_images(
             "images to predict"
         )
     names = [record.image for record in records]
+    size, channels, sizing = problem.image_size, problem.channels, problem.preprocessing
     limit, reading = location.max_unreadable, location.reading
-    cache = open_cache(names, location.root, image_size, channels, cache_dir, limit, reading, sizing)
+    cache = open_cache(names, location.root, size, channels, cache_dir, limit, reading, sizing)
     readable = np.ones(len(names), np.bool_)
     readable[[row for row, _, _ in cache.quarantined]] = False
     rows = np.flatnonzero(readable)

@@ -22,7 +22,7 @@ from grandrounds.evaluation.external import (
 from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.models.registry import build_model
 from grandrounds.models.trained import load_trained
-from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.protocol.tasks import SINGLE
 
 CLASSES = ("mel", "nv")
@@ -44,7 +44,7 @@ def location(tmp_path):
 
 
 def load(location, tmp_path, vocabulary=CLASSES):
-    return load_test_images("clinic", location, vocabulary, image_size=8, channels=3, cache_dir=tmp_path / "cache")
+    return load_test_images("clinic", location, Problem("skin", CLASSES, 8), vocabulary, tmp_path / "cache")
 
 
 def test_only_labelled_test_images_are_read_in_the_order_of_the_manifest(location, tmp_path):
@@ -105,7 +105,7 @@ def test_predictions_are_those_of_the_saved_weights(location, tmp_path):
     saved = build_model(SPEC, seed=3)
     torch.save(saved.state_dict(), tmp_path / "selected.pt")
     here = location(*(Record(f"{number * 60}.png", "nv", "test") for number in range(3)))
-    images = load_test_images("clinic", here, CLASSES, image_size=32, channels=3, cache_dir=tmp_path / "cache")
+    images = load_test_images("clinic", here, Problem("skin", CLASSES, 32), CLASSES, tmp_path / "cache")
     found = predict_images(load_trained(SPEC, tmp_path / "selected.pt", None), images, CPU)
     with torch.inference_mode():
         pixels = torch.tensor(np.array(images.images)).permute(0, 3, 1, 2) / 255

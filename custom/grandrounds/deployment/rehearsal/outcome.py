@@ -21,13 +21,14 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.external import LabelledImages, load_test_images, predict_images
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.models.trained import trained_models
+from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.trained import trained_model
 
 COMPARED_SCORES = ("accuracy", "balanced_accuracy")
 """On the rehearsal's own test images; they are compared with those of the undisturbed run."""
 TEST_PHANTOMS = 480
 """Drawn for each site, of which a quarter are test images."""
-REHEARSED_SIZE, REHEARSED_CHANNELS = 32, 3
+REHEARSED = Problem(DATASET_NAME, PHANTOM_CLASSES, image_size=32)
 """Of the images of the job."""
 
 
@@ -100,9 +101,7 @@ def drawn_test_images(sites: Sequence[str], folder: Path, seed: int) -> dict[str
     for site in sites:
         drawn = phantom_site(site, folder / "drawn", images=TEST_PHANTOMS, seed=1 + seed)
         location = read_site_config(drawn)[DATASET_NAME]
-        found[site] = load_test_images(
-            site, location, PHANTOM_CLASSES, REHEARSED_SIZE, REHEARSED_CHANNELS, folder / "cache"
-        )
+        found[site] = load_test_images(site, location, REHEARSED, PHANTOM_CLASSES, folder / "cache")
     return found
 
 

@@ -104,16 +104,7 @@ def read_images(
     with decoded_images() as cache:
         for name, location in locations.items():
             step(f"reading the images of {name}")
-            images[name] = load_test_images(
-                name,
-                location,
-                vocabulary,
-                problem.image_size,
-                problem.channels,
-                cache,
-                problem.kind,
-                problem.preprocessing,
-            )
+            images[name] = load_test_images(name, location, problem, vocabulary, cache)
     step("comparing the images with those of the run")
     digests = {name: image_digests(test.images) for name, test in images.items()}
     overlap = overlap_with(folder, run.log.sites, locations, digests)
