@@ -116,10 +116,12 @@ def test_the_model_that_the_server_must_have_is_named(preset, found):
     assert sum("starts from: the server's weights 'ridge' (grandrounds weights add" in line for line in lines) == found
 
 
-def test_a_model_that_stays_is_not_among_the_releases():
-    job = with_options(load_job("local"), ["executor.model=own"])
+@pytest.mark.parametrize("released", ["true", "false"])
+def test_a_model_that_stays_is_not_among_the_releases_of_a_round(released):
+    job = with_options(load_job("local"), ["executor.model=own", f"executor.release_model={released}"])
     assert "update" not in releases_of(job)
     assert any("nothing; and scalar metrics" in line for line in disclosure(job))
+    assert any("the site's own model (site_model)" in line for line in disclosure(job)) is (released == "true")
 
 
 @pytest.mark.parametrize(
