@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+from grandrounds.deployment.kit.overlay import OVERLAYS
+from grandrounds.json_files import read_json_object
 from grandrounds.privacy.gate.kinds import KINDS, Expected, treatment_names
+from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.gate.treatment import Deny
 from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.tasks import FINDINGS, SINGLE
@@ -32,3 +35,23 @@ def test_findings_have_forms_of_their_own():
         for kind, shape, other in zip(kinds, shapes, others, strict=True):
             assert not KINDS[kind].mismatch("x", torch.zeros(shape, dtype=torch.int64), expected)
             assert KINDS[kind].mismatch("x", torch.zeros(other, dtype=torch.int64), expected).startswith("expected")
+
+
+def test_moments_of_images_are_of_grey_or_colour_images_and_of_no_more_patients_than_there_are():
+    expected = Expected(1, "run", 3, {}, {"train": 9})
+    wrong = KINDS[ReleaseKind.IMAGE_MOMENTS].mismatch
+    for figures in (7, 11):
+        assert wrong("moments", torch.zeros(2, figures, dtype=torch.float64), expected) == ""
+    assert wrong("moments", torch.zeros(2, 7), expected) == "expected float64"
+    assert wrong("moments", torch.zeros(2, 7).bfloat16(), expected) == "expected float64"
+    for values in (torch.zeros(2, 9), torch.ones(2, 7) * 2, torch.full((2, 7), 1e3)):
+        assert wrong("moments", values.double(), expected).startswith("expected mean and mean square")
+    assert wrong("support", torch.tensor([9]), expected) == ""
+    assert "of 9 patients" in wrong("support", torch.tensor([10]), expected)
+    assert wrong("support", torch.zeros(2), expected) == "expected int64 of shape (1,)"
+
+
+@pytest.mark.parametrize(("file", "lets_out"), [("privacy.json", True), ("privacy_strict.json", False)])
+def test_moments_of_images_leave_by_the_policy_standard_and_not_by_strict(file, lets_out):
+    (policy,) = read_policies(read_json_object(OVERLAYS / file), file).values()
+    assert (policy.rule_for(ReleaseKind.IMAGE_MOMENTS, "image_moments") is not None) is lets_out

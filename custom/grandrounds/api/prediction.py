@@ -29,11 +29,14 @@ from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.federation.site.context import choose_device
 from grandrounds.models.trained import load_trained
 from grandrounds.protocol.problem import Problem
+from grandrounds.reporting.external.appearance import appearance_of
 from grandrounds.reporting.external.trained import Ensemble, trained_model
 from grandrounds.reporting.predictions import decoded_images
 
 Images = NDArray[np.uint8]
 Object = Images | torch.Tensor | Image.Image
+Decoded = tuple[list[str], Images, Sequence[Sequence[int]]]
+"""Names, squares, and height and width of each image before."""
 Predictable = str | Path | Object | Iterable[str | Path] | Sequence[Object]
 """What :meth:`grandrounds.Run.predict` takes; a MONAI tensor is one of torch."""
 _OBJECTS = "or an 8-bit array, a tensor or a PIL image, or a list of one kind"
@@ -59,7 +62,9 @@ def predict_with(
     """
     trained = trained_model(run, ensemble)
     problem = trained.problem
-    names, pixels = _decoded(images, problem, description)
+    names, pixels, shapes = _decoded(images, problem, description)
+    if unlike := appearance_of(trained.image_moments, [(pixels, shapes)]).unlike:
+        warnings.warn(unlike, UserWarning, stacklevel=3)
     rows = np.arange(len(names))
     device = choose_device("auto")
     models = (load_trained(*network, (pixels, rows)).to(device) for network in trained.networks)
@@ -96,7 +101,7 @@ def written_predictions(record: Path, model: str) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _decoded(images: Predictable, problem: Problem, description: Mapping[str, Any]) -> tuple[list[str], Images]:
+def _decoded(images: Predictable, problem: Problem, description: Mapping[str, Any]) -> Decoded:
     if isinstance(images, np.ndarray | torch.Tensor):
         found = _channels_last(images)
         one = found.ndim == 2 or (found.ndim == 3 and found.shape[2] == 3)
@@ -108,10 +113,11 @@ def _decoded(images: Predictable, problem: Problem, description: Mapping[str, An
     if kinds == {Image.Image}:
         with TemporaryDirectory() as folder:  # read like files: turned, with their palette and depth
             paths = [_saved(one, Path(folder) / f"{number}.png") for number, one in enumerate(given)]
-            return [path.stem for path in paths], _files(paths, problem, description)[1]
+            return [path.stem for path in paths], *_files(paths, problem, description)[1:]
     if kinds == {np.ndarray}:
-        each = [_arrays(_channels_last(one)[None], problem)[1] for one in given]
-        return [str(number) for number in range(len(each))], np.concatenate(each)
+        each = [_arrays(_channels_last(one)[None], problem) for one in given]
+        names = [str(number) for number in range(len(each))]
+        return names, np.concatenate([squares for _, squares, _ in each]), [shapes[0] for *_, shapes in each]
     return _files([as_path(one, "an image", _OBJECTS) for one in given], problem, description)
 
 
@@ -150,14 +156,14 @@ def _saved(image: Image.Image, path: Path) -> Path:
     return path
 
 
-def _arrays(images: Images, problem: Problem) -> tuple[list[str], Images]:
+def _arrays(images: Images, problem: Problem) -> Decoded:
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] != 3):
         raise _refused(images)
     if not len(images):
         raise ConfigurationError("there is no image to predict")
     sizing = SIZINGS[problem.preprocessing]
     squares = [sizing.square(Image.fromarray(image), problem.image_size, problem.channels) for image in images]
-    return [str(number) for number in range(len(images))], np.stack(squares)
+    return [str(number) for number in range(len(images))], np.stack(squares), [images.shape[1:3]] * len(images)
 
 
 def _names(root: Path) -> list[str]:
@@ -174,7 +180,7 @@ def _names(root: Path) -> list[str]:
     return list(found.used)
 
 
-def _files(given: Sequence[Path], problem: Problem, description: Mapping[str, Any]) -> tuple[list[str], Images]:
+def _files(given: Sequence[Path], problem: Problem, description: Mapping[str, Any]) -> Decoded:
     for path in given:
         if not path.exists():
             raise DataError(f"{path} does not exist; name images, or a folder or archive of images")
@@ -200,4 +206,4 @@ def _files(given: Sequence[Path], problem: Problem, description: Mapping[str, An
             reading,
             problem.preprocessing,
         )
-        return shown, np.array(decoded.images)
+        return shown, np.array(decoded.images), decoded.originals

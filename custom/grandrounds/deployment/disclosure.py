@@ -59,7 +59,8 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         f"  leaves each site, in every round: {released}; and scalar metrics",
         "  leaves each site where a model is scored or tested: correct, missed and false predictions by class (counts)",
         *([IN_A_SUM] if encrypts(job) else []),
-        "  leaves each site at the end: counts for curves (curves), and scalar metrics",
+        "  leaves each site at the end: counts for curves (curves), size, colour and detail of all training images together "
+        "(image_moments), and scalar metrics",
         *([OWN_MODEL] if job.value("executor", "release_model") else []),
         f"  minimum counts, where a site keeps the {POLICY_FILE} of startup kits: {_minimum_counts(job)}",
         "  stays: balanced accuracy and F1 of a site of whose classes one has fewer patients than its counts must have",
@@ -82,7 +83,7 @@ def _minimum_counts(job: Job) -> str:
     policy = read_policies(content, POLICY_FILE).get(scope := job.meta.get("scope") or content["default_scope"])
     if policy is None:
         return f"not known of scope {scope}, which is not in it"
-    kinds = {*releases_of(job).values(), ReleaseKind.COUNTS, ReleaseKind.CURVES}
+    kinds = {*releases_of(job).values(), ReleaseKind.COUNTS, ReleaseKind.CURVES, ReleaseKind.IMAGE_MOMENTS}
     kinds |= {ReleaseKind.POOLED_COUNTS} if encrypts(job) else set()
     minima = {
         rule.kind.value: rule.treatment.minimum

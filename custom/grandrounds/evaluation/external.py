@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from grandrounds.csv_files import write_csv
 from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.cache import open_cache
+from grandrounds.data.images.preparation import Shape
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation
@@ -62,6 +63,7 @@ class LabelledImages:
         images: uint8, shape ``(n, size, size, channels)``.
         labels: index into the vocabulary, int64, shape ``(n,)``; of findings 1, 0 or -1, shape ``(n, findings)``.
         groups: the patient or lesion of each image, where it is known.
+        shapes: height, width and channels of each image before resizing, where they are known.
     """
 
     images: NDArray[np.uint8]
@@ -69,6 +71,7 @@ class LabelledImages:
     names: tuple[str, ...]
     unreadable: int
     groups: tuple[str, ...] = ()
+    shapes: tuple[Shape, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +138,8 @@ def load_test_images(
     labels = task.read_labels([one.label for one in records], vocabulary)
     images = cache.images if readable.all() else cache.images[rows]
     groups = tuple(records[row].group for row in rows)
-    return LabelledImages(images, labels[rows], tuple(names[row] for row in rows), len(cache.quarantined), groups)
+    shapes, shown = tuple(cache.originals[row] for row in rows), tuple(names[row] for row in rows)
+    return LabelledImages(images, labels[rows], shown, len(cache.quarantined), groups, shapes)
 
 
 def predict_images(

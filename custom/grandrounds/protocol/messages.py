@@ -51,7 +51,9 @@ SITE_MODEL = "site_model"
 """The release with a site's own model, at the end of a run."""
 CONTRIBUTION, COUNT_SUM = "contribution", "count_sum"
 """The tensor of a contribution to the sums of counts, and of a sum; and the value of a task that asks for them."""
-WITHHELD = frozenset({*CURVES.values(), *COUNTS.values(), *POOLED_RELEASES.values(), SITE_MODEL})
+IMAGE_MOMENTS = "image_moments"
+"""Release with the moments of the training images, in the answer to the task ``test``."""
+WITHHELD = frozenset({*CURVES.values(), *COUNTS.values(), *POOLED_RELEASES.values(), SITE_MODEL, IMAGE_MOMENTS})
 """Releases that a site without a rule for them keeps, while the scores beside them may leave."""
 METRICS = "metrics"
 FACTS = "facts"
@@ -88,6 +90,7 @@ class ReleaseKind(StrEnum):
     CURVES = "curves"
     COUNTS = "counts"
     POOLED_COUNTS = "pooled_counts"
+    IMAGE_MOMENTS = "image_moments"
     SUFFICIENT_STATISTICS = "sufficient_statistics"
     SOLVED_HEAD = "solved_head"
     SITE_MODEL = "site_model"

@@ -172,6 +172,7 @@ def model_card(
             "sites": len(run.log.sites),
             "communities": sorted(set(run.origin.communities.values())),
             "rounds_by_site": dict(run.log.contributions),
+            "image_moments": dict(run.log.image_moments),
             **population_json(run),
         },
         "metrics": {

@@ -68,6 +68,7 @@ class RunLog:
         remarks: what whoever reads the run must know, such as a checkpoint that was damaged.
         privacy: by site the treatments that its gate has reported, and the epsilon that it has told.
         machine: of the server, in a simulation of all sites; empty where it is not recorded.
+        image_moments: of the training images, or why there are none; empty where that is not recorded.
     """
 
     method: str
@@ -87,6 +88,7 @@ class RunLog:
     remarks: tuple[str, ...] = ()
     privacy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
+    image_moments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def seed(self) -> int | None:

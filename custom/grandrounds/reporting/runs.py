@@ -86,6 +86,7 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
         remarks=tuple(summary.get("remarks", ())),
         privacy=summary.get("privacy", {}),
         machine=summary.get("machine", {}),
+        image_moments=summary.get("image_moments", {}),
     )
     weights = folder / SELECTED
     origin = Origin(

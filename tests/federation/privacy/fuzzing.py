@@ -49,6 +49,7 @@ SUMMED = {
                 ("counts", "counts_*"),
                 ("pooled_counts", "pooled_*"),
                 ("curves", "curves_*"),
+                ("image_moments", "image_moments"),
             )
         ),
         {"kind": "solved_head", "name": "head", "treatment": "unmodified"},
@@ -197,6 +198,12 @@ def class_counts(draw):
     return {"class_counts": held * 2, "support": held}
 
 
+def moments(draw):
+    """Of images of one colour, from any number of patients."""
+    mean = torch.rand(7, dtype=torch.float64)
+    return {"moments": torch.stack([mean, mean**2 + 1]), "support": torch.tensor([draw.choice([1, 4, 5, 20])])}
+
+
 def pooled(draw):
     return table(draw) if draw.random() < 0.5 else {"contribution": ciphertext(draw)}
 
@@ -207,6 +214,7 @@ RECORDS = {
     "counts_common": ("counts", table),
     "counts_validation": ("counts", table),
     "curves_common": ("curves", curves),
+    "image_moments": ("image_moments", moments),
     "pooled_common": ("pooled_counts", pooled),
     "head": ("solved_head", head),
     "ciphers": ("encrypted_values", lambda draw: {"values": ciphertext(draw)}),
@@ -372,6 +380,10 @@ def tensors_fault(name, data):
         counts = data["counts"]
         right = data.keys() == {"counts"} and counts.shape == curves_shape(CLASSES) and counts.dtype == torch.int64
         right = right and few_or_many(counts[counts != MERGED], 5, 20)
+    elif name == "image_moments":
+        minimum = int(data["support"])
+        right = data["moments"].shape in ((2, 7), (2, 11)) and data["moments"].dtype == torch.float64
+        right = right and (minimum in (5, 10) or (minimum == 0 and not bool(data["moments"].any())))
     elif name in ("class_counts", "sums"):
         right = data.keys() - {"support"} <= {"class_counts", "products", "targets"}
         right = right and few_or_many(data["support"], 5, 60) and all(sum_right(*entry) for entry in data.items())

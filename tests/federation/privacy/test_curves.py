@@ -54,7 +54,7 @@ def test_a_site_without_a_rule_keeps_its_curves_and_only_its_own_log_reports_it(
         for line in (finished.place / "flare/site-1/local/privacy/audit.jsonl").read_text().splitlines()
     ]
     assert [line["withheld"] for line in lines if line["task"] == "test"] == [
-        ["counts_common", "counts_own", "curves_common", "curves_own"]
+        ["counts_common", "counts_own", "curves_common", "curves_own", "image_moments"]
     ]
     assert finished.summary["records"]["site-1"]["common"]["images"] > 0
 

@@ -313,6 +313,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         payload = self.payload(_shared(self._selection.model), **asked)
         self.dispatcher.exchange({site: Assignment(TEST, payload) for site in sites}, None)
         self.record.note_tests(self.problem, self.dispatcher.metrics, self.dispatcher.counts)
+        self.record.note_moments(self.dispatcher.moments)
         self.record.untested = [site for site in self.dispatcher.connected_sites() if site not in self.record.tests]
         self._sum_counts()
         self.round_number -= 1

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import GrandRoundsError, MessageError
+from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
 from grandrounds.evaluation.counts import IMAGES, MOST_COUNTED, PATIENTS, SiteCounts, check_counts, counts_shape
 from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, write_curves
@@ -25,10 +28,12 @@ from grandrounds.federation.server.sites import SiteRegistry
 from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribers
 from grandrounds.models.site_model import write_released
 from grandrounds.ordering import natural_sorted
+from grandrounds.privacy.gate.treatment import SUPPORT
 from grandrounds.protocol.entries import tensor_bytes
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import (
     CURVES,
+    IMAGE_MOMENTS,
     JOIN,
     POOL,
     POOLED_RELEASES,
@@ -43,7 +48,7 @@ from grandrounds.protocol.paths import result_folder
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 
-OF_TESTS = (ReleaseKind.COUNTS, ReleaseKind.POOLED_COUNTS)
+OF_TESTS = (ReleaseKind.COUNTS, ReleaseKind.POOLED_COUNTS, ReleaseKind.IMAGE_MOMENTS)
 """Kinds of releases that no method has."""
 ROUNDING = 1e-6
 """By which a score may be beyond the ends of its range."""
@@ -68,6 +73,7 @@ class TaskDispatcher:
         metrics: of the answers to the last tasks, by site.
         counts: of their predictions, by site and by model or ``validation``; of sites whose gate lets them out.
         pooled: contributions to encrypted sums of counts, or decrypted sums, by site and model.
+        moments: of the training images, by site; of sites whose gate lets them out.
     """
 
     def __init__(
@@ -93,6 +99,7 @@ class TaskDispatcher:
         self.metrics: dict[str, dict[str, float]] = {}
         self.counts: dict[str, dict[str, SiteCounts]] = {}
         self.pooled: dict[str, dict[str, State]] = {}
+        self.moments: dict[str, NDArray[np.float64]] = {}
 
     def connected_sites(self) -> list[str]:
         """The connected sites that have not been refused."""
@@ -157,7 +164,7 @@ class TaskDispatcher:
         Raises:
             RunAborted: if FLARE aborts the job.
         """
-        self.metrics, self.counts, self.pooled = {}, {}, {}
+        self.metrics, self.counts, self.pooled, self.moments = {}, {}, {}, {}
         for site, (task, payload) in assignments.items():
             self._round_number = payload.round_number
             if task != POOL:  # the contributions to these sums are not counted either
@@ -195,7 +202,7 @@ class TaskDispatcher:
     def _received(self, site: str, task: str, answer: Result) -> None:
         if self._pins.note(site, self._problem.dataset, answer):
             self._changed(site)
-        counts = received_counts(answer, self._problem)
+        counts, moments = received_counts(answer, self._problem), received_moments(answer, self._problem.channels)
         # A method sees its own releases alone.
         own = {name: one for name, one in answer.releases.items() if one.kind not in OF_TESTS}
         result = replace(answer, releases=own)
@@ -224,6 +231,7 @@ class TaskDispatcher:
             self._hooks.absorb(site, result)
             record.note_training(site, number, result.metrics)
         self.metrics[site], self.counts[site] = dict(result.metrics), counts
+        self.moments |= {} if moments is None else {site: moments}
         pooled = {model: answer.releases[name] for model, name in POOLED_RELEASES.items() if name in answer.releases}
         self.pooled[site] = {m: one.tensors for m, one in pooled.items() if one.kind is ReleaseKind.POOLED_COUNTS}
 
@@ -336,6 +344,27 @@ def received_counts(result: Result, problem: Problem) -> dict[str, SiteCounts]:
         except ValueError as error:
             raise MessageError(f"{name}: {error}") from error
     return found
+
+
+def received_moments(result: Result, channels: int) -> NDArray[np.float64] | None:
+    """The moments of training images in an answer; None if there are none, or of too few patients.
+
+    Raises:
+        MessageError: if they are misshapen.
+    """
+    release = result.releases.get(IMAGE_MOMENTS)
+    if release is None or release.kind is not ReleaseKind.IMAGE_MOMENTS:
+        return None
+    if release.tensors.keys() != {MOMENTS, SUPPORT}:
+        raise MessageError(f"{IMAGE_MOMENTS} must be {MOMENTS} and {SUPPORT}, got {sorted(release.tensors)}")
+    moments = release.tensors[MOMENTS].double().numpy()
+    try:
+        found = channels_of(moments)
+    except ValueError as error:
+        raise MessageError(f"{IMAGE_MOMENTS}: {error}") from error
+    if found != channels:
+        raise MessageError(f"{IMAGE_MOMENTS} are of images of {found} channels, those of the run have {channels}")
+    return moments if int(release.tensors[SUPPORT].sum()) > 0 else None
 
 
 def _listed(reasons: Mapping[str, str]) -> str:

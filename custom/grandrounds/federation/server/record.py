@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from grandrounds import __version__
 from grandrounds.errors import CheckpointError, GrandRoundsError, InUseError
+from grandrounds.evaluation.clinical.image_moments import training_moments
 from grandrounds.evaluation.counts import SiteCounts
 from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
 from grandrounds.evaluation.own_metrics import OWN_METRICS
@@ -38,6 +39,9 @@ from grandrounds.protocol.names import OWN_ROUND, PACE_ROUNDS, SPENT
 from grandrounds.protocol.problem import Problem
 
 if TYPE_CHECKING:  # reports read this module and do without torch
+    import numpy as np
+    from numpy.typing import NDArray
+
     from grandrounds.federation.count_sums import PooledRecord
 
 _logger = logging.getLogger(__name__)
@@ -108,6 +112,7 @@ class RunRecord:
         self.selected: dict[str, Any] = {}
         self.tests: dict[str, dict[str, EvalRecord]] = {}
         self.pooled: Mapping[str, PooledRecord] = {}
+        self.image_moments: dict[str, Any] = {}
         self.own_rounds: dict[str, int] = {}
         self.untested: list[str] = []
         self.registered: dict[str, dict[str, Any]] = {}
@@ -189,6 +194,10 @@ class RunRecord:
                 model: received(problem.kind, problem.classes, model, found, counts.get(site, {}).get(model))
                 for model in models
             }
+
+    def note_moments(self, sites: Mapping[str, NDArray[np.float64]]) -> None:
+        """Note the moments of the training images of the sites that have released them."""
+        self.image_moments = training_moments({site: sites[site] for site in natural_sorted(sites)}, self._samples)
 
     def progress(self) -> dict[str, Any]:
         """The state of the run in plain values, for a person who watches it."""
@@ -330,6 +339,7 @@ class RunRecord:
                 site: {name: one.to_json() for name, one in found.items()} for site, found in self.tests.items()
             },
             "pooled": {name: one.to_json() for name, one in self.pooled.items()},
+            "image_moments": self.image_moments,
             "own_rounds": self.own_rounds,
             "untested": self.untested,
             **self.absent(),

@@ -34,7 +34,14 @@ from grandrounds.federation.site.networks import SharedNetwork, forget_networks
 from grandrounds.federation.site.options import ComputeOptions, InferenceOptions, SiteOptions
 from grandrounds.federation.site.outcomes import cause_of, is_answered, note_failure, note_leaving
 from grandrounds.federation.site.pooling import CountPool
-from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, evaluate_models, released, score
+from grandrounds.federation.site.scoring import (
+    SCORE_RELEASES,
+    TEST_RELEASES,
+    evaluate_models,
+    image_moments,
+    released,
+    score,
+)
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.worker import (
     declare_training,
@@ -452,7 +459,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
 
         result = evaluate_models(models, load, context, store, writes, release_own, leaving)
         result = self._pool.beside_sums(result) if self._pool else result
-        return replace(result, metrics={**own_round, **result.metrics})
+        releases = {**result.releases, **image_moments(context.data)}
+        return replace(result, releases=releases, metrics={**own_round, **result.metrics})
 
     def _open_sums(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         if self._pool is None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from grandrounds.data.site import SiteData
 from grandrounds.evaluation.bootstrap import questions_of
+from grandrounds.evaluation.clinical.image_moments import MOMENTS, evenly_spaced, moments_of
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, site_counts
 from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves, site_curves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, encode_counts, write_curves
@@ -20,8 +21,18 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.models.norm_layers import whole_state
 from grandrounds.models.site_model import OWN, model_description, with_description
+from grandrounds.privacy.gate.treatment import SUPPORT
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
-from grandrounds.protocol.messages import CURVES, POOLED_RELEASES, SITE_MODEL, Release, ReleaseKind, Result, State
+from grandrounds.protocol.messages import (
+    CURVES,
+    IMAGE_MOMENTS,
+    POOLED_RELEASES,
+    SITE_MODEL,
+    Release,
+    ReleaseKind,
+    Result,
+    State,
+)
 from grandrounds.protocol.names import CASE, VALIDATION
 from grandrounds.protocol.problem import SITE_NORM
 
@@ -34,6 +45,7 @@ TEST_RELEASES = {
     **dict.fromkeys(COUNT_RELEASES.values(), ReleaseKind.COUNTS),
     **dict.fromkeys(POOLED_RELEASES.values(), ReleaseKind.POOLED_COUNTS),
     SITE_MODEL: ReleaseKind.SITE_MODEL,
+    IMAGE_MOMENTS: ReleaseKind.IMAGE_MOMENTS,
 }
 """What may leave with the scores of a model, and with those of its test, by name."""
 
@@ -141,6 +153,16 @@ def evaluate_models(
     if models:
         store.write_digests([digest for digest in context.data.digests if digest])
     return Result(releases, metrics)
+
+
+def image_moments(data: SiteData) -> dict[str, Release]:
+    """The release of the moments of a site's training images; none if they are of fewer patients than the site asks for."""
+    rows = evenly_spaced(data.rows("train"))
+    patients = len({data.groups[row] for row in rows})
+    if patients < max(data.min_support, 1):
+        return {}
+    moments = torch.from_numpy(moments_of(data.images, data.originals, rows))
+    return {IMAGE_MOMENTS: Release(ReleaseKind.IMAGE_MOMENTS, {MOMENTS: moments, SUPPORT: torch.tensor([patients])})}
 
 
 def _predict_validation(network: nn.Module, context: SiteContext, store: SiteStore) -> dict[str, Release]:

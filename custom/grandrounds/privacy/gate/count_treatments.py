@@ -1,4 +1,4 @@
-"""Treatments of counts: too few cases of a class do not leave a site."""
+"""Treatments of counts, sums and moments: what is of too few patients does not leave a site."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from grandrounds.evaluation.clinical.image_moments import MOMENTS, rounded
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, check_counts, suppress_counts
 from grandrounds.evaluation.curves.binned import coarsen_curves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, encode_counts
@@ -65,6 +66,21 @@ class SumSupport(MinimumSupport):
         if any(bool(tensors[name][..., support == 0].any()) for name in OF_EACH_CLASS if name in tensors):
             raise ValueError("a class of no patients has images")
         return {name: plain_copy(value) for name, value in tensors.items()}
+
+
+@dataclass(frozen=True)
+class MomentSupport(MinimumSupport):
+    """Rounds moments of images; of fewer patients than the minimum zeros leave. Of how many more they are stays."""
+
+    minimum: Annotated[int, "patients whose training images the moments are of", Min(2)] = DEFAULT_SUM_PATIENTS
+
+    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+        """See :meth:`Treatment.apply`; exactly ``moments`` and ``support``."""
+        if tensors.keys() != {MOMENTS, SUPPORT}:
+            raise ValueError(f"moments of images must be {MOMENTS} and {SUPPORT}, got {sorted(tensors)}")
+        enough = int(tensors[SUPPORT]) >= self.minimum
+        moments = torch.from_numpy(rounded(tensors[MOMENTS].detach().cpu().numpy()))
+        return {MOMENTS: moments * enough, SUPPORT: torch.tensor([self.minimum * enough])}
 
 
 @dataclass(frozen=True)

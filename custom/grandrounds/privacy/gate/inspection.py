@@ -84,8 +84,8 @@ class Answer:
 class Inspected:
     """A checked answer.
 
-    ``releases`` are rule and tensors by name; ``withheld`` are the names of numbers, texts, curves and counts that may not
-    leave; ``samples`` is 1 when the policy does not allow their number to leave.
+    ``releases`` are rule and tensors by name; ``withheld`` are the names of numbers, texts and releases of tests that may
+    not leave; ``samples`` is 1 when the policy does not allow their number to leave.
     """
 
     releases: Mapping[str, tuple[ReleaseRule, Mapping[str, Tensor]]]
@@ -205,7 +205,8 @@ def _is_fact(name: str, text: str) -> bool:
 
 def _stays(name: str, part: Part, policy: SitePolicy) -> bool:
     """Whether a part comes with scores and has no rule. Only such parts are withheld; the scores beside them may leave."""
-    kinds = (ReleaseKind.CURVES, ReleaseKind.COUNTS, ReleaseKind.POOLED_COUNTS, ReleaseKind.SITE_MODEL)
+    scored = (ReleaseKind.CURVES, ReleaseKind.COUNTS, ReleaseKind.POOLED_COUNTS)
+    kinds = (*scored, ReleaseKind.SITE_MODEL, ReleaseKind.IMAGE_MOMENTS)
     kind = next((kind for kind in kinds if part.meta == {"release": kind.value}), None)
     return kind is not None and name in WITHHELD and policy.rule_for(kind, name) is None
 

@@ -12,12 +12,14 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, curves_shape
 from grandrounds.privacy.gate.count_treatments import (
     CountSupport,
     CurveSupport,
     MinimumSupport,
+    MomentSupport,
     PooledSupport,
     SumSupport,
 )
@@ -161,6 +163,19 @@ def _no_pooled_counts(name: str, value: Tensor, expected: Expected) -> str:
     return _no_ciphertext(name, value, expected) if name == CONTRIBUTION else _no_table(value, expected)
 
 
+def _no_moments(name: str, value: Tensor, expected: Expected) -> str:
+    if name == SUPPORT:
+        fits = tuple(value.shape) == (1,) and value.dtype == torch.int64
+        return _too_many(int(value), "train", expected) if fits else "expected int64 of shape (1,)"
+    if value.dtype != torch.float64:
+        return "expected float64"
+    try:
+        channels_of(value.numpy())
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def _no_sums(name: str, value: Tensor, expected: Expected) -> str:
     if name in (SUPPORT, "class_counts"):
         if tuple(value.shape) != (expected.classes,) or value.dtype != torch.int64:
@@ -203,6 +218,7 @@ KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
         ReleaseKind.CURVES: Kind((CurveSupport,), _no_curves, (CURVE_COUNTS,)),
         ReleaseKind.COUNTS: Kind((CountSupport,), _no_counts, (IMAGES, PATIENTS)),
         ReleaseKind.POOLED_COUNTS: Kind((PooledSupport,), _no_pooled_counts, (CONTRIBUTION, IMAGES, PATIENTS)),
+        ReleaseKind.IMAGE_MOMENTS: Kind((MomentSupport,), _no_moments, (MOMENTS, SUPPORT)),
         ReleaseKind.SUFFICIENT_STATISTICS: Kind((SumSupport,), _no_sums, (SUPPORT, "class_counts", "products", "targets")),
         ReleaseKind.SOLVED_HEAD: Kind((Unmodified,), _no_head, ("weights", "bias", "shift", "scale")),
         ReleaseKind.SITE_MODEL: Kind((Unmodified,), _no_network, ("*",)),

@@ -28,6 +28,7 @@ from grandrounds.models.inference.forward import Forward
 from grandrounds.models.split import split_last_layer
 from grandrounds.models.trained import trained_models
 from grandrounds.protocol.problem import Problem
+from grandrounds.reporting.external.appearance import Appearance, appearance_of
 from grandrounds.reporting.external.preparation import Overlap, overlap_with
 from grandrounds.reporting.external.trained import TrainedModel
 from grandrounds.reporting.figures.images import JudgedImages, failure_figure
@@ -41,10 +42,11 @@ LINEAR_ON = 64
 
 @dataclass(frozen=True, eq=False)
 class PlaceImages:
-    """The test images of a place, by site, and what they have in common with the run."""
+    """The test images of a place, by site, what they have in common with the run, and how they look beside its images."""
 
     sites: Mapping[str, LabelledImages]
     overlap: Overlap
+    appearance: Appearance
 
     @property
     def remarks(self) -> list[str]:
@@ -55,7 +57,7 @@ class PlaceImages:
             for name, test in self.sites.items()
             if test.unreadable
         ]
-        return [*filter(None, (warning, self.overlap.remark)), *unreadable]
+        return [*filter(None, (warning, self.overlap.remark)), *unreadable, self.appearance.finding]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +71,7 @@ class Place:
         digests: SHA-256 of the model's file, or of each model of an ensemble, and of the manifests.
         unreadable: test images that could not be read.
         overlap: with the run's images.
+        appearance: of the images, beside that of the run's.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Place:
     digests: Mapping[str, str]
     unreadable: int
     overlap: Overlap
+    appearance: Appearance
 
 
 def read_images(
@@ -112,7 +116,8 @@ def read_images(
         raise ConfigurationError(
             f"{overlap.message}, so this is no external validation; leave these images out, or add --allow-overlap"
         )
-    return PlaceImages(images, overlap)
+    appearance = appearance_of(trained.image_moments, ((one.images, one.shapes) for one in images.values()))
+    return PlaceImages(images, overlap, appearance)
 
 
 def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dict[str, ImagePredictions]:
@@ -193,6 +198,7 @@ def place_of(
         {**models, **manifests},
         sum(test.unreadable for test in images.sites.values()),
         images.overlap,
+        images.appearance,
     )
 
 

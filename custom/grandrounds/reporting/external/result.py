@@ -25,6 +25,7 @@ from grandrounds.evaluation.record import NUMBER, EvalRecord, pooled
 from grandrounds.files import write_json
 from grandrounds.plain import from_plain, to_plain
 from grandrounds.reporting.caveats import caveats_of
+from grandrounds.reporting.external.appearance import Appearance
 from grandrounds.reporting.external.caveats import caveats_of_adaptation, caveats_of_group, caveats_of_thresholds
 from grandrounds.reporting.run import FINISHED, ReadRun, RunLog, Tests
 from grandrounds.reporting.scores import RunScores, scores_of
@@ -72,6 +73,7 @@ class ExternalResult:
         group: of the positive group, where there is one.
         subgroups: by further columns of the manifests.
         adapted: what a model that was adapted to the place is worth, where that was asked for.
+        appearance: how its images differ from the training images; None for fewer cases than the minimum.
     """
 
     place: str
@@ -95,6 +97,7 @@ class ExternalResult:
     group: GroupResult | None = None
     subgroups: tuple[SubgroupResult, ...] = ()
     adapted: Adapted | None = None
+    appearance: Appearance | None = None
 
 
 def run_at(run: ReadRun, place: Place, labels: Labels) -> ReadRun:
@@ -139,6 +142,7 @@ def external_result(
     adaptation = adapted.shown(request.minimum, hidden) if adapted else None
     group, subgroups = _group_and_subgroups(run.classes, together, place, labels, request)
     warning = [f"{overlap.message}: this is no external validation."] if overlap.message else []
+    appearance = place.appearance if (together.cases or 0) >= request.minimum else None
     result = ExternalResult(
         place=place.name,
         run=run.name,
@@ -160,6 +164,7 @@ def external_result(
             *warning,
             *caveats_of_thresholds(scores.pooled.classes if scores.pooled else {}, group),
             *(caveats_of_group(group) if group else ()),
+            *([appearance.unlike] if appearance and appearance.unlike else ()),
             *(caveats_of_adaptation(adaptation, run.task.default_metric) if adaptation else ()),
             *caveats_of(tested, scores),
         ),
@@ -167,6 +172,7 @@ def external_result(
         group=group,
         subgroups=subgroups,
         adapted=adaptation,
+        appearance=appearance,
     )
     # What is shown here is what a reader of the file sees.
     return from_plain(ExternalResult, without_small_counts(to_plain(result), request.minimum))

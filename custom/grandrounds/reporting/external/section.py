@@ -11,6 +11,7 @@ from grandrounds.evaluation.clinical.results import Adapted, Calibration, GroupR
 from grandrounds.evaluation.clinical.suppression import count_text
 from grandrounds.evaluation.score import Score
 from grandrounds.plotting import Drawing
+from grandrounds.reporting.external.appearance import Appearance
 from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.figures.external import calibration_figure, decision_figure, external_roc_figure
 from grandrounds.reporting.figures.runs import drawing_of
@@ -50,6 +51,8 @@ def tables_of(result: ExternalResult) -> list[PageTable]:
     """All tables of one place."""
     pooled, group = result.scores.pooled, result.group
     found = [_images_table(result)]
+    if result.appearance and result.appearance.figures:
+        found.append(_appearance_table(result.appearance))
     if pooled:
         several = result.scores.sites if len(result.scores.sites) > 1 else {}
         groups = {"the model": pooled, **{f"site {name}": sheet for name, sheet in several.items()}}
@@ -126,8 +129,15 @@ def _images_table(result: ExternalResult) -> PageTable:
     counted, cases = (f"fewer than {minimum}" if one is None else str(one) for one in (total, result.cases))
     of_cases = "" if result.case == "image" else f" of {cases} cases ({result.case})"
     unreadable = f"; {result.unreadable} cannot be read and are left out" if result.unreadable else ""
-    caption = f"{result.place}: {counted} test images{of_cases} by class{unreadable}"
+    unknown = f". {result.appearance.finding}" if result.appearance and result.appearance.unavailable else ""
+    caption = f"{result.place}: {counted} test images{of_cases} by class{unreadable}{unknown}"
     return PageTable([result.noun, "images", "prevalence"], shown, caption)
+
+
+def _appearance_table(found: Appearance) -> PageTable:
+    rows = [[one.name, *one.shown, f"{one.deviations:+.1f}"] for one in found.figures]
+    header = ["figure", "here", "in training", "difference in deviations of the training images"]
+    return PageTable(header, rows, f"Means over images, without labels. {found.finding}")
 
 
 def _group_table(group: GroupResult) -> PageTable:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,14 @@ class TrainedModel:
         record: the folder with the run's summary.
         problem: of the run; its classes are in the order of the outputs.
         networks: at least one.
+        image_moments: of the run's training images, see
+            :func:`~grandrounds.evaluation.clinical.image_moments.training_moments`.
     """
 
     record: Path
     problem: Problem
     networks: tuple[SavedNetwork, ...]
+    image_moments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -88,10 +91,11 @@ def trained_model(path: Path, ensemble: Ensemble = False) -> TrainedModel:
     content = summary.get("configuration", {}).get("problem")
     if not isinstance(content, dict):
         raise ConfigurationError(f"{folder / SUMMARY} does not say what the model was trained for; run the job again")
-    problem = Problem.from_dict(content)
+    problem, moments = Problem.from_dict(content), summary.get("image_moments", {})
     if not ensemble:
         seed = summary["configuration"].get("seed")
-        return TrainedModel(folder, problem, (SavedNetwork(problem.model_spec(pretrained=False), weights, seed),))
+        network = SavedNetwork(problem.model_spec(pretrained=False), weights, seed)
+        return TrainedModel(folder, problem, (network,), moments)
     given = [] if isinstance(ensemble, bool) else [as_path(one, "a model of the ensemble") for one in ensemble]
     files = given or _own_models(path, folder, summary)
     if len(files) < 2:
@@ -99,7 +103,7 @@ def trained_model(path: Path, ensemble: Ensemble = False) -> TrainedModel:
             f"an ensemble needs the own models of two sites or more, and {path} has {len(files)}: sites release them with "
             f"executor.release_model of a job with model=own, or hand over {OWN}.pt and {OWN}.json (--member)"
         )
-    return TrainedModel(folder, problem, tuple(read_site_model(file, problem) for file in files))
+    return TrainedModel(folder, problem, tuple(read_site_model(file, problem) for file in files), moments)
 
 
 def _own_models(path: Path, folder: Path, summary: dict[str, Any]) -> list[Path]:

@@ -1,0 +1,135 @@
+"""How images look, in a few figures: what a site may release of its training images, and how far a place's images differ.
+
+Of each figure the mean and the mean square over images leave a site. With numbers of images as weights they add up over
+sites. Images are those that a network takes; size and aspect are of the images before they were resized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOMENTS = "moments"
+"""The tensor of a release, float64, shape ``(2, figures)``: mean and mean square of each figure."""
+MOST_IMAGES = 2000
+"""Of more images of a site so many are looked at, evenly spaced."""
+NOT_RELEASED = "no site has released image_moments: its policy has no rule for them, or it has too few patients"
+STEPS = 20
+"""Released means and deviations are rounded to this part of the least deviation."""
+AT_ONCE, COARSE = 128, 16
+"""Images that are looked at together, and blocks a side in which coarse detail is looked for."""
+LARGEST = 256.0
+"""Absolute value of a figure."""
+COLOURS: Mapping[int, tuple[str, ...]] = {1: ("brightness",), 3: ("red", "green", "blue")}
+_SHAPES = {"size": 0.25, "aspect": 0.1, "middle": 4.0, "fine detail": 0.1, "coarse detail": 0.1}
+_LEVELS = 4.0
+
+Array = NDArray[np.float64]
+
+
+def least_deviations(channels: int) -> dict[str, float]:
+    """The figures of an image, in their order, each with its least deviation: images may be all of one size or colour.
+
+    ``size`` is the binary logarithm of the side in pixels (of a square of that area), ``aspect`` that of width over height,
+    ``middle`` the levels by which the middle quarter is brighter than the whole, ``fine detail`` the binary logarithm of the
+    mean step between neighbouring pixels over their deviation, ``coarse detail`` the same in 16 blocks a side; then the mean
+    of each colour and its deviation (contrast), in levels from 0 to 255.
+
+    Example:
+        >>> list(least_deviations(1))
+        ['size', 'aspect', 'middle', 'fine detail', 'coarse detail', 'brightness', 'contrast in brightness']
+    """
+    colours = COLOURS[channels]
+    return {**_SHAPES, **dict.fromkeys((*colours, *(f"contrast in {name}" for name in colours)), _LEVELS)}
+
+
+def evenly_spaced(rows: NDArray[np.integer]) -> NDArray[np.integer]:
+    """At most ``MOST_IMAGES`` of these rows."""
+    chosen: NDArray[np.integer] = rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_IMAGES)).round().astype(int)]
+    return chosen
+
+
+def moments_of(images: NDArray[np.uint8], shapes: Sequence[Sequence[int]], rows: NDArray[np.integer]) -> Array:
+    """Mean and mean square of each figure.
+
+    Args:
+        images: shape ``(n, side, side, channels)``, channels 1 or 3.
+        shapes: height and width of each of the n images before it was resized; empty where they are not known.
+        rows: of the images to look at, at least one.
+
+    Returns:
+        Shape ``(2, figures)``, in the order of :func:`least_deviations`.
+    """
+    parts = np.array_split(rows, -(-len(rows) // AT_ONCE))
+    sides = np.array([shapes[row][:2] for row in rows] if shapes else [images.shape[1:3]] * len(rows), np.float64)
+    logs = np.log2(sides.clip(1))
+    found = np.concatenate([_figures(images[part].astype(np.float32)) for part in parts])
+    every = np.column_stack([logs.mean(axis=1), logs[:, 1] - logs[:, 0], found])
+    return np.stack([every.mean(axis=0), np.square(every).mean(axis=0)])
+
+
+def _figures(images: NDArray[np.float32]) -> Array:
+    grey = images.mean(axis=3)
+    side = grey.shape[1]
+    edge, block = side // 4, max(side // COARSE, 1)
+    middle = grey[:, edge : side - edge, edge : side - edge].mean(axis=(1, 2)) - grey.mean(axis=(1, 2))
+    cut, blocks = side // block * block, side // block
+    coarse = grey[:, :cut, :cut].reshape(len(grey), blocks, block, blocks, block).mean(axis=(2, 4))
+    colours = images.mean(axis=(1, 2)), images.std(axis=(1, 2))
+    return np.column_stack([middle, _detail(grey), _detail(coarse), *colours]).astype(np.float64)
+
+
+def _detail(grey: NDArray[np.float32]) -> NDArray[np.float32]:
+    steps = sum(np.abs(np.diff(grey, axis=axis)).mean(axis=(1, 2)) for axis in (1, 2)) / 2
+    return np.asarray(np.log2((steps + 1) / (grey.std(axis=(1, 2)) + 1)), np.float32)
+
+
+def spread(moments: Array) -> tuple[Array, Array]:
+    """Mean and deviation of each figure, from mean and mean square."""
+    mean, square = moments
+    return mean, np.sqrt((square - mean**2).clip(0))
+
+
+def rounded(moments: Array) -> Array:
+    """Moments whose means and deviations are rounded: an exact mean of a few values would tell how many there are.
+
+    Example:
+        >>> rounded(np.array([[6.5849] + [0.0] * 6, [44.0] + [0.0] * 6]))[:, 0].tolist()
+        [6.5875, 44.0409375]
+    """
+    steps = np.array(list(least_deviations(channels_of(moments)).values())) / STEPS
+    mean, deviation = (np.round(one / steps) * steps for one in spread(moments))
+    return np.stack([mean, mean**2 + deviation**2])
+
+
+def channels_of(moments: Array) -> int:
+    """Of the images whose moments these are.
+
+    Raises:
+        ValueError: if they are no moments.
+    """
+    found = next((one for one in COLOURS if moments.shape == (2, len(least_deviations(one)))), None)
+    if found is None or not (np.abs(moments[0]) <= LARGEST).all() or not (moments[1] >= moments[0] ** 2 - 1e-6).all():
+        raise ValueError(f"expected mean and mean square of each figure of images, got shape {moments.shape}")
+    return found
+
+
+def training_moments(sites: Mapping[str, Array], images: Mapping[str, float]) -> dict[str, Any]:
+    """The figures of a run's training images, for its record.
+
+    Args:
+        sites: moments of those that have released some.
+        images: how many of them each site has; where one does not tell, all sites weigh alike.
+
+    Returns:
+        The ``sites``, and ``figures``: by name mean and deviation over images; or why they are ``unavailable``.
+    """
+    if not sites:
+        return {"unavailable": NOT_RELEASED}
+    weights = [images.get(site, 0.0) for site in sites]
+    total = np.average(list(sites.values()), axis=0, weights=weights if all(weights) else None)
+    found = np.column_stack(spread(total)).round(4).tolist()
+    return {"sites": list(sites), "figures": dict(zip(least_deviations(channels_of(total)), found, strict=True))}
