@@ -9,7 +9,7 @@ import torch
 
 from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.errors import MessageError
-from grandrounds.evaluation.clinical.image_moments import least_deviations, moments_of, rounded, spread
+from grandrounds.evaluation.clinical.image_moments import least_deviations, moments_of, rounded_moments, spread
 from grandrounds.federation.server.dispatcher import received_moments
 from grandrounds.protocol.messages import Release, ReleaseKind, Result
 
@@ -42,7 +42,7 @@ def test_the_record_has_the_figures_of_the_sites_that_have_enough_patients_and_a
     problem = finished.summary["configuration"]["problem"]
     location = locate_dataset("site-3", problem["dataset"], [shared_cache / "phantom"])
     data = load_site_data(location, problem["classes"], problem["image_size"], problem["channels"], shared_cache)
-    whole = rounded(moments_of(data.images, data.originals, data.rows("train")))
+    whole = rounded_moments(moments_of(data.images, data.originals, data.rows("train")))
     assert list(told["figures"]) == list(least_deviations(problem["channels"]))
     found = np.array(list(told["figures"].values())).T
     assert found == pytest.approx(np.stack(spread(whole)), abs=1e-3)

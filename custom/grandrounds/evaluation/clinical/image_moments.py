@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 MOMENTS = "moments"
 """The tensor of a release, float64, shape ``(2, figures)``: mean and mean square of each figure."""
-MOST_IMAGES = 2000
+MOST_LOOKED_AT = 2000
 """Of more images of a site so many are looked at, evenly spaced."""
-NOT_RELEASED = "no site has released image_moments: its policy has no rule for them, or it has too few patients"
-STEPS = 20
+NO_MOMENTS = "no site has released image_moments: its policy has no rule for them, or it has too few patients"
+ROUNDING_STEPS = 20
 """Released means and deviations are rounded to this part of the least deviation."""
-AT_ONCE, COARSE = 128, 16
+_TOGETHER, _BLOCKS = 128, 16
 """Images that are looked at together, and blocks a side in which coarse detail is looked for."""
-LARGEST = 256.0
+LARGEST_FIGURE = 256.0
 """Absolute value of a figure."""
-COLOURS: Mapping[int, tuple[str, ...]] = {1: ("brightness",), 3: ("red", "green", "blue")}
+COLOUR_NAMES: Mapping[int, tuple[str, ...]] = {1: ("brightness",), 3: ("red", "green", "blue")}
 _SHAPES = {"size": 0.25, "aspect": 0.1, "middle": 4.0, "fine detail": 0.1, "coarse detail": 0.1}
 _LEVELS = 4.0
 
@@ -42,13 +42,15 @@ def least_deviations(channels: int) -> dict[str, float]:
         >>> list(least_deviations(1))
         ['size', 'aspect', 'middle', 'fine detail', 'coarse detail', 'brightness', 'contrast in brightness']
     """
-    colours = COLOURS[channels]
+    colours = COLOUR_NAMES[channels]
     return {**_SHAPES, **dict.fromkeys((*colours, *(f"contrast in {name}" for name in colours)), _LEVELS)}
 
 
 def evenly_spaced(rows: NDArray[np.integer]) -> NDArray[np.integer]:
-    """At most ``MOST_IMAGES`` of these rows."""
-    chosen: NDArray[np.integer] = rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_IMAGES)).round().astype(int)]
+    """At most ``MOST_LOOKED_AT`` of these rows."""
+    chosen: NDArray[np.integer] = rows[
+        np.linspace(0, len(rows) - 1, min(len(rows), MOST_LOOKED_AT)).round().astype(int)
+    ]
     return chosen
 
 
@@ -63,7 +65,7 @@ def moments_of(images: NDArray[np.uint8], shapes: Sequence[Sequence[int]], rows:
     Returns:
         Shape ``(2, figures)``, in the order of :func:`least_deviations`.
     """
-    parts = np.array_split(rows, -(-len(rows) // AT_ONCE))
+    parts = np.array_split(rows, -(-len(rows) // _TOGETHER))
     sides = np.array([shapes[row][:2] for row in rows] if shapes else [images.shape[1:3]] * len(rows), np.float64)
     logs = np.log2(sides.clip(1))
     found = np.concatenate([_figures(images[part].astype(np.float32)) for part in parts])
@@ -74,7 +76,7 @@ def moments_of(images: NDArray[np.uint8], shapes: Sequence[Sequence[int]], rows:
 def _figures(images: NDArray[np.float32]) -> Array:
     grey = images.mean(axis=3)
     side = grey.shape[1]
-    edge, block = side // 4, max(side // COARSE, 1)
+    edge, block = side // 4, max(side // _BLOCKS, 1)
     middle = grey[:, edge : side - edge, edge : side - edge].mean(axis=(1, 2)) - grey.mean(axis=(1, 2))
     cut, blocks = side // block * block, side // block
     coarse = grey[:, :cut, :cut].reshape(len(grey), blocks, block, blocks, block).mean(axis=(2, 4))
@@ -93,14 +95,14 @@ def spread(moments: Array) -> tuple[Array, Array]:
     return mean, np.sqrt((square - mean**2).clip(0))
 
 
-def rounded(moments: Array) -> Array:
+def rounded_moments(moments: Array) -> Array:
     """Moments whose means and deviations are rounded: an exact mean of a few values would tell how many there are.
 
     Example:
-        >>> rounded(np.array([[6.5849] + [0.0] * 6, [44.0] + [0.0] * 6]))[:, 0].tolist()
+        >>> rounded_moments(np.array([[6.5849] + [0.0] * 6, [44.0] + [0.0] * 6]))[:, 0].tolist()
         [6.5875, 44.0409375]
     """
-    steps = np.array(list(least_deviations(channels_of(moments)).values())) / STEPS
+    steps = np.array(list(least_deviations(channels_of(moments)).values())) / ROUNDING_STEPS
     mean, deviation = (np.round(one / steps) * steps for one in spread(moments))
     return np.stack([mean, mean**2 + deviation**2])
 
@@ -111,8 +113,12 @@ def channels_of(moments: Array) -> int:
     Raises:
         ValueError: if they are no moments.
     """
-    found = next((one for one in COLOURS if moments.shape == (2, len(least_deviations(one)))), None)
-    if found is None or not (np.abs(moments[0]) <= LARGEST).all() or not (moments[1] >= moments[0] ** 2 - 1e-6).all():
+    found = next((one for one in COLOUR_NAMES if moments.shape == (2, len(least_deviations(one)))), None)
+    if (
+        found is None
+        or not (np.abs(moments[0]) <= LARGEST_FIGURE).all()
+        or not (moments[1] >= moments[0] ** 2 - 1e-6).all()
+    ):
         raise ValueError(f"expected mean and mean square of each figure of images, got shape {moments.shape}")
     return found
 
@@ -128,7 +134,7 @@ def training_moments(sites: Mapping[str, Array], images: Mapping[str, float]) ->
         The ``sites``, and ``figures``: by name mean and deviation over images; or why they are ``unavailable``.
     """
     if not sites:
-        return {"unavailable": NOT_RELEASED}
+        return {"unavailable": NO_MOMENTS}
     weights = [images.get(site, 0.0) for site in sites]
     total = np.average(list(sites.values()), axis=0, weights=weights if all(weights) else None)
     found = np.column_stack(spread(total)).round(4).tolist()

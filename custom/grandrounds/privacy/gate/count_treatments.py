@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from grandrounds.evaluation.clinical.image_moments import MOMENTS, rounded
+from grandrounds.evaluation.clinical.image_moments import MOMENTS, rounded_moments
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, check_counts, suppress_counts
 from grandrounds.evaluation.curves.binned import coarsen_curves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, encode_counts
@@ -79,7 +79,7 @@ class MomentSupport(MinimumSupport):
         if tensors.keys() != {MOMENTS, SUPPORT}:
             raise ValueError(f"moments of images must be {MOMENTS} and {SUPPORT}, got {sorted(tensors)}")
         enough = int(tensors[SUPPORT]) >= self.minimum
-        moments = torch.from_numpy(rounded(tensors[MOMENTS].detach().cpu().numpy()))
+        moments = torch.from_numpy(rounded_moments(tensors[MOMENTS].detach().cpu().numpy()))
         return {MOMENTS: moments * enough, SUPPORT: torch.tensor([self.minimum * enough])}
 
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from grandrounds.evaluation.clinical.image_moments import (
-    MOST_IMAGES,
+    MOST_LOOKED_AT,
     channels_of,
     evenly_spaced,
     least_deviations,
     moments_of,
-    rounded,
+    rounded_moments,
     spread,
     training_moments,
 )
@@ -62,8 +62,8 @@ def test_sizes_that_are_not_known_are_those_of_the_squares():
 
 
 def test_of_many_images_some_are_looked_at_from_the_first_to_the_last():
-    chosen = evenly_spaced(np.arange(10 * MOST_IMAGES))
-    assert (len(chosen), chosen[0], chosen[-1]) == (MOST_IMAGES, 0, 10 * MOST_IMAGES - 1)
+    chosen = evenly_spaced(np.arange(10 * MOST_LOOKED_AT))
+    assert (len(chosen), chosen[0], chosen[-1]) == (MOST_LOOKED_AT, 0, 10 * MOST_LOOKED_AT - 1)
     assert evenly_spaced(np.array([3, 5])).tolist() == [3, 5]
 
 
@@ -93,7 +93,7 @@ def test_the_gate_rounds_moments_and_keeps_those_of_few_patients(patients, leave
         assert (abs(after - before) <= steps / 2 + 1e-6).all()
         assert after / steps == pytest.approx((after / steps).round(), abs=1e-4)
         assert not np.allclose(before, after, atol=1e-6)
-        assert rounded(left["moments"].numpy()) == pytest.approx(left["moments"].numpy())
+        assert rounded_moments(left["moments"].numpy()) == pytest.approx(left["moments"].numpy())
     with pytest.raises(ValueError, match="must be moments and support"):
         MomentSupport().apply({"moments": moments})
 
