@@ -19,7 +19,7 @@ MOST_LOOKED_AT = 2000
 NO_MOMENTS = "no site has released image_moments: its policy has no rule for them, or it has too few patients"
 ROUNDING_STEPS = 20
 """Released means and deviations are rounded to this part of the least deviation."""
-_TOGETHER, _BLOCKS = 128, 16
+_TOGETHER, _BLOCKS = 32, 16
 """Images that are looked at together, and blocks a side in which coarse detail is looked for."""
 LARGEST_FIGURE = 256.0
 """Absolute value of a figure."""
@@ -74,14 +74,17 @@ def moments_of(images: NDArray[np.uint8], shapes: Sequence[Sequence[int]], rows:
 
 
 def _figures(images: NDArray[np.float32]) -> Array:
-    grey = images.mean(axis=3)
-    side = grey.shape[1]
+    count, side, _, channels = images.shape
+    pixels = images.reshape(count, -1, channels)
+    colours = np.einsum("ipc->ic", pixels, dtype=np.float64) / side**2
+    grey = (images @ np.full(channels, 1 / channels, np.float32)).reshape(count, side, side)
+    centred = pixels - colours[:, None].astype(np.float32)
+    contrasts = np.sqrt(np.einsum("ipc,ipc->ic", centred, centred) / side**2)
     edge, block = side // 4, max(side // _BLOCKS, 1)
     middle = grey[:, edge : side - edge, edge : side - edge].mean(axis=(1, 2)) - grey.mean(axis=(1, 2))
     cut, blocks = side // block * block, side // block
-    coarse = grey[:, :cut, :cut].reshape(len(grey), blocks, block, blocks, block).mean(axis=(2, 4))
-    colours = images.mean(axis=(1, 2)), images.std(axis=(1, 2))
-    return np.column_stack([middle, _detail(grey), _detail(coarse), *colours]).astype(np.float64)
+    coarse = grey[:, :cut, :cut].reshape(count, blocks, block, blocks, block).mean(axis=(2, 4))
+    return np.column_stack([middle, _detail(grey), _detail(coarse), colours, contrasts]).astype(np.float64)
 
 
 def _detail(grey: NDArray[np.float32]) -> NDArray[np.float32]:
