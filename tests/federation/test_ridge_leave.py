@@ -1,16 +1,19 @@
 """A site leaves a run of ridge regression: from the sums that the server has kept, the head of training without it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
-from grandrounds.errors import ConfigurationError
-from grandrounds.methods.ridge.leave import leave
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.methods.ridge.leave import kept_sums, leave
 from grandrounds.models.closed_form.solve import solve
 from grandrounds.models.closed_form.sums import Sums
+from grandrounds.reporting.external.sums import PortableSums
+from grandrounds.reporting.external.trained import trained_model
 from grandrounds.reporting.runs import read_run
 from tests.federations import Federation, draw_hospitals
 
@@ -95,3 +98,54 @@ def test_other_runs_and_used_folders_are_refused(finished, tmp_path):
         (server / "summary.json").write_text(json.dumps({"configuration": {"method": method}, "status": "finished"}))
         with pytest.raises(ConfigurationError, match=said):
             leave(tmp_path, ["site-2"], tmp_path / "left")
+
+
+@pytest.fixture
+def few_enough(monkeypatch):
+    """Sums of classes of three images may be exported."""
+    monkeypatch.setattr("grandrounds.reporting.external.sums.DEFAULT_SUM_PATIENTS", 3)
+
+
+@pytest.mark.usefixtures("few_enough")
+def test_sums_of_an_export_are_those_of_all_sites_and_fit_this_model_alone(finished, tmp_path):
+    made = PortableSums.of_run(finished)
+    (tmp_path / "sums.safetensors").write_bytes(made.to_bytes())
+    model = trained_model(finished)
+    found = PortableSums.read(tmp_path / "sums.safetensors", model)
+    _, _, kept = kept_sums(finished)
+    assert torch.equal(found.sums.products, sum(one.products for one in kept.values()))
+    assert torch.equal(found.sums.targets, made.sums.targets)
+    assert found.views == ("none", "half_turn")
+    other = replace(model, problem=replace(model.problem, classes=tuple(reversed(model.problem.classes))))
+    with pytest.raises(ConfigurationError, match="another network or other classes"):
+        PortableSums.read(tmp_path / "sums.safetensors", other)
+    (tmp_path / "sums.safetensors").write_bytes(b"no sums")
+    with pytest.raises(DataError, match="has no sums"):
+        PortableSums.read(tmp_path / "sums.safetensors", model)
+
+
+@pytest.mark.usefixtures("few_enough")
+def test_a_place_re_solves_the_head_from_exported_sums(finished, tmp_path):
+    def called(*arguments):
+        result = CliRunner().invoke(build_app(), [str(one) for one in arguments])
+        assert result.exit_code == 0, result.output
+        return result
+
+    wrote = called("export", finished, "--out", tmp_path / "model", "--with-sums").stdout
+    assert str(tmp_path / "model" / "sums.safetensors") in wrote
+    card = json.loads((tmp_path / "model" / "model_card.json").read_text())
+    assert card["closed_form_sums"]["sums.safetensors"]["bytes"] == (tmp_path / "model/sums.safetensors").stat().st_size
+    clinic = draw_hospitals(tmp_path / "clinic", ["hospital"], images={"hospital": 200})
+    place = ("--manifest", clinic / "hospital/manifest.csv", "--root", clinic / "hospital/images.npz")
+    adapt = ("evaluate", finished, *place, "--recalibrate", "head:10", "--json")
+    plain, summed = (called(*adapt, *more).stdout for more in ((), ("--sums", tmp_path / "model/sums.safetensors")))
+    told = [json.loads(one)["adapted"]["how"] for one in (plain, summed)]
+    words = "last layer re-solved from labels"
+    assert told == [words, f"{words} and the sums of training images"]
+    called("export", finished, "--out", tmp_path / "model")
+    assert not (tmp_path / "model" / "sums.safetensors").exists()
+
+
+def test_sums_of_a_class_of_few_images_are_not_exported(finished):
+    with pytest.raises(ConfigurationError, match="fewer than 10 training images of clustered, which could be read"):
+        PortableSums.of_run(finished)

@@ -12,14 +12,14 @@ import pandas as pd
 
 from grandrounds.api.reports import Workspace, folder_of
 from grandrounds.api.sites import Sites
-from grandrounds.checks import require_mapping
+from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.output import notes, say
 from grandrounds.console.steps import no_steps, steps_on
 from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.site import DatasetLocation, locate_dataset
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.bootstrap import Cases, joined
-from grandrounds.evaluation.clinical.adaptation import Adaptation, read_recalibration
+from grandrounds.evaluation.clinical.adaptation import Adaptation, LabelHead, read_recalibration
 from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
 from grandrounds.evaluation.curves.binned import site_curves
@@ -35,6 +35,7 @@ from grandrounds.reporting.external.prediction import (
     Place,
     PlaceImages,
     draw_failures,
+    features_like,
     last_layer,
     place_of,
     predict_place,
@@ -42,6 +43,7 @@ from grandrounds.reporting.external.prediction import (
 )
 from grandrounds.reporting.external.preparation import NO_POINT, Labels, PositiveGroup, operating_point, positive_group
 from grandrounds.reporting.external.result import ExternalResult, external_result, run_at, write_result
+from grandrounds.reporting.external.sums import PortableSums
 from grandrounds.reporting.external.tables import plain_scores
 from grandrounds.reporting.external.trained import Ensemble, TrainedModel, trained_model
 from grandrounds.reporting.predictions import read_tests
@@ -122,6 +124,7 @@ def evaluate(
     threshold: float | None = None,
     prevalences: Sequence[float] = (),
     recalibrate: float | str = 0.0,
+    sums: Path | str | None = None,
     ensemble: Ensemble = False,
     minimum: int = 10,
     allow_overlap: bool = False,
@@ -142,6 +145,7 @@ def evaluate(
         prevalences: for predictive values, each above 0 and below 1; the place's own is always there.
         recalibrate: share of the cases on which intercept and temperature are fitted, 0 to 0.9; or how the model is adapted
             to the place and tested on the rest, see :func:`~grandrounds.evaluation.clinical.adaptation.read_recalibration`.
+        sums: of the training images, a file of :func:`grandrounds.export`, to which ``head:N`` adds the labels.
         ensemble: score the mean of the probabilities of the sites' own models in place of the selected model: of those that
             are in the run's folder, or of these files, each ``own.pt`` with its ``own.json`` beside it.
         minimum: smallest count of patients in the result.
@@ -162,10 +166,13 @@ def evaluate(
     if groups is not None:
         require_mapping(groups, "groups", '{"malignant": ["melanoma"], "benign": ["nevus"]}')
     share, adaptation = read_recalibration(recalibrate)
+    if sums is not None and not isinstance(adaptation, LabelHead):
+        raise UsageError("--sums is for --recalibrate head:N")
     of_classes = [*of_classes, *(["--recalibrate"] if adaptation else [])]
     place = place if isinstance(place, Sites | Mapping) else Sites.read(place)
     folder, locations = folder_of(run), _locations(place)
     trained = trained_model(folder, ensemble)
+    added = PortableSums.read(as_path(sums, "sums"), trained) if sums is not None else None
     labels = _labels(trained, locations, groups, positive)
     _require_possible(labels, of_classes, threshold is not None or bool(prevalences) or share > 0)
     if adaptation:
@@ -188,7 +195,7 @@ def evaluate(
         limit = max(minimum, *(location.min_support for location in locations.values()))
         step("computing scores and intervals")
         tested = run_at(record, seen, labels)
-        adapted = _adapted(adaptation, trained, record, seen, labels, images) if adaptation else None
+        adapted = _adapted(adaptation, trained, record, seen, labels, images, added) if adaptation else None
         wanted = Request(point, prevalences, share, limit)
         result = external_result(record, tested, seen, labels, wanted, command, adapted)
     return Evaluation(result, trained, labels, images.sites, seen, tested, adapted)
@@ -219,7 +226,13 @@ def located(
 
 
 def _adapted(
-    adaptation: Adaptation, trained: TrainedModel, record: ReadRun, seen: Place, labels: Labels, images: PlaceImages
+    adaptation: Adaptation,
+    trained: TrainedModel,
+    record: ReadRun,
+    seen: Place,
+    labels: Labels,
+    images: PlaceImages,
+    added: PortableSums | None,
 ) -> AdaptedPlace:
     def home() -> Cases:
         problem = trained.problem
@@ -231,7 +244,8 @@ def _adapted(
             )
         return joined([questions[0] for questions in found.values()])
 
-    return adapt_place(adaptation, record, seen, labels, home, lambda: last_layer(trained, images))
+    with_sums = (lambda: (added.sums, added.penalty, features_like(added, trained, images))) if added else None
+    return adapt_place(adaptation, record, seen, labels, home, lambda: last_layer(trained, images), with_sums)
 
 
 def _locations(place: Sites | Locations) -> Locations:

@@ -168,6 +168,7 @@ def export(
     licence: str | None = None,
     formats: Sequence[str] = (),
     site: str | None = None,
+    with_sums: bool = False,
 ) -> list[Path]:
     """Write the selected model of a run, its card, a MONAI bundle, and the network in further formats.
 
@@ -179,6 +180,7 @@ def export(
         licence: of the data that the model was trained on.
         formats: ``torchscript``, ``onnx``; both take images in [0, 1] and give logits.
         site: with ``problem.norm=site``, the site of the partition whose images the model is for.
+        with_sums: also the sums of a run of ridge regression, for ``sums`` of :func:`grandrounds.evaluate`.
 
     Returns:
         The paths that were written.
@@ -188,6 +190,7 @@ def export(
             and not named, or named without its partition.
     """
     from grandrounds.reporting.export import export_model
+    from grandrounds.reporting.external.sums import PortableSums
 
     folder = as_path(out, "out, the folder of the files,")
     if site is not None and sites_dir is None:
@@ -197,7 +200,8 @@ def export(
     found = read_run(run, run.absolute().name)
     content = report_on([found], places=[read_result(path) for path in external])
     statistics_of = (site, sites_dir) if site is not None and sites_dir is not None else None
-    return list(export_model(content, folder, licence, formats, statistics_of))
+    sums = PortableSums.of_run(run, found.origin.options.get("views")) if with_sums else None
+    return list(export_model(content, folder, licence, formats, statistics_of, sums))
 
 
 def history_of(run: Path, communities: Path | None = None) -> RunHistory:

@@ -159,7 +159,13 @@ class Run:
         return report([self], out, title=title, sites=self.sites, **options)
 
     def export(
-        self, out: Path | str, *, licence: str | None = None, formats: Sequence[str] = (), site: str | None = None
+        self,
+        out: Path | str,
+        *,
+        licence: str | None = None,
+        formats: Sequence[str] = (),
+        site: str | None = None,
+        with_sums: bool = False,
     ) -> list[Path]:
         """Write the selected model: safetensors, a model card and a MONAI bundle.
 
@@ -168,6 +174,7 @@ class Run:
             licence: of the data that the model was trained on.
             formats: ``torchscript``, ``onnx``: the network for programs without this package.
             site: with ``problem.norm=site``, the site for whose devices the model is.
+            with_sums: also the sums of a run of ridge regression, for ``sums`` of :func:`grandrounds.evaluate`.
 
         Returns:
             The paths that were written.
@@ -178,7 +185,15 @@ class Run:
         from grandrounds.api.reports import export
 
         sites_dir = self.sites.folder if self.sites else None
-        return export(self.workspace, out, sites_dir=sites_dir, licence=licence, formats=formats, site=site)
+        return export(
+            self.workspace,
+            out,
+            sites_dir=sites_dir,
+            licence=licence,
+            formats=formats,
+            site=site,
+            with_sums=with_sums,
+        )
 
     def predict(
         self, images: Predictable, thresholds: Mapping[str, float] | None = None, *, ensemble: Ensemble = False

@@ -50,6 +50,7 @@ least ten patients each to DIR/SITE/curves_common.json.
   grandrounds evaluate runs/ham --manifest isic2020.csv --root IMAGES --groups "malignant=mel,bcc;benign=nv,df"
   grandrounds evaluate runs/ham --sites-dir DIR --positive mel --prevalence 0.02,0.1 --recalibrate 0.3
   grandrounds evaluate runs/ham --sites-dir DIR --recalibrate labels:20
+  grandrounds evaluate runs/ridge --sites-dir DIR --recalibrate head:30 --sums runs/ridge/model/sums.safetensors
   grandrounds evaluate runs/local --sites-dir DIR --member a/own.pt --member b/own.pt
 """
 
@@ -90,6 +91,9 @@ class EvaluationArguments:
             "adapt the model and score it on the rest: labels:N, head:N, shares, shares:a=0.3,b=0.7."
         ),
     ] = "0"
+    sums: Annotated[
+        Path | None, typer.Option(help="sums.safetensors of export --with-sums: head:N adds the labels to these sums.")
+    ] = None
     ensemble: OwnModels = False
     members: Members = None
     minimum: Annotated[int, typer.Option(min=1, help="Smallest count in --out; the site's min_support if higher.")] = 10
@@ -114,6 +118,7 @@ class EvaluationArguments:
             threshold=self.threshold,
             prevalences=prevalences,
             recalibrate=self.recalibrate,
+            sums=self.sums,
             ensemble=self.members or self.ensemble,
             minimum=self.minimum,
             allow_overlap=self.allow_overlap,

@@ -78,6 +78,7 @@ results; with --sites-dir its intervals take the patient or lesion as a case. No
 \b
   grandrounds export runs/fedperl --out runs/fedperl/model
   grandrounds export runs/ham --out runs/ham/model --sites-dir runs/ham/sites --licence CC-BY-NC-4.0
+  grandrounds export runs/ridge --out runs/ridge/model --with-sums
 """
 Communities = Annotated[
     Path | None,
@@ -189,13 +190,24 @@ def export(
         str | None,
         typer.Option(help="With problem.norm=site: the site of the partition whose images the model is for."),
     ] = None,
+    with_sums: Annotated[
+        bool,
+        typer.Option("--with-sums", help="Also the sums of a run of ridge, which tell much of its training images."),
+    ] = False,
 ) -> None:
     """Write the model and print its path."""
     from grandrounds.api.reports import export as write_model
 
     more = comma_separated(formats) or ()
     paths = write_model(
-        run, out, sites_dir=sites_dir, external=external or (), licence=licence, formats=more, site=site
+        run,
+        out,
+        sites_dir=sites_dir,
+        external=external or (),
+        licence=licence,
+        formats=more,
+        site=site,
+        with_sums=with_sums,
     )
     for path in paths:
         say(results(), str(path))

@@ -35,6 +35,7 @@ from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
 from grandrounds.reporting.bundle.configs import MONAI_COMMANDS, configs
 from grandrounds.reporting.bundle.scripts import write_scripts
 from grandrounds.reporting.external.result import ExternalResult
+from grandrounds.reporting.external.sums import SUMS_FILE, PortableSums
 from grandrounds.reporting.format import SCORE_NAMES, format_number, plain_markdown
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.parts import format_estimate
@@ -72,6 +73,7 @@ def export_model(
     licence: str | None = None,
     formats: Sequence[str] = (),
     site: tuple[str, Path] | None = None,
+    sums: PortableSums | None = None,
 ) -> list[Path]:
     """Write a finished run's selected model with its card, as a MONAI bundle, and in further formats.
 
@@ -81,6 +83,7 @@ def export_model(
         licence: of the data that the model was trained on.
         formats: further ones.
         site: with ``problem.norm=site``, the site for which the model is, and the folder of the run's partition.
+        sums: a declared part, in a file of their own.
 
     Returns:
         The files, and the bundle's folder.
@@ -112,13 +115,18 @@ def export_model(
     card = model_card(report, spec, state, licence, digest)
     if site:
         card["intended_use"] += OF_SITE.format(site=site[0])
-    with written_together(folder, lambda: _of_another_model(folder, digest)) as new:
-        with replacing(new / WEIGHTS) as stream:
-            stream.write(content)
+    summed = {SUMS_FILE: sums.to_bytes()} if sums else {}
+    card["closed_form_sums"] = {
+        name: {"sha256": hashlib.sha256(held).hexdigest(), "bytes": len(held)} for name, held in summed.items()
+    }
+    with written_together(folder, lambda: [*_of_another_model(folder, digest), *({SUMS_FILE} - summed.keys())]) as new:
+        for name, held in {WEIGHTS: content, **summed}.items():
+            with replacing(new / name) as stream:
+                stream.write(held)
         write_json(new / CARD, card)
         _write_bundle(new / BUNDLE, problem, network, card, score_sentence(report.first.scores, report.metric))
         more = [write_portable(network, problem, form, new).name for form in formats]
-    return [folder / name for name in (WEIGHTS, CARD, BUNDLE, *more)]
+    return [folder / name for name in (WEIGHTS, CARD, BUNDLE, *more, *summed)]
 
 
 def _of_another_model(folder: Path, digest: str) -> list[str]:

@@ -17,9 +17,9 @@ from grandrounds.checks import require_at_least, require_fraction, require_known
 from grandrounds.errors import UsageError
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.offsets import fit_offsets, share_offsets, shares_of, with_offsets
-from grandrounds.models.closed_form.around import solve_near
+from grandrounds.models.closed_form.around import solve_added, solve_near
 from grandrounds.models.closed_form.logits import TEMPERATURES, best_temperature
-from grandrounds.models.closed_form.sums import with_bias
+from grandrounds.models.closed_form.sums import Sums, with_bias
 
 _LEAST = 10
 _FORMS = f"a share from 0 to 0.9, labels:N or head:N with N of at least {_LEAST}, shares, or shares:CLASS=SHARE,..."
@@ -37,6 +37,8 @@ class AtPlace:
         home: gives predictions for the run's validation images.
         last_layer: gives what the network's last layer reads of all images, shape ``(n, features)``, and its weights, shape
             ``(features, classes)``.
+        sums: gives sums of training images, their penalty, and the features of all images, float64, shape
+            ``(n, features)``; None without sums.
     """
 
     classes: tuple[str, ...]
@@ -45,6 +47,7 @@ class AtPlace:
     fitted: NDArray[np.int64]
     home: Callable[[], Cases]
     last_layer: Callable[[], tuple[Tensor, Tensor]]
+    sums: Callable[[], tuple[Sums, float, Tensor]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,20 +116,24 @@ class ShareOffsets:
 
 @dataclass(frozen=True)
 class LabelHead:
-    """The last layer from ``images`` labels, kept near the one that the model has."""
+    """The last layer from ``images`` labels: added to sums of training images, else kept near the one that the model has."""
 
     images: int
 
     def adapted(self, seen: AtPlace) -> Fit:
         """See :class:`Adaptation`; the temperature of the scores is that of the largest likelihood of images left out."""
-        features, start = (one.double() for one in seen.last_layer())
-        truth = torch.from_numpy(seen.labels)
+        truth, rows = torch.from_numpy(seen.labels), torch.from_numpy(seen.fitted)
         targets = functional.one_hot(truth, len(seen.classes)).double()
-        variances = features.var(dim=0, correction=0)
-        head = solve_near(features[torch.from_numpy(seen.fitted)], targets, start, variances)
+        how = "last layer re-solved from labels"
+        if seen.sums:
+            sums, penalty, features = seen.sums()
+            head, how = solve_added(sums, penalty, features[rows], targets), f"{how} and the sums of training images"
+        else:
+            features, start = (one.double() for one in seen.last_layer())
+            head = solve_near(features[rows], targets, start, features.var(dim=0, correction=0))
         losses = torch.stack([functional.cross_entropy(one * head.held_out, truth) for one in TEMPERATURES])
         logits = best_temperature(losses) * (with_bias(features) @ head.weights)
-        return Fit("last layer re-solved from labels", logits.softmax(dim=1).numpy(), {})
+        return Fit(how, logits.softmax(dim=1).numpy(), {})
 
 
 _WITH_LABELS: Mapping[str, Callable[[int], Adaptation]] = {"labels": LabelOffsets, "head": LabelHead}

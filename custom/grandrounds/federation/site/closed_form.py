@@ -29,6 +29,7 @@ from grandrounds.models.closed_form.sums import (
     FEATURE_VIEWS,
     Sums,
     class_weights,
+    clipped,
     sums_of,
 )
 from grandrounds.models.depths import DepthNetwork, depth_features, depth_head
@@ -92,9 +93,7 @@ def sums_at_site(
             for places in eval_batches(np.arange(len(rows)), BATCH):
                 context.check_abort()
                 features = depth_features(network, context.views(rows[places], view)).double().cpu()
-                size = torch.linalg.vector_norm(features, dim=1, keepdim=True)
-                clipped = features * (norm / size.clamp(min=norm))
-                yield clipped, torch.from_numpy(targets[places]), of_images[places] / len(views)
+                yield clipped(features, norm), torch.from_numpy(targets[places]), of_images[places] / len(views)
 
     return sums_of(batches(), depth_head(network).features, targets.shape[1])
 

@@ -65,14 +65,7 @@ def leave(run: Path, sites: Sequence[str], out: Path) -> Departure:
     """
     if out.exists() and any(out.iterdir()):
         raise ConfigurationError(f"{out} is not empty; name another folder with --out")
-    folder = _server_folder(run)
-    summary = read_json_object(folder / SUMMARY)
-    _require_ridge(summary, folder)
-    saved = read_saved(folder / f"round_{len(PHASES):05d}.pt")
-    parts = folder / PARTS_FOLDER
-    kept = {
-        name: Sums.unpacked(read_saved(parts / f"{name}@{number:05d}.pt")) for name, number in saved["parts"].items()
-    }
+    summary, method, kept = kept_sums(run)
     if SUMS in kept:
         raise ConfigurationError(
             f"{run}: of so many sites the server has kept the sum alone; run the job without the site"
@@ -84,12 +77,34 @@ def leave(run: Path, sites: Sequence[str], out: Path) -> Departure:
     stayed = {site: kept[site] for site in natural_sorted(kept) if site not in sites}
     if not any(one.weight > 0 for one in stayed.values()):
         raise ConfigurationError(f"{run}: without {', '.join(sites)} no site with a labelled image stays")
-    configuration, state = summary["configuration"], saved["content"]["method"][GLOBAL]
+    configuration, state = summary["configuration"], method[GLOBAL]
     model, penalty, temperature = _solved(list(stayed.values()), configuration, state)
     exact = configuration["class_balance"] == 0
     found = Departure(tuple(sites), tuple(stayed), penalty, temperature, exact)
     _write(out, summary, model, found)
     return found
+
+
+def kept_sums(run: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Sums]]:
+    """What the server has kept of a finished run of ridge regression on plain sums.
+
+    Args:
+        run: the workspace of a simulation, or the run's folder at the server.
+
+    Returns:
+        The run's summary, the state of its controller at the end, and the sums of each site; of many their total alone,
+        under the name ``SUMS``.
+
+    Raises:
+        ConfigurationError: if the run is none of these, or the sums are not there.
+    """
+    folder = _server_folder(run)
+    summary = read_json_object(folder / SUMMARY)
+    _require_ridge(summary, folder)
+    saved = read_saved(folder / f"round_{len(PHASES):05d}.pt")
+    parts = folder / PARTS_FOLDER
+    kept = {name: read_saved(parts / f"{name}@{number:05d}.pt") for name, number in saved["parts"].items()}
+    return summary, saved["content"]["method"], {name: Sums.unpacked(one) for name, one in kept.items()}
 
 
 def _server_folder(run: Path) -> Path:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grandrounds.models.closed_form.solve import LEAST_VARIANCE
+from grandrounds.models.closed_form.solve import LEAST_VARIANCE, Standardised
+from grandrounds.models.closed_form.sums import Sums, with_bias
 
 MU_GRID = torch.logspace(-3, 3, 13, dtype=torch.float64)
 """Over the mean square of the labelled images' scaled features."""
@@ -25,7 +26,7 @@ class NearHead:
 
     Attributes:
         weights: V and as the last row the bias, float64, shape ``(features + 1, classes)``.
-        penalty: mu.
+        penalty: mu; where images were added to sums, their weight.
         held_out: the scores of each image by the head of all others, at the same a and mu, shape ``(n, classes)``.
     """
 
@@ -78,3 +79,42 @@ def solve_near(
     weights = part * start + change
     bias = wanted - centre @ weights
     return NearHead(torch.cat([weights, bias[None]]), float(grid[best]), targets - residuals[best])
+
+
+def solve_added(sums: Sums, nu: float, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> NearHead:
+    r"""The head of sums to which images were added, each with the weight of the smallest error of images left out in turn.
+
+    .. math:: V = (A + \nu S D + w \Phi^T \Phi)^{-1} (B + w \Phi^T Y)
+
+    S and D are those of the sums alone, see :mod:`~grandrounds.models.closed_form.solve`.
+
+    Args:
+        sums: of training images.
+        nu: their penalty.
+        features: of labelled images, float64, shape ``(n, features)``.
+        targets: 1 for the class of an image, else 0, shape ``(n, classes)``.
+        weights: w to choose from, above 0; by default such that these images together weigh from a thousandth of the
+            training images to a thousand times as much. Of equal errors the smallest is taken.
+
+    Returns:
+        The head; its ``held_out`` are at the same w.
+
+    Raises:
+        ValueError: if the sums alone have no solution.
+    """
+    equations, total = Standardised.of(sums), sums.weight
+    factor = equations.factor(nu)
+    head = equations.solved(factor)
+    scaled = (features - equations.means[0]) / equations.deviations
+    moved = torch.cholesky_solve(scaled.T, factor) / total
+    sizes, axes = torch.linalg.eigh(scaled @ moved + 1 / total)
+    missing = targets - with_bias(features) @ head
+    found = []
+    for weight in MU_GRID * total / len(features) if weights is None else weights.double():
+        inverse = (axes / (1 / weight + sizes.clamp(min=0))) @ axes.T
+        pull = inverse @ missing
+        found.append((pull, pull / inverse.diagonal()[:, None], float(weight)))
+    pull, residual, weight = min(found, key=lambda one: float(one[1].square().sum()))
+    change = moved @ pull / equations.deviations[:, None]
+    bias = pull.sum(dim=0) / total - equations.means[0] @ change
+    return NearHead(head + torch.cat([change, bias[None]]), weight, targets - residual)

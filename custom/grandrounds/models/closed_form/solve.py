@@ -36,7 +36,7 @@ def feature_variances(sums: Sums) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Standardised:
+class Standardised:
     """The normal equations of standardised features, from which the bias has been eliminated.
 
     Attributes:
@@ -52,7 +52,8 @@ class _Standardised:
     deviations: Tensor
 
     @classmethod
-    def of(cls, sums: Sums, variances: Tensor | None = None) -> _Standardised:
+    def of(cls, sums: Sums, variances: Tensor | None = None) -> Standardised:
+        """Of these sums, by default with the variances of their features."""
         total = sums.weight
         means = sums.products[:-1, -1] / total, sums.targets[-1] / total
         deviations = (feature_variances(sums) if variances is None else variances).sqrt()
@@ -60,12 +61,22 @@ class _Standardised:
         targets = sums.targets[:-1] / total - torch.outer(means[0], means[1])
         return cls(products / torch.outer(deviations, deviations), targets / deviations[:, None], means, deviations)
 
-    def solved(self, nu: float) -> Tensor:
+    def factor(self, nu: float) -> Tensor:
+        """The Cholesky factor of the products with this penalty.
+
+        Raises:
+            ValueError: if there is none.
+        """
         penalised = self.products.clone()
         penalised.diagonal().add_(nu)
+        factor: Tensor
         factor, failed = torch.linalg.cholesky_ex(penalised)
         if int(failed):
             raise ValueError(f"the sums have no solution with nu = {nu:g}; take a larger one")
+        return factor
+
+    def solved(self, factor: Tensor) -> Tensor:
+        """The head, see :func:`solve`."""
         weights = torch.cholesky_solve(self.targets, factor) / self.deviations[:, None]
         return torch.cat([weights, (self.means[1] - self.means[0] @ weights)[None]])
 
@@ -97,8 +108,8 @@ def solve_grid(sums: Sums, grid: Sequence[float]) -> list[Tensor]:
     """The heads of several penalties, see :func:`solve`."""
     if not sums.weight > 0:
         raise ValueError("the sums are of no image")
-    equations = _Standardised.of(sums)
-    return [equations.solved(nu) for nu in grid]
+    equations = Standardised.of(sums)
+    return [equations.solved(equations.factor(nu)) for nu in grid]
 
 
 def standardised(head: Tensor, sums: Sums) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -124,6 +124,13 @@ def sums_of(features: Iterable[tuple[Tensor, Tensor, Tensor]], width: int, class
     return Sums(upper + upper.triu(1).T, targets)
 
 
+def clipped(features: Tensor, norm: float) -> Tensor:
+    """The features of images, shape ``(images, width)``, none longer than ``norm``."""
+    size = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+    found: Tensor = features * (norm / size.clamp(min=norm))
+    return found
+
+
 def with_bias(features: Tensor) -> Tensor:
     """The features of images, shape ``(images, width)``, followed by a one."""
     return torch.cat([features, features.new_ones(len(features), 1)], dim=1)

@@ -14,6 +14,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.adaptation import Adaptation, AtPlace
 from grandrounds.evaluation.external import ImagePredictions
+from grandrounds.models.closed_form.sums import Sums
 from grandrounds.reporting.external.adapted import AdaptedPlace
 from grandrounds.reporting.external.result import run_at
 from grandrounds.reporting.run import ReadRun
@@ -31,6 +32,7 @@ def adapt_place(
     labels: Labels,
     home: Callable[[], Cases],
     last_layer: Callable[[], tuple[Tensor, Tensor]],
+    sums: Callable[[], tuple[Sums, float, Tensor]] | None = None,
 ) -> AdaptedPlace:
     """Adapt a run's model and test it on the images whose labels were not used.
 
@@ -43,6 +45,7 @@ def adapt_place(
         labels: what they are; classes, not groups.
         home: gives predictions for the run's validation images.
         last_layer: gives what the model's last layer reads of the place's images, and its weights.
+        sums: gives sums of training images, their penalty, and features of the place's images; None without sums.
 
     Raises:
         ConfigurationError: if more than half of the images would be fitted on.
@@ -58,7 +61,7 @@ def adapt_place(
             "left to test on; take fewer labels, or label more images"
         )
     rows = np.flatnonzero(fitted)
-    fit = adaptation.adapted(AtPlace(run.classes, probabilities, truth[rows], rows, home, last_layer))
+    fit = adaptation.adapted(AtPlace(run.classes, probabilities, truth[rows], rows, home, last_layer, sums))
     named = {
         name: dict(zip(run.classes, values.round(4).tolist(), strict=True)) for name, values in fit.by_class.items()
     }

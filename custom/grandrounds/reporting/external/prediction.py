@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grandrounds.data.batches import eval_batches
 from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.manifest import manifest_digest, read_manifest
 from grandrounds.data.site import DatasetLocation
@@ -24,12 +25,15 @@ from grandrounds.evaluation.external import (
 )
 from grandrounds.federation.site.context import choose_device
 from grandrounds.files import replacing
-from grandrounds.models.inference.forward import Forward
+from grandrounds.models.closed_form.sums import clipped
+from grandrounds.models.depths import depth_features
+from grandrounds.models.inference.forward import BATCH, Forward
 from grandrounds.models.split import split_last_layer
 from grandrounds.models.trained import trained_models
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.appearance import Appearance, appearance_of
 from grandrounds.reporting.external.preparation import Overlap, overlap_with
+from grandrounds.reporting.external.sums import PortableSums
 from grandrounds.reporting.external.trained import TrainedModel
 from grandrounds.reporting.figures.images import JudgedImages, failure_figure
 from grandrounds.reporting.predictions import decoded_images
@@ -167,6 +171,28 @@ def last_layer(trained: TrainedModel, images: PlaceImages) -> tuple[Tensor, Tens
             )
         found.append(features.cpu())
     return torch.cat(found), weights.T.cpu()
+
+
+def features_like(sums: PortableSums, trained: TrainedModel, images: PlaceImages) -> Tensor:
+    """The features of all images of a place as those in sums: means over the same views, clipped to the same norm.
+
+    Returns:
+        Float64, shape ``(n, features)``, in the order of the sites, on the CPU.
+
+    Raises:
+        ConfigurationError: if there are several networks.
+    """
+    if trained.is_ensemble:
+        raise ConfigurationError("--sums: an ensemble has no features of its own; take labels:N")
+    device, model_of, found = choose_device("auto"), trained_models(*trained.networks[0]), []
+    for test in images.sites.values():
+        rows, inputs = np.arange(len(test.names)), tensors_of(test.images, device)
+        model = model_of((test.images, rows)).to(device).eval()
+        for batch in eval_batches(rows, BATCH):
+            with torch.no_grad():
+                views = [depth_features(model, inputs(batch, view)).double().cpu() for view in sums.views]
+            found.append(torch.stack([clipped(one, sums.largest_norm) for one in views]).mean(dim=0))
+    return torch.cat(found)
 
 
 def place_of(

@@ -1,10 +1,12 @@
 """A head near another one against hand-computed numbers, its own equation, and refits without an image."""
 
+import numpy as np
 import pytest
 import torch
 
-from grandrounds.models.closed_form.around import solve_near
-from grandrounds.models.closed_form.sums import with_bias
+from grandrounds.models.closed_form.around import MU_GRID, solve_added, solve_near
+from grandrounds.models.closed_form.sums import sums_of, with_bias
+from grandrounds.seeding import numpy_generator
 
 
 @pytest.fixture
@@ -72,3 +74,45 @@ def test_a_start_that_takes_classes_for_each_other_is_left_and_a_constant_featur
     wrong, nothing = solve_near(features, targets, -features.T @ targets, variances), 0 * start
     assert wrong.weights == pytest.approx(solve_near(features, targets, nothing, variances).weights)
     assert wrong.weights.isfinite().all()
+
+
+@pytest.fixture
+def added():
+    """Sums of 60 weighted images, and features and targets of eight further ones."""
+    generator = numpy_generator("added")
+    features = torch.from_numpy(generator.normal(3, 2, (68, 5)))
+    targets = torch.eye(3).double()[torch.from_numpy(generator.integers(0, 3, 68))]
+    weights = torch.from_numpy(generator.uniform(0.5, 2, 60))
+    return sums_of([(features[:60], targets[:60], weights)], 5, 3), features[60:], targets[60:]
+
+
+def solved_by_hand(sums, nu, features, targets, weight):
+    """The normal equations of all images together."""
+    products, wanted, total = sums.products.numpy(), sums.targets.numpy(), sums.weight
+    means = products[:-1, -1] / total
+    deviations = np.diag([*(products.diagonal()[:-1] / total - means**2), 0])
+    rows = np.column_stack([features.numpy(), np.ones(len(features))])
+    left = products + nu * total * deviations + weight * rows.T @ rows
+    return np.linalg.solve(left, wanted + weight * rows.T @ targets.numpy())
+
+
+@pytest.mark.parametrize("weight", [1e-3, 1.0, 50.0])
+def test_labels_added_to_sums_give_the_head_of_all_images_together(added, weight):
+    sums, features, targets = added
+    found = solve_added(sums, 0.3, features, targets, torch.tensor([weight]))
+    assert found.weights.numpy() == pytest.approx(solved_by_hand(sums, 0.3, features, targets, weight), abs=1e-10)
+    for left_out in range(len(features)):
+        others = [row for row in range(len(features)) if row != left_out]
+        head = solved_by_hand(sums, 0.3, features[others], targets[others], weight)
+        score = np.append(features[left_out].numpy(), 1) @ head
+        assert found.held_out[left_out].numpy() == pytest.approx(score, abs=1e-10)
+
+
+def test_the_weight_of_added_labels_has_the_smallest_error_of_images_left_out(added):
+    sums, features, targets = added
+    grid = MU_GRID * sums.weight / len(features)
+    errors = [
+        float((solve_added(sums, 0.3, features, targets, one[None]).held_out - targets).square().sum()) for one in grid
+    ]
+    best = solve_added(sums, 0.3, features, targets)
+    assert best.penalty == pytest.approx(float(grid[int(np.argmin(errors))]))
