@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from grandrounds.checks import as_path
+from grandrounds.console.output import notes, say
 from grandrounds.csv_files import csv_cells
 from grandrounds.data.found import look_at, place_at
 from grandrounds.data.images.cache import open_cache
@@ -64,7 +65,7 @@ def predict_with(
     problem = trained.problem
     names, pixels, shapes = _decoded(images, problem, description)
     if unlike := appearance_of(trained.image_moments, [(pixels, shapes)]).unlike:
-        warnings.warn(unlike, UserWarning, stacklevel=3)
+        say(notes(), unlike)
     rows = np.arange(len(names))
     device = choose_device("auto")
     models = (load_trained(*network, (pixels, rows)).to(device) for network in trained.networks)

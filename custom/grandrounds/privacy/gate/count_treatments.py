@@ -74,7 +74,7 @@ class MomentSupport(MinimumSupport):
 
     minimum: Annotated[int, "patients whose training images the moments are of", Min(2)] = DEFAULT_SUM_PATIENTS
 
-    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+    def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; exactly ``moments`` and ``support``."""
         if tensors.keys() != {MOMENTS, SUPPORT}:
             raise ValueError(f"moments of images must be {MOMENTS} and {SUPPORT}, got {sorted(tensors)}")
