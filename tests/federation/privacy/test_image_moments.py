@@ -12,6 +12,7 @@ from grandrounds.errors import MessageError
 from grandrounds.evaluation.clinical.image_moments import least_deviations, moments_of, rounded_moments, spread
 from grandrounds.federation.server.dispatcher import received_moments
 from grandrounds.protocol.messages import Release, ReleaseKind, Result
+from grandrounds.protocol.problem import Problem
 
 SITES = ["site-1", "site-2", "site-3"]
 UPDATE = {"kind": "model_update", "name": "update", "treatment": "unmodified"}
@@ -39,11 +40,11 @@ def audited(finished, site):
 def test_the_record_has_the_figures_of_the_sites_that_have_enough_patients_and_a_rule(finished, shared_cache):
     told = finished.summary["image_moments"]
     assert told["sites"] == ["site-3"]
-    problem = finished.summary["configuration"]["problem"]
-    location = locate_dataset("site-3", problem["dataset"], [shared_cache / "phantom"])
-    data = load_site_data(location, problem["classes"], problem["image_size"], problem["channels"], shared_cache)
+    problem = Problem.from_dict(finished.summary["configuration"]["problem"])
+    location = locate_dataset("site-3", problem.dataset, [shared_cache / "phantom"])
+    data = load_site_data(location, problem, shared_cache)
     whole = rounded_moments(moments_of(data.images, data.originals, data.rows("train")))
-    assert list(told["figures"]) == list(least_deviations(problem["channels"]))
+    assert list(told["figures"]) == list(least_deviations(problem.channels))
     found = np.array(list(told["figures"].values())).T
     assert found == pytest.approx(np.stack(spread(whole)), abs=1e-3)
 
