@@ -102,8 +102,8 @@ def rounded_moments(moments: Array) -> Array:
     """Moments whose means and deviations are rounded: an exact mean of a few values would tell how many there are.
 
     Example:
-        >>> rounded_moments(np.array([[6.5849] + [0.0] * 6, [44.0] + [0.0] * 6]))[:, 0].tolist()
-        [6.5875, 44.0409375]
+        >>> rounded_moments(np.array([[6.5849] + [0.0] * 6, [44.0] + [0.0] * 6]))[:, 0].round(6).tolist()
+        [6.5875, 44.035156]
     """
     steps = np.array(list(least_deviations(channels_of(moments)).values())) / ROUNDING_STEPS
     mean, deviation = (np.round(one / steps) * steps for one in spread(moments))
