@@ -12,7 +12,7 @@ NUMBER = r"(-?\d?\.\d{2,4})"
 ENDS = rf"\[{NUMBER}, {NUMBER}\]"
 BOTH = re.compile(rf"{ENDS},? (?:†,? )?corrected {ENDS}")
 BESIDE = re.compile(rf"{ENDS}( †)?(?: \({ENDS}| \| {ENDS})")
-QUOTED = re.compile(rf"{ENDS}(?!,? (?:† ?)?(?:corrected|\(\[))( †)?")
+QUOTED = re.compile(rf"{ENDS}(?!,? (?:† ?|but )?(?:corrected|\(\[))( †)?")
 METHODS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/methods").glob("*.md"))
 EXPERIMENTS = sorted(
     f"benchmarks/{path.parent.name}/README.md" for path in ROOT.glob("benchmarks/*/configuration.json")
