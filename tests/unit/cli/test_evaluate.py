@@ -410,7 +410,7 @@ def test_a_model_of_another_network_than_in_the_summary_is_refused(run, trained,
     one_line(run("evaluate", trained(configuration=changed), *listed("nevus")), "with 3 classes")
 
 
-FIGURES = {"size": 6.0, "aspect": 0.0, "middle": 0.0, "fine detail": 0.0, "coarse detail": 0.0}
+FIGURES = {"size": 7.0, "aspect": 0.0, "middle": 0.0, "fine detail": 0.0, "coarse detail": 0.0}
 FIGURES |= dict.fromkeys(("red", "green", "blue"), 127.0)
 FIGURES |= {f"contrast in {name}": 74.0 for name in ("red", "green", "blue")}
 
@@ -424,12 +424,12 @@ def test_how_far_the_images_are_from_the_training_images_is_said_before_a_label_
     assert [one["name"] for one in shifts] == list(FIGURES)
     sides = {Image.open(path).size for path in (data[3] / "clinic").iterdir()}
     ((side, _),) = sides
-    assert shifts[0]["deviations"] == pytest.approx((np.log2(side) - 6) / 0.5, abs=0.01)
+    assert shifts[0]["deviations"] == pytest.approx((np.log2(side) - 7) / 0.5, abs=0.01)
     assert found.stderr.startswith("The images are unlike the training images: ")
     caveats = json.loads(found.stdout)["external"]["caveats"]
     assert any(one.startswith("The images are unlike the training images: ") for one in caveats)
     shown = run("evaluate", trained.workspace, *data)
-    assert re.search(r"│ size +│ +\d+ │ +64 │", shown.stdout)
+    assert re.search(r"│ size +│ +\d+ │ +128 │", shown.stdout)
     predicted = run("predict", trained.workspace, data[3])
     assert predicted.exit_code == 0
     assert predicted.stderr.startswith("The images are unlike the training images: ")

@@ -13,7 +13,7 @@ from grandrounds.evaluation.clinical.image_moments import evenly_spaced, least_d
 from grandrounds.reporting.format import format_list
 
 FAR = 2.0
-"""Deviations of the training images from which on images are called unlike them."""
+"""Deviations of the training images from which on many images are called unlike them; of n images 1 + 1 / sqrt(n) times."""
 _OLD = "the run's record has no moments of them; it is of an earlier version, or has not been tested"
 
 
@@ -41,16 +41,23 @@ class FigureShift:
 
 @dataclass(frozen=True)
 class Appearance:
-    """The figures of a place's images beside those of the training images, or why these are unavailable."""
+    """The figures of a place's images beside those of the training images, or why these are unavailable.
+
+    Attributes:
+        figures: none where they are unavailable.
+        unavailable: the reason.
+        far: deviations from which on the images are unlike.
+    """
 
     figures: tuple[FigureShift, ...] = ()
     unavailable: str = ""
+    far: float = FAR
 
     @property
     def unlike(self) -> str:
         """In which figures the images are unlike the training images, the farthest first; empty if in none."""
         ordered = sorted(self.figures, key=lambda one: -abs(one.deviations))
-        far = format_list([one.told for one in ordered if abs(one.deviations) >= FAR])
+        far = format_list([one.told for one in ordered if abs(one.deviations) >= self.far])
         return f"The images are unlike the training images: {far}." if far else ""
 
     @property
@@ -83,4 +90,5 @@ def appearance_of(
     for (name, (mean, deviation)), value in zip(figures.items(), here.round(4).tolist(), strict=True):
         unit = max(deviation, least[name])
         shifts.append(FigureShift(name, value, mean, unit, round((value - mean) / unit, 2)))
-    return Appearance(tuple(shifts))
+    count = sum(images for images, _ in found)
+    return Appearance(tuple(shifts), far=round(FAR * (1 + count**-0.5), 2))

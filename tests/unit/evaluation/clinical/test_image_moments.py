@@ -112,6 +112,8 @@ def test_images_like_those_of_training_are_called_so(training):
     assert found.unlike == ""
     assert found.finding.startswith("The images are like the training images; the largest difference is ")
     assert max(abs(one.deviations) for one in found.figures) < 1
+    assert found.far == pytest.approx(2 * (1 + 30**-0.5), abs=0.01)
+    assert appearance_of(training, [at_place(drawn(1), (96, 96, 3))]).far == 4
 
 
 def test_recoloured_and_larger_images_are_named_with_the_farthest_first(training):
