@@ -16,7 +16,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
+
+import numpy as np
 
 from grandrounds.data.images.dicom import is_dicom
 from grandrounds.data.images.files.opening import raster_frames
@@ -318,7 +320,7 @@ def _levels(place: ImageFiles, name: str) -> int:
 
     try:
         with place.open(name) as stream, Image.open(stream) as image:
-            levels: list[Any] = image.convert("L").histogram()
+            # Pillow would clip what has more than eight bits.
+            return int(np.unique(np.asarray(image if image.mode[0] in "IF" else image.convert("L"))).size)
     except Exception:  # decoders raise almost anything; what cannot be decoded is no mask
         return 256
-    return sum(count > 0 for count in levels)

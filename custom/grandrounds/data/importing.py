@@ -28,6 +28,9 @@ from grandrounds.files import printable
 
 NOT_THERE, UNWANTED = "missing", "left out by label_map"
 _DRIVE = re.compile(r"[A-Za-z]:|//[^/]+/[^/]+")
+_NUMBER = re.compile(r"(0|[1-9]\d*)(?:\.0)?(\.[a-z]\w*)?")
+"""A whole number as spreadsheets write it, 7 or 7.0, which may have been 007; perhaps with a suffix."""
+_PADDED = re.compile(r"0+(0|[1-9]\d*)(\.[a-z]\w*)?")
 _SEARCHED = 20_000
 """Files that are looked at to propose a folder for the images of a table."""
 _NAMED = 3
@@ -156,34 +159,30 @@ class Names:
 
     @cached_property
     def _by_number(self) -> Mapping[tuple[str, ...], list[str]]:
-        """Where a file's name is a number: all files by each end of their path, without leading zeros."""
+        """Those that are called by a number with zeros before it, without these."""
         found: dict[tuple[str, ...], list[str]] = {}
-        for ending, names in self._by_end.items():
-            if (number := _number(ending[-1])) is not None:
-                found.setdefault((*ending[:-1], number), []).extend(names)
-        return {ending: sorted(set(names)) for ending, names in found.items()}
+        for (*folders, last), names in self._by_end.items():
+            if match := _PADDED.fullmatch(last):
+                found.setdefault((*folders, f"{match[1]}{match[2] or ''}"), []).extend(names)
+        return found
 
     def _similar(self, parts: tuple[str, ...], absolute: bool) -> list[str]:
         """The files whose path ends like this one, of an absolute one with as few of its folders as need be."""
-        wanted = _folded_parts("/".join(part for part in parts if part != "/"))
-        for first in range(len(wanted) if absolute else min(len(wanted), 1)):
-            fitting = self._by_end.get(wanted[first:], [])
-            if not fitting and (number := _number(wanted[-1])) is not None:
-                fitting = self._by_number.get((*wanted[first:-1], number), [])
-            whole = [name for name in fitting if name.count("/") == len(wanted[first:]) - 1]
-            if fitting:
-                return whole if len(whole) == 1 else fitting
+        *folders, last = wanted = _folded_parts("/".join(part for part in parts if part != "/"))
+        number = _NUMBER.fullmatch(last)
+        ways = [(self._by_end, wanted)]
+        ways += [(self._by_number, (*folders, f"{number[1]}{number[2] or ''}"))] if number else []
+        for files, written in ways:
+            for first in range(len(written) if absolute else 1):
+                fitting = files.get(written[first:], [])
+                whole = [name for name in fitting if name.count("/") == len(written[first:]) - 1]
+                if fitting:
+                    return whole if len(whole) == 1 else fitting
         return []
 
 
 def _folded_parts(name: str) -> tuple[str, ...]:
     return PurePosixPath(unicodedata.normalize("NFC", name).casefold()).parts
-
-
-def _number(last: str) -> str | None:
-    """A whole number as spreadsheets write it, 7 for 007, 007.jpg and 7.0; None for another name."""
-    match = re.fullmatch(r"0*(\d+)(\.0)?(\.[a-z]\w*)?", last)
-    return f"{match[1]}{match[3] or ''}" if match else None
 
 
 @dataclass(frozen=True)
@@ -220,13 +219,14 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
     files: dict[int, str] = {}
     bad: list[tuple[int, str, str]] = []
     used: dict[str, Seen] = {}
+    beside: set[str] = set()
     for line, text in rows:
         seen = {name: place.look(name) for name in names.find(text)}
         # Beside an image there may be a file of the same name about it, such as its JSON or text.
         found = [name for name, one in seen.items() if one.reason != OTHER] or [*seen]
         if len(found) > 1:
             masks = set(masks_among(place, {name: seen[name] for name in found}))
-            found = [name for name in found if name not in masks]
+            found, beside = [name for name in found if name not in masks], beside | masks
         if len(found) > 1:
             raise DataError(
                 f"{source} line {line}: {printable(text)} may be {printable(found[0])} or {printable(found[1])}; write one"
@@ -243,7 +243,8 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
     require_text_names(root, files.values())
     left = {f"line {line}: {text}": reason.partition(" (")[0] for line, text, reason in bad}
     renamed = sum(files[line] != text for line, text in rows if line in files)
-    more = (*notes, *([f"{renamed} names are written otherwise than the files'"] if renamed else []))
+    more = [*notes, *([f"{renamed} names are written otherwise than the files'"] if renamed else [])]
+    more += [f"{len(beside)} images beside others of their name are masks, first {min(beside)}"] if beside else []
     return Listed(files, Import("rows", used, left, tuple(more)))
 
 

@@ -229,22 +229,20 @@ class Problem(Options):
 
     def model_spec(self, pretrained: bool) -> ModelSpec:
         """The model to build; a site asks without pretrained weights, because the server sends them."""
-        return _model_spec(self, pretrained)
+        return _model_spec(
+            backbone=self.backbone,
+            classes=len(self.classes),
+            channels=self.channels,
+            norm=self.norm,
+            dropout=self.dropout,
+            dropout_at=self.dropout_at,
+            head=self.head,
+            weights=self.weights,
+            intensities=self.intensities,
+            trainable=self.trainable,
+            load_weights=pretrained,
+        )
 
 
-@lru_cache(maxsize=64)
-def _model_spec(problem: Problem, pretrained: bool) -> ModelSpec:
-    """Kept: a site asks several times in every task."""
-    return ModelSpec(
-        backbone=problem.backbone,
-        classes=len(problem.classes),
-        channels=problem.channels,
-        norm=problem.norm,
-        dropout=problem.dropout,
-        dropout_at=problem.dropout_at,
-        head=problem.head,
-        weights=problem.weights,
-        intensities=problem.intensities,
-        trainable=problem.trainable,
-        load_weights=pretrained,
-    )
+_model_spec = lru_cache(maxsize=64, typed=True)(ModelSpec)
+"""Kept: a site asks several times in every task."""

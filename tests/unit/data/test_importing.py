@@ -90,7 +90,9 @@ def test_a_picture_of_few_levels_beside_another_of_its_name_is_its_mask(tmp_path
     ):
         Image.fromarray(pixels).save(tmp_path / name)
     assert look_at(place_at(tmp_path))[1] == {"a.bmp": "masks"}
-    assert look_up("t.csv", tmp_path, [(2, "a"), (3, "b")], skip=False).files == {2: "a.png", 3: "b.png"}
+    listed = look_up("t.csv", tmp_path, [(2, "a"), (3, "b")], skip=False)
+    assert listed.files == {2: "a.png", 3: "b.png"}
+    assert listed.account.notes[-1] == "1 images beside others of their name are masks, first a.bmp"
 
 
 def test_a_class_may_be_called_mask_and_words_for_masks_need_an_image_beside_them(tmp_path):
@@ -180,7 +182,7 @@ def test_a_name_without_suffix_is_the_image_among_files_of_that_name(tmp_path):
     assert look_up("t.csv", root, [(2, "a")], skip=False).files == {2: "a.png"}
 
 
-@pytest.mark.parametrize("written", ["7", "7.0", "07", "7.bmp", "cells/7", "cells/007"])
+@pytest.mark.parametrize("written", ["7", "7.0", "7.bmp", "cells/7", "cells/7.bmp", "cells/007", "/other/cells/7"])
 def test_a_number_may_have_lost_the_zeros_before_it(tmp_path, written):
     root = put(
         tmp_path, {"cells/007.bmp": encoded("BMP"), "cells/070.bmp": encoded("BMP"), "cells/17.bmp": encoded("BMP")}
@@ -188,11 +190,27 @@ def test_a_number_may_have_lost_the_zeros_before_it(tmp_path, written):
     assert look_up("t.csv", root, [(2, written)], skip=False).files == {2: "cells/007.bmp"}
 
 
-def test_a_number_that_two_files_write_with_other_zeros_is_refused_unless_it_is_one_of_them(tmp_path):
-    root = put(tmp_path, dict.fromkeys(["07.png", "007.png", "8.png", "08.png"], encoded("PNG")))
-    assert look_up("t.csv", root, [(2, "8"), (3, "07")], skip=False).files == {2: "8.png", 3: "07.png"}
+def test_a_number_with_zeros_is_no_other_number(tmp_path):
+    names = ["07.png", "007.png", "8.png", "08.png", "x/009.png", "9.png"]
+    root = put(tmp_path, dict.fromkeys(names, encoded("PNG")))
+    found = look_up("t.csv", root, [(2, "8"), (3, "07"), (4, "/data/x/9.png")], skip=False).files
+    assert found == {2: "8.png", 3: "07.png", 4: "9.png"}
     with pytest.raises(DataError, match=r"line 2: 7 may be 007\.png or 07\.png; write one"):
         look_up("t.csv", root, [(2, "7")], skip=False)
+    with pytest.raises(DataError, match=r"0008\.png, missing"):
+        look_up("t.csv", root, [(2, "0008.png")], skip=False)
+
+
+@pytest.mark.parametrize("mode", ["16 bits", "float"])
+def test_a_picture_of_more_than_eight_bits_is_no_mask_of_its_preview(tmp_path, mode):
+    levels = np.arange(64, dtype=np.uint16).reshape(8, 8)
+    Image.fromarray(levels * 600 + 20000 if mode == "16 bits" else levels.astype(np.float32) / 64).save(
+        tmp_path / "a.tif"
+    )
+    Image.fromarray(levels.astype(np.uint8)).save(tmp_path / "a.png")
+    assert set(look_at(place_at(tmp_path))[0]) == {"a.png", "a.tif"}
+    with pytest.raises(DataError, match=r"may be a\.png or a\.tif"):
+        look_up("t.csv", tmp_path, [(2, "a")], skip=False)
 
 
 @pytest.mark.parametrize("archive", [False, True])

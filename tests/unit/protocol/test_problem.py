@@ -1,6 +1,7 @@
 """A problem is checked before anything is loaded, and travels as plain values."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,8 @@ def test_only_the_server_asks_for_pretrained_weights():
     problem = Problem.from_dict({**MINIMAL, "weights": "imagenet", "channels": 1})
     assert problem.model_spec(pretrained=True).weights == "imagenet"
     site = problem.model_spec(pretrained=False)
+    assert problem.model_spec(pretrained=False) is site
+    assert replace(problem, classes=list(problem.classes)).model_spec(pretrained=False) == site
     assert not site.load_weights
     assert not site.has_frozen
     assert (site.classes, site.channels, site.backbone) == (2, 1, "compact")

@@ -117,8 +117,9 @@ def choose_device(name: str, precision: str = "float32") -> torch.device:
     tf32 = precision == "tf32"
     if tf32 and device.type != "cuda":
         raise ConfigurationError(f"precision=tf32 is of NVIDIA's GPUs, and the device is {device}; use float32")
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-    torch.backends.cudnn.benchmark = False
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cudnn.benchmark = False
     return device
 
 
