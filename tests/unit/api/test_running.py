@@ -281,6 +281,7 @@ def test_a_sweep_runs_what_is_missing_and_compares_settings(sites, tmp_path, mon
         gr.sweep("fedavg", sites, workspace=tmp_path, vary={"executor.step": [1]})
 
 
+@pytest.mark.slow
 def test_a_sweep_over_methods_runs_each_with_every_seed(sites, tmp_path):
     options = {"executor.batch_size": 2, "controller.rounds": 1, "problem.image_size": 32}
     methods = [gr.FedAvg(steps=2), gr.Local(steps=1)]
