@@ -1,5 +1,7 @@
 """Every kind of release has its form and its treatments in one table."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -49,6 +51,17 @@ def test_moments_of_images_are_of_grey_or_colour_images_and_of_no_more_patients_
     assert wrong("support", torch.tensor([9]), expected) == ""
     assert "of 9 patients" in wrong("support", torch.tensor([10]), expected)
     assert wrong("support", torch.zeros(2), expected) == "expected int64 of shape (1,)"
+
+
+def test_a_sites_model_leaves_the_test_of_a_job_that_asks_for_it_and_with_a_description_that_can_be_read():
+    wrong = KINDS[ReleaseKind.SITE_MODEL].mismatch
+    expected = Expected(1, "run", 3, {}, {})
+    assert "executor.release_model=true" in wrong("w", torch.zeros(2), expected)
+    asked = replace(expected, asks_for_model=True)
+    assert wrong("w", torch.zeros(2), asked) == ""
+    assert wrong("w", torch.zeros([1] * 6), asked) == "expected at most 5 dimensions"
+    for content in (torch.zeros(3).bfloat16(), torch.tensor([*b"[]"], dtype=torch.uint8)):
+        assert "description" in wrong("description", content, asked)
 
 
 @pytest.mark.parametrize(("file", "lets_out"), [("privacy.json", True), ("privacy_strict.json", False)])

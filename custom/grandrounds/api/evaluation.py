@@ -41,7 +41,7 @@ from grandrounds.reporting.external.prediction import (
     predict_place,
     read_images,
 )
-from grandrounds.reporting.external.preparation import NO_POINT, Labels, PositiveGroup, operating_point, positive_group
+from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
 from grandrounds.reporting.external.result import ExternalResult, external_result, run_at, write_result
 from grandrounds.reporting.external.sums import PortableSums
 from grandrounds.reporting.external.tables import plain_scores
@@ -305,6 +305,6 @@ def _point(
     if threshold is not None:
         return FixedPoint(threshold, "the command line")
     if trained.is_ensemble:
-        return NO_POINT
+        return "there is no operating point: no site has predictions of the ensemble; give --threshold"
     problem = trained.problem
     return operating_point(trained.folder, record.log.sites, problem.classes, positive, sensitivity, problem.kind)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from nvflare.apis.fl_context import FLContext
@@ -16,25 +15,12 @@ from nvflare.apis.fl_context import FLContext
 from grandrounds.errors import MessageError
 from grandrounds.option_keys import option_defaults, option_types
 from grandrounds.options import groups_of
+from grandrounds.protocol.wire import executor_arguments
 
 EXECUTORS = "executors"
 """The value of a task with the arguments of the job's executors by path; None where the server does not have them."""
 OPTIONS_FACT = "options"
 """The fact of a registration with the digest of a site's options."""
-
-
-def executor_arguments(fl_ctx: FLContext) -> dict[str, dict[str, Any]] | None:
-    """The arguments of the job's executors by path, as this party has them.
-
-    Returns:
-        None if the client's part of the job is not here, or is no JSON.
-    """
-    path = Path(fl_ctx.get_engine().get_workspace().get_client_app_config_file_path(fl_ctx.get_job_id()))
-    try:
-        entries = [entry["executor"] for entry in json.loads(path.read_text(encoding="utf-8"))["executors"]]
-        return {str(entry["path"]): dict(entry.get("args", {})) for entry in entries}
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
 
 
 def compared_options(component: type, arguments: Mapping[str, Any]) -> dict[str, Any]:

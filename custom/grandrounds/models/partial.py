@@ -160,9 +160,12 @@ def input_channels(model: nn.Module) -> int:
     return front.channels if front else find_stem(model)[1].in_channels
 
 
-def frozen_digest(model: nn.Module) -> str | None:
-    """SHA-256 of what is never trained, which every site must have: the front, frozen statistics. None if there is none."""
-    front, norms = front_of(model), frozen_statistics(model)
+def frozen_digest(model: nn.Module, statistics: bool = True) -> str | None:
+    """SHA-256 of what is never trained, which every site must have: the front, frozen statistics. None if there is none.
+
+    Without ``statistics`` it is that of the front alone.
+    """
+    front, norms = front_of(model), frozen_statistics(model) if statistics else {}
     if front is None and not norms:
         return None
     return hashlib.sha256(f"{front.digest if front else ''} {_digest(norms)}".encode()).hexdigest()

@@ -5,85 +5,182 @@ A site hands the two files over, or releases both as one dictionary of tensors.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.files import replacing, write_json
-from grandrounds.json_files import read_json_object
+from grandrounds.json_files import read_json_object, require_object
+from grandrounds.models.partial import frozen_digest
+from grandrounds.models.registry import build_model, is_backbone
 from grandrounds.models.trained import SavedNetwork
 from grandrounds.models.weights import chosen_intensities
-from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
+from grandrounds.protocol.problem import SITE_NORM, TRAIN_ALL, WEIGHTS_NAME, ModelSpec, Problem
 
 OWN = "own"
 MODEL_DESCRIPTION = "description"
 """The entry of a released model with its description, as the bytes of JSON."""
 COMPARED = ("classes", "image_size", "channels", "task", "preprocessing")
 """What must be the same of models whose predictions are averaged."""
+_STATED = {"seed": int, "run": str, "site": str, "frozen": str}
 
 
-def model_description(spec: ModelSpec, problem: Problem, seed: int) -> dict[str, Any]:
-    """How a site's model is built, and what it was trained for, as plain values.
+class _Described(NamedTuple):
+    spec: ModelSpec
+    seed: int
+    site: str
+    frozen: str
 
-    What training started from may be a path of the site's machine; only frozen layers are built from it again.
+
+def model_description(
+    network: nn.Module, spec: ModelSpec, problem: Problem, seed: int, run: str, site: str
+) -> dict[str, Any]:
+    """How a site's model is built, what it was trained for, where, and the digest of its frozen layers, as plain values.
+
+    Frozen layers are built again from what training started from. A file of the site's machine has a name here, under which
+    its weights are added elsewhere.
     """
     weights = spec.weights if spec.has_frozen else None
-    norm = "batch" if spec.norm == SITE_NORM else spec.norm  # the statistics are in the file
+    if weights and not WEIGHTS_NAME.fullmatch(weights):
+        weights = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{site}-{Path(weights).stem}")
+    own_statistics = spec.norm == SITE_NORM  # they are in the file
+    norm = "batch" if own_statistics else spec.norm
     model = {**asdict(spec), "weights": weights, "intensities": chosen_intensities(spec), "norm": norm}
+    frozen = frozen_digest(network, statistics=not own_statistics) or ""
     content = problem.to_dict()
-    return {"model": model, "seed": seed, **{name: content[name] for name in COMPARED}}
+    told = {"model": model, "seed": seed, "run": run, "site": site, "frozen": frozen}
+    return {**told, **{name: content[name] for name in COMPARED}}
 
 
 def with_description(state: Mapping[str, Tensor], description: Mapping[str, Any]) -> dict[str, Tensor]:
-    """A model's entries and its description as one dictionary; of the path of a site's own weights the name stays."""
-    model = description["model"]
-    told = {**description, "model": {**model, "weights": model["weights"] and Path(model["weights"]).name}}
-    return {**state, MODEL_DESCRIPTION: torch.frombuffer(bytearray(json.dumps(told).encode()), dtype=torch.uint8)}
+    """A model's entries and its description as one dictionary."""
+    return {
+        **state,
+        MODEL_DESCRIPTION: torch.frombuffer(bytearray(json.dumps(description).encode()), dtype=torch.uint8),
+    }
 
 
-def write_released(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write what :func:`with_description` has made as the two files.
+def write_released(folder: Path, tensors: Mapping[str, Tensor], problem: Problem, run: str) -> None:
+    """Write what :func:`with_description` has made as the two files, into the folder of the site's name.
 
     Raises:
-        MessageError: if there is no description.
+        MessageError: if there is no description, it is not of the run, problem and site, or the entries are larger than
+            those of the network that it describes.
     """
     state = dict(tensors)
+    content = read_description(state.pop(MODEL_DESCRIPTION, None))
     try:
-        description = json.loads(state.pop(MODEL_DESCRIPTION).numpy().tobytes())
-    except (KeyError, ValueError, RecursionError) as error:
-        raise MessageError(f"a site's model must come with its {MODEL_DESCRIPTION} ({type(error).__name__})") from error
+        found = _described(content, f"the {MODEL_DESCRIPTION} of the model", problem, run)
+        if found.site != folder.name:
+            raise ConfigurationError(f"the {MODEL_DESCRIPTION} of the model: site is {found.site!r}")
+        most = _largest(found.spec) if is_backbone(found.spec.backbone) else None
+    except ConfigurationError as error:
+        raise MessageError(str(error)) from error
+    if most is not None and _size(state) > most:
+        raise MessageError(f"the model has {_size(state)} bytes, and {found.spec.backbone} at most {most}")
     with replacing(folder / f"{OWN}.pt") as stream:
         torch.save(state, stream)
-    write_json(folder / f"{OWN}.json", description)
+    write_json(folder / f"{OWN}.json", content)
 
 
-def read_site_model(path: Path, problem: Problem) -> SavedNetwork:
-    """The network of a file that a site has handed over, for an average with others of the problem.
+def read_description(encoded: Tensor | None) -> dict[str, Any]:
+    """The description in a released model, as it was sent.
 
     Raises:
-        ConfigurationError: if there is no such file, it has no description beside it, or it is of another problem.
+        MessageError: if there is none, or it is not the JSON object of :func:`model_description`.
     """
-    if not path.is_file():
-        raise ConfigurationError(f"there is no model {path}; name the file {OWN}.pt that a site has handed over")
-    content = read_json_object(path.with_suffix(".json"))
+    if encoded is None or encoded.dtype != torch.uint8 or encoded.dim() != 1:
+        raise MessageError(f"a site's model must come with its {MODEL_DESCRIPTION}, bytes of shape (length,)")
     try:
-        found = SavedNetwork(ModelSpec(**content["model"]), path, int(content["seed"]))
-        told = {name: content[name] for name in COMPARED}
-    except (LookupError, TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"{path.with_suffix('.json')} does not say how {path.name} is built ({error}); take both files of the site"
-        ) from error
-    wanted = problem.to_dict()
-    for name, value in told.items():
-        if value != wanted[name]:
+        content: dict[str, Any] = json.loads(encoded.numpy().tobytes())
+        _require_fields(content, MODEL_DESCRIPTION)
+    except (ConfigurationError, ValueError, RecursionError) as error:
+        raise MessageError(f"the {MODEL_DESCRIPTION} of a site's model cannot be read: {error}") from error
+    return content
+
+
+def read_site_models(paths: Sequence[Path], problem: Problem, run: str) -> tuple[SavedNetwork, ...]:
+    """The networks of files that sites of a run have handed over, for their average.
+
+    Raises:
+        ConfigurationError: if there is no such file, it has no description beside it, it is of another run or problem, two
+            are of one site, or the frozen layers here are not those that a site had.
+    """
+    networks, known = [], dict[str, Path]()
+    for path in paths:
+        if not path.is_file():
+            raise ConfigurationError(f"there is no model {path}; name the file {OWN}.pt that a site has handed over")
+        content = read_json_object(path.with_suffix(".json"))
+        found = _described(content, str(path.with_suffix(".json")), problem, run)
+        for mark in (f"site {found.site}", hashlib.sha256(path.read_bytes()).hexdigest()):
+            if mark in known:
+                raise ConfigurationError(f"{path} and {known[mark]} are the same site's model; name one of them")
+            known[mark] = path
+        _require_frozen(found, path)
+        networks.append(SavedNetwork(found.spec, path, found.seed))
+    return tuple(networks)
+
+
+def _require_fields(content: Any, where: str) -> None:
+    require_object(content, where, ["model", *_STATED, *COMPARED])
+    for name, kind in _STATED.items():
+        if type(content[name]) is not kind:
+            raise ConfigurationError(f"{where}: {name} must be of type {kind.__name__}, got {content[name]!r}")
+    if not 0 <= content["seed"] < 2**63:
+        raise ConfigurationError(f"{where}: seed must be at least 0 and below 2**63")
+
+
+def _described(content: Any, where: str, problem: Problem, run: str) -> _Described:
+    """What a description says of a model of the run."""
+    _require_fields(content, where)
+    try:
+        spec = ModelSpec(**content["model"])
+    except TypeError as error:
+        raise ConfigurationError(f"{where}: model does not say how it is built ({error})") from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    wanted = {
+        **problem.to_dict(),
+        "run": run,
+        "model.classes": len(problem.classes),
+        "model.channels": problem.channels,
+    }
+    stated = {**content, "model.classes": spec.classes, "model.channels": spec.channels}
+    for name in (*COMPARED, "run", "model.classes", "model.channels"):
+        if stated[name] != wanted[name]:
             raise ConfigurationError(
-                f"{path}: {name} of this model is {value}, and of the run {wanted[name]}: only models of one problem are "
-                "averaged; leave it out"
+                f"{where}: {name} of this model is {stated[name]}, and of the run {wanted[name]}: only models of one run "
+                "are averaged; leave it out, or name the folder of its run"
             )
-    return found
+    if spec.weights and not WEIGHTS_NAME.fullmatch(spec.weights):
+        raise ConfigurationError(
+            f"{where}: weights must be a name, got the path {spec.weights!r}; ask the site for this file, add it with "
+            "`grandrounds weights add FILE --name NAME` and state the name"
+        )
+    return _Described(spec, content["seed"], content["site"], content["frozen"])
+
+
+def _require_frozen(found: _Described, path: Path) -> None:
+    if found.spec.has_frozen and (frozen_digest(build_model(found.spec, found.seed)) or "") != found.frozen:
+        raise ConfigurationError(
+            f"{path}: the frozen layers are not those that {found.site} had: the weights {found.spec.weights!r} are another "
+            "file here; remove it, ask the site for its own and add that under this name (`grandrounds weights add`)"
+        )
+
+
+def _largest(spec: ModelSpec) -> int:
+    """Bytes of all entries of a network, frozen ones included."""
+    whole = replace(spec, weights=None, load_weights=False, trainable=TRAIN_ALL, norm="batch")
+    return _size(build_model(whole, 0).state_dict())
+
+
+def _size(state: Mapping[str, Tensor]) -> int:
+    return sum(value.nbytes for value in state.values())

@@ -65,8 +65,8 @@ def load_trained(spec: ModelSpec, path: Path, seed: int | None, images: Images |
     except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, pickle.UnpicklingError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(
-            f"{path} is no {spec.backbone} with {spec.classes} classes as its run's summary says ({reason}); "
-            "name a model that this run has written"
+            f"{path} is no {spec.backbone} with {spec.classes} classes as the JSON file beside it says ({reason}); "
+            "name a model that this run has written, with its own description"
         ) from error
     if spec.has_frozen:
         trained, model = whole_state(model), build_model(spec.as_whole(), seed)

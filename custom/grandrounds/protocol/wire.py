@@ -1,11 +1,17 @@
-"""Messages as FLARE carries them: DXOs of an update and of the other releases, checked when they are read."""
+"""Messages as FLARE carries them: DXOs of an update and of the other releases, checked when they are read.
+
+A job's executors are read where FLARE has put the client's part of the job.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
@@ -191,3 +197,27 @@ def _require_metrics(metrics: Mapping[str, Any]) -> None:
 def _contiguous(state: State) -> dict[str, Tensor]:
     # FLARE's streaming refuses other layouts, such as channels-last kernels.
     return {name: value.contiguous() for name, value in state.items()}
+
+
+def executor_arguments(fl_ctx: FLContext) -> dict[str, dict[str, Any]] | None:
+    """The arguments of the job's executors by path, as this party has them.
+
+    Returns:
+        None if the client's part of the job is not here, or is no JSON.
+    """
+    path = Path(fl_ctx.get_engine().get_workspace().get_client_app_config_file_path(fl_ctx.get_job_id()))
+    try:
+        entries = [entry["executor"] for entry in json.loads(path.read_text(encoding="utf-8"))["executors"]]
+        return {str(entry["path"]): dict(entry.get("args", {})) for entry in entries}
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def asks_for_models(executors: Mapping[str, Mapping[str, Any]] | None) -> bool:
+    """Whether one of a job's executors, by its arguments, has sites release their own models.
+
+    Example:
+        >>> asks_for_models({"a.B": {"model": "own", "release_model": True}}), asks_for_models(None)
+        (True, False)
+    """
+    return any(arguments.get("release_model") is True for arguments in (executors or {}).values())

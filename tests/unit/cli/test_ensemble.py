@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.models.registry import build_model
 from grandrounds.models.site_model import model_description, with_description, write_released
-from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.reporting.external.trained import trained_model
 
@@ -37,8 +38,9 @@ def finished(tmp_path, images, make_summary):
         for seed, (site, backbone) in enumerate(NETWORKS.items(), 1):
             spec = replace(problem.model_spec(pretrained=False), backbone=backbone)
             networks[site] = build_model(spec, seed).eval()
-            tensors = with_description(networks[site].state_dict(), model_description(spec, problem, seed))
-            write_released(workspace / place / site, tensors)
+            description = model_description(networks[site], spec, problem, seed, "run", site)
+            tensors = with_description(networks[site].state_dict(), description)
+            write_released(workspace / place / site, tensors, problem, "run")
         names = images("clinic", len(labels))
         records = [Record(name, label, "test") for name, label in zip(names, labels, strict=True)]
         write_manifest(records, tmp_path / "clinic.csv")
@@ -107,33 +109,125 @@ def test_models_that_were_handed_over_are_taken_in_place_of_those_of_the_run(run
         ("channels", 1),
         ("task", "multi"),
         ("preprocessing", "draft"),
+        ("run", "other"),
     ],
 )
 def test_a_model_of_another_problem_is_refused_by_what_differs(run, finished, name, value):
     made = finished()
     path = made.own / "site-2" / "own.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
-    one_line(run("evaluate", made.workspace, *made.data, "--ensemble"), rf"site-2/own\.pt: {name} of this model is ")
+    one_line(run("evaluate", made.workspace, *made.data, "--ensemble"), rf"site-2/own\.json: {name} of this model is ")
 
 
 def test_a_description_that_is_none_is_refused(run, finished):
     made = finished()
     path = made.own / "site-1" / "own.json"
-    for content in ({}, {"model": {"backbone": "compact", "size": 3}, "seed": 1}):
-        path.write_text(json.dumps(content))
-        one_line(
-            run("predict", made.workspace, *made.files, "--ensemble"), r"own\.json does not say how own\.pt is built"
-        )
-    with pytest.raises(MessageError, match="must come with its description"):
-        write_released(path.parent, {"weight": torch.zeros(2)})
+    content = json.loads(path.read_text())
+    for changes, message in (
+        ({"size": 3}, "unknown key 'size'"),
+        ({"seed": float("inf")}, "seed must be of type int, got inf"),
+        ({"seed": 2**64}, "seed must be at least 0"),
+        ({"model": {**content["model"], "size": 3}}, "model does not say how it is built"),
+        ({"model": {**content["model"], "classes": 3}}, r"model\.classes of this model is 3, and of the run 2"),
+        ({"model": {**content["model"], "channels": 1}}, r"model\.channels of this model is 1, and of the run 3"),
+        (
+            {"model": {**content["model"], "weights": "/x/y.pt"}},
+            r"weights must be a name, got .* `grandrounds weights add",
+        ),
+    ):
+        path.write_text(json.dumps({**content, **changes}))
+        one_line(run("predict", made.workspace, *made.files, "--ensemble"), rf"site-1/own\.json: .*{message}")
+    path.write_text(json.dumps({**content, "model": {**content["model"], "backbone": "resnet9"}}))
+    one_line(
+        run("predict", made.workspace, *made.files, "--ensemble"), r"no resnet9 .* as the JSON file beside it says"
+    )
     with pytest.raises(ConfigurationError, match="a model of the ensemble must be a path, got int"):
         trained_model(made.workspace, [1, 2])
+
+
+def test_fewer_than_two_models_are_no_ensemble_and_leave_no_other_model(finished):
+    made = finished()
+    (made.workspace / "results" / "selected.pt").touch()
+    own = made.own / "site-1" / "own.pt"
+    for given, count in (([], 0), (own, 1), (str(own), 1)):
+        with pytest.raises(ConfigurationError, match=f"two sites or more, and given were {count}: "):
+            trained_model(made.workspace, given)
+
+
+def test_one_site_is_not_averaged_with_itself(finished):
+    made = finished()
+    paths = [made.own / site / "own.pt" for site in NETWORKS]
+    described = json.loads(paths[0].with_suffix(".json").read_text())
+    with pytest.raises(ConfigurationError, match="are the same site's model; name one of them"):
+        trained_model(made.workspace, [paths[0], paths[0]])
+    shutil.copy(paths[0], paths[1])
+    paths[1].with_suffix(".json").write_text(json.dumps({**described, "site": "site-2"}))
+    with pytest.raises(ConfigurationError, match=r"site-2/own\.pt and .*site-1/own\.pt are the same"):
+        trained_model(made.workspace, paths)
+
+
+def test_frozen_layers_come_from_the_same_weights_as_at_the_site_or_not_at_all(run, finished, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRANDROUNDS_WEIGHTS", str(tmp_path / "weights"))
+    made = finished()
+    files = {name: tmp_path / f"{name}.pt" for name in ("trained", "other")}
+    for seed, file in enumerate(files.values()):
+        torch.save(build_model(ModelSpec("compact", classes=2), seed).state_dict(), file)
+    spec = ModelSpec("compact", classes=2, weights=str(files["trained"]), trainable="head", intensities="scaled")
+    network = build_model(spec, 1).eval()
+    description = model_description(network, spec, PROBLEM, 1, "run", "site-1")
+    assert description["model"]["weights"] == "site-1-trained"
+    write_released(made.own / "site-1", with_description(network.state_dict(), description), PROBLEM, "run")
+    made.networks["site-1"] = network
+    command = ("predict", made.workspace, *made.files, "--ensemble", "--out", tmp_path / "found.csv")
+    one_line(run(*command), "no weights named 'site-1-trained' .*weights add FILE --name site-1-trained")
+    for name in files:
+        assert run("weights", "add", files[name], "--name", "site-1-trained", "--intensities", "scaled").exit_code == 0
+        (added,) = (tmp_path / "weights").iterdir()
+        if name == "trained":
+            assert run(*command).exit_code == 0
+            np.testing.assert_allclose(
+                predicted(tmp_path / "found.csv"), by_hand(made, lambda logits: logits.softmax(dim=1)), atol=2e-6
+            )
+        else:
+            one_line(run(*command), "the frozen layers are not those that site-1 had: .* are another file here")
+        added.unlink()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([], "cannot be read: description must be an object"),
+        ("x", "cannot be read: description must be an object"),
+        ({"seed": float("nan")}, "seed must be of type int, got nan"),
+        ({"more": 1}, "unknown key 'more'"),
+        ({"site": "site-2"}, "site is 'site-2'"),
+        ({"run": "other"}, "run of this model is other"),
+    ],
+)
+def test_the_server_writes_no_description_but_that_of_the_sites_network(finished, tmp_path, changes, message):
+    path = finished().own / "site-1" / "own.json"
+    content = json.loads(path.read_text())
+    entry = with_description({}, {**content, **changes} if isinstance(changes, dict) else changes)
+    with pytest.raises(MessageError, match=message):
+        write_released(tmp_path / "site-1", entry, PROBLEM, "run")
+    assert not (tmp_path / "site-1").exists()
+
+
+def test_the_server_writes_no_entries_without_a_description_nor_more_than_the_network_has(finished, tmp_path):
+    content = json.loads((finished().own / "site-1" / "own.json").read_text())
+    for state in ({}, {"description": torch.zeros(3, dtype=torch.bfloat16)}, {"description": torch.zeros(2, 2).byte()}):
+        with pytest.raises(MessageError, match="must come with its description"):
+            write_released(tmp_path / "site-1", state, PROBLEM, "run")
+    with pytest.raises(MessageError, match="the model has 40000000 bytes, and compact at most"):
+        write_released(tmp_path / "site-1", with_description({"w": torch.zeros(10**7)}, content), PROBLEM, "run")
 
 
 def test_what_needs_predictions_of_the_runs_sites_or_one_network_is_refused(run, finished):
     made = finished(labels=["nevus", "melanoma"] * 15)
     arguments = ["evaluate", made.workspace, *made.data, "--ensemble"]
-    assert "there is no operating point" in run(*arguments, "--positive", "melanoma").stderr
+    assert (
+        "no site has predictions of the ensemble; give --threshold" in run(*arguments, "--positive", "melanoma").stderr
+    )
     one_line(run(*arguments, "--recalibrate", "head:10"), "--recalibrate head: an ensemble has no last layer")
     one_line(run(*arguments, "--recalibrate", "shares"), "--recalibrate shares: the run has no predictions")
     assert run(*arguments, "--recalibrate", "labels:10").exit_code == 0
@@ -142,4 +236,5 @@ def test_what_needs_predictions_of_the_runs_sites_or_one_network_is_refused(run,
 
 def one_line(result, pattern):
     assert result.exit_code == 1, result.output
-    assert re.fullmatch(f"error: .*{pattern}.*\n", result.stderr), result.stderr
+    *_, last = result.stderr.splitlines()
+    assert re.fullmatch(f"error: .*{pattern}.*", last), result.stderr

@@ -17,7 +17,7 @@ from grandrounds.data.keys import KEY_RULE, RULE_VALUE
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.count_sums import CountSums
-from grandrounds.federation.executor_options import EXECUTORS, executor_arguments
+from grandrounds.federation.executor_options import EXECUTORS
 from grandrounds.federation.memory import prepare_job_process
 from grandrounds.federation.server.dispatcher import TaskDispatcher
 from grandrounds.federation.server.exchange import Assignment, RunAborted, SignsOfLife, training_assignments
@@ -50,6 +50,7 @@ from grandrounds.protocol.paths import claimed_folder, in_kit, require_confined,
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UPDATE_PRECISION
+from grandrounds.protocol.wire import asks_for_models, executor_arguments
 
 
 class RoundController(Configurable, RoundHooks, Controller):
@@ -167,6 +168,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.dispatcher = TaskDispatcher(
             *(self, self, self.run, self.problem, self.sites, self.record, self._subscribers, fl_ctx, abort_signal),
             signs=SignsOfLife(self.communicator) if in_kit(fl_ctx) else None,
+            takes_models=self._executors is None or asks_for_models(self._executors),
         )
         try:
             with exclusive(self.folder):

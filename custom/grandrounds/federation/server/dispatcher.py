@@ -68,6 +68,7 @@ class TaskDispatcher:
         fl_ctx: FLARE's context of the server.
         abort_signal: FLARE's.
         signs: of life of the sites; None where they are all on one machine, and a site that waits its turn is not late.
+        takes_models: whether sites may release their own models with their tests.
 
     Attributes:
         metrics: of the answers to the last tasks, by site.
@@ -88,8 +89,9 @@ class TaskDispatcher:
         fl_ctx: FLContext,
         abort_signal: Signal,
         signs: SignsOfLife | None = None,
+        takes_models: bool = False,
     ) -> None:
-        self._signs = signs
+        self._signs, self._takes_models = signs, takes_models
         self._controller, self._hooks = controller, hooks
         self._run, self._problem, self._classes = run, problem, problem.classes
         self._sites, self._record, self._subscribers = sites, record, subscribers
@@ -213,10 +215,11 @@ class TaskDispatcher:
         if task == TEST:
             for name, curves in received_curves(result, self._classes).items():
                 write_curves(result_folder(self._fl_ctx) / site / f"{name}.json", curves, self._classes)
-            if SITE_MODEL in result.releases:
-                write_released(result_folder(self._fl_ctx) / site, result.releases[SITE_MODEL].tensors)
         require_possible_scores(result.metrics)
         require_possible_numbers(result.metrics)
+        model = released_model(result, self._takes_models and task == TEST)
+        if model is not None:
+            write_released(result_folder(self._fl_ctx) / site, model, self._problem, self._run.run_name)
         number, record = self._round_number, self._record
         # Curves and counts are not part of what training costs; like the scores they come with, they are not counted.
         released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}
@@ -302,6 +305,23 @@ def require_possible_numbers(metrics: Mapping[str, float]) -> None:
             raise MessageError(f"{name} must be in [0, {MOST_COUNTED:g}], got {value:g}")
         if part == UNIT and value not in range(len(UNITS)):
             raise MessageError(f"{name} must be in [0, {len(UNITS) - 1}], got {value:g}")
+
+
+def released_model(result: Result, asked: bool) -> State | None:
+    """The site's own model in an answer, if there is one.
+
+    Raises:
+        MessageError: if it was not asked for, or is a release of another name or kind.
+    """
+    releases = result.releases
+    named = [name for name, one in releases.items() if name == SITE_MODEL or one.kind is ReleaseKind.SITE_MODEL]
+    for name in named:
+        if not asked or name != SITE_MODEL or releases[name].kind is not ReleaseKind.SITE_MODEL:
+            raise MessageError(
+                f"{name} of kind {releases[name].kind}: a site's own model comes with a test, as {SITE_MODEL}, if the job "
+                "has executor.release_model=true"
+            )
+    return releases[SITE_MODEL].tensors if named else None
 
 
 def received_curves(result: Result, classes: tuple[str, ...]) -> dict[str, SiteCurves]:

@@ -52,6 +52,7 @@ from grandrounds.protocol.messages import (
     OPENED_SUMS,
     POOL,
     REASON_HEADER,
+    TEST,
     TRAIN,
     TREATED,
     Payload,
@@ -64,7 +65,7 @@ from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import TRAINING_GATE, Spending
 from grandrounds.protocol.tensors import FULL, UPDATE_PRECISION
 from grandrounds.protocol.unit import Unit, update_sensitivity
-from grandrounds.protocol.wire import decode_payload
+from grandrounds.protocol.wire import asks_for_models, decode_payload, executor_arguments
 
 PUBLIC = "public"
 """In a task's values: the data set whose images predictions are about."""
@@ -364,6 +365,7 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         raise Refused(Reason.DATASET, str(error)) from error
     model = floating_entries(payload.parts.get(GLOBAL, {}))
     template = {name: (tuple(value.shape), value.dtype) for name, value in model.items()}
+    name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
     expected = Expected(
         payload.round_number,
         run_id,
@@ -377,8 +379,8 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         data.labelled,
         _one_name_each(problem.classes),
         data.parts,
+        name == TEST and asks_for_models(executor_arguments(fl_ctx)),
     )
-    name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
     question = question_id(name, payload, (data.identity, policy))
     terms, told = _terms(payload, problem, fl_ctx), payload.values.get(CHECKPOINTS)
     checkpoints = tuple(number for number in told if type(number) is int) if isinstance(told, list | tuple) else ()

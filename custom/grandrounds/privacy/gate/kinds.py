@@ -12,9 +12,11 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from grandrounds.errors import MessageError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, curves_shape
+from grandrounds.models.site_model import MODEL_DESCRIPTION, read_description
 from grandrounds.privacy.gate.count_treatments import (
     CountSupport,
     CurveSupport,
@@ -46,7 +48,7 @@ class Expected:
     absolute value of a weight; ``patients`` is their number in each part of the site's data, ``images`` that of the
     training images, ``labelled`` that of those with a label, ``public_rows`` that of the images which the site itself
     calls public; ``task`` is what labels are, ``names`` is the vocabulary; ``parts`` is what the gate knows of the labelled
-    images of each part.
+    images of each part; ``asks_for_model`` is whether the task is the test of a job that has sites release their own models.
     """
 
     round_number: int
@@ -61,6 +63,7 @@ class Expected:
     labelled: int = 0
     names: tuple[str, ...] = ()
     parts: Mapping[str, PartFacts] = field(default_factory=dict)
+    asks_for_model: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,14 @@ def _no_head(name: str, value: Tensor, expected: Expected) -> str:
     return "" if fits else f"expected float64 of a head of {expected.classes} classes"
 
 
-def _no_network(_: str, value: Tensor, __: Expected) -> str:
+def _no_network(name: str, value: Tensor, expected: Expected) -> str:
+    if not expected.asks_for_model:
+        return "only the test of a job with executor.release_model=true asks for a site's own model"
+    if name == MODEL_DESCRIPTION:
+        try:
+            read_description(value)
+        except MessageError as error:
+            return str(error)
     return "" if value.dim() <= MOST_DIMENSIONS else f"expected at most {MOST_DIMENSIONS} dimensions"
 
 

@@ -11,7 +11,7 @@ from grandrounds.checks import as_path
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import SUMMARY
 from grandrounds.json_files import read_json_object
-from grandrounds.models.site_model import OWN, read_site_model
+from grandrounds.models.site_model import OWN, read_site_models
 from grandrounds.models.trained import SavedNetwork
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import SERVER
@@ -86,24 +86,28 @@ def trained_model(path: Path, ensemble: Ensemble = False) -> TrainedModel:
         )
     summary = read_json_object(folder / SUMMARY)
     weights = path if path.is_file() else folder / SELECTED
-    if not ensemble and not weights.is_file():
+    if ensemble is False and not weights.is_file():
         raise ConfigurationError(f"{folder} has no {SELECTED}: {_why_not(summary)}")
     content = summary.get("configuration", {}).get("problem")
     if not isinstance(content, dict):
         raise ConfigurationError(f"{folder / SUMMARY} does not say what the model was trained for; run the job again")
     problem, moments = Problem.from_dict(content), summary.get("image_moments", {})
-    if not ensemble:
+    if ensemble is False:
         seed = summary["configuration"].get("seed")
         network = SavedNetwork(problem.model_spec(pretrained=False), weights, seed)
         return TrainedModel(folder, problem, (network,), moments)
-    given = [] if isinstance(ensemble, bool) else [as_path(one, "a model of the ensemble") for one in ensemble]
-    files = given or _own_models(path, folder, summary)
+    if isinstance(ensemble, bool):
+        where, files = f"{path} has", _own_models(path, folder, summary)
+    else:
+        given = ensemble if isinstance(ensemble, Sequence) and not isinstance(ensemble, str) else [ensemble]
+        where, files = "given were", [as_path(one, "a model of the ensemble") for one in given]
     if len(files) < 2:
         raise ConfigurationError(
-            f"an ensemble needs the own models of two sites or more, and {path} has {len(files)}: sites release them with "
+            f"an ensemble needs the own models of two sites or more, and {where} {len(files)}: sites release them with "
             f"executor.release_model of a job with model=own, or hand over {OWN}.pt and {OWN}.json (--member)"
         )
-    return TrainedModel(folder, problem, tuple(read_site_model(file, problem) for file in files), moments)
+    run = str(summary["configuration"].get("run_name"))
+    return TrainedModel(folder, problem, read_site_models(files, problem, run), moments)
 
 
 def _own_models(path: Path, folder: Path, summary: dict[str, Any]) -> list[Path]:

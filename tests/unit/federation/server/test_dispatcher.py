@@ -1,11 +1,13 @@
-"""The server refuses numbers that no images can have."""
+"""The server refuses numbers that no images can have, and models that it has not asked for."""
 
 import re
 
 import pytest
+import torch
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.server.dispatcher import require_possible_numbers, require_possible_scores
+from grandrounds.federation.server.dispatcher import released_model, require_possible_numbers, require_possible_scores
+from grandrounds.protocol.messages import Release, ReleaseKind, Result
 
 
 @pytest.mark.parametrize(
@@ -50,3 +52,22 @@ def test_a_score_beyond_either_end_is_refused_in_every_answer(prefix, score, val
 def test_perfect_and_worst_scores_and_numbers_that_are_no_scores_pass():
     scores = {"a.accuracy": 1.0000001, "a.f1_macro": 0.0, "a.log_loss": 16.0, "a.log_loss.3": 1e3, "loss": -7.0}
     assert require_possible_scores({**scores, "own.round": 12.0, "validation.own_metric": -3.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "asked", "taken"),
+    [
+        ("site_model", ReleaseKind.SITE_MODEL, True, True),
+        ("site_model", ReleaseKind.SITE_MODEL, False, False),
+        ("site_model", ReleaseKind.EMBEDDINGS, True, False),
+        ("other", ReleaseKind.SITE_MODEL, True, False),
+    ],
+)
+def test_a_sites_model_is_taken_where_it_was_asked_for_and_under_its_own_name_and_kind(name, kind, asked, taken):
+    result = Result({name: Release(kind, {"w": torch.zeros(2)})})
+    if taken:
+        assert released_model(result, asked).keys() == {"w"}
+    else:
+        with pytest.raises(MessageError, match=f"^{name} of kind {kind}: .* executor.release_model=true"):
+            released_model(result, asked)
+    assert released_model(Result({"update": Release(ReleaseKind.MODEL_UPDATE, {})}), asked) is None
