@@ -142,13 +142,17 @@ class Experiment:
         Raises:
             ConfigurationError: if its group is of another origin, see :meth:`beside`.
         """
-        others, before = self.beside(row), cpu_seconds()
+        others, resumed, before = self.beside(row), self.resumed(row), cpu_seconds()
         os.environ.setdefault("GRANDROUNDS_CACHE", str(self.workspace / "cache"))
         os.environ.setdefault(FEATURES, str(self.workspace / "features"))
         torch.set_num_threads(1)
         content = self.record(row)
-        marks = {"row_cpu_seconds": round(cpu_seconds() - before, 1), **({"mixed": others} if others else {})}
-        write_json(self.result(row), {**content, **marks})
+        spent = None if resumed else round(cpu_seconds() - before, 1)
+        write_json(self.result(row), {**content, "row_cpu_seconds": spent, **({"mixed": others} if others else {})})
+
+    def resumed(self, row: Row) -> bool:
+        """Whether another process has begun the row, so that this one cannot know the CPU time of the whole."""
+        return self.run_folder(row).exists()
 
     def beside(self, row: Row) -> list[str]:
         """Results of the row's setting and seed that other code or another processor has computed; none for a trial.
@@ -241,12 +245,16 @@ class Experiment:
         sites, problem = choose_sites(self.sites(row), sites_dir)
         sites = [site for site in sites if site not in self.setting(row).get("unseen", ())]
         job = self.fitted(self.job(row, problem), sites_dir, partition)
-        place = self.workspace / "runs" / self.result(row).relative_to(self.results).with_suffix("")
+        place = self.run_folder(row)
         workers = self.configuration.get("workers", 1)
         head = ridge_row(job, len(sites)) if starts_from_ridge(job) else None
         with computed_start(job, head, place, sites, sites_dir, workers):
             summary = simulate(job, place, sites, sites_dir=sites_dir, workers=workers)
         return Run(row, job, place, sites_dir, partition, sites, summary)
+
+    def run_folder(self, row: Row) -> Path:
+        """Workspace of the row's run, or of its runs."""
+        return self.workspace / "runs" / self.result(row).relative_to(self.results).with_suffix("")
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Measures of a finished run."""

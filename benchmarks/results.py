@@ -110,12 +110,13 @@ def difference_cells(column: Sequence[object], digits: int = 3) -> list[object]:
 
 RE_DIVIDED = (
     "Every seed divides one data set anew: an interval is of other divisions of it, not of other hospitals. *Corrected* "
-    "allows for the images that divisions share (Nadeau and Bengio, 2003; r: test images per training image)."
+    "allows for the images that divisions share (Nadeau and Bengio, 2003; r: test images per training image). † only "
+    "Student's interval is beside 0: no claim is made of it."
 )
 EXPLAINED = (
     "Differences are paired by seed: mean [95 % Student interval]; p adjusted for the rows of the column by Holm's method; "
-    "d, the smallest difference that would have been found with a probability of 80 %. Fewer than three seeds give no test. "
-    + RE_DIVIDED
+    "d, the smallest difference that Student's test, or the corrected interval, would have found with a probability of "
+    "80 %, at 5 % over the number of these rows. Fewer than three seeds give no test. " + RE_DIVIDED
 )
 
 
@@ -126,9 +127,12 @@ def untested_difference(pair: Pair, digits: int = 3) -> str:
 
 def _text(found: Difference, adjusted: float, digits: int, ratio: float | None) -> str:
     interval = _interval(found, digits, ratio)
-    return (
-        interval if math.isnan(found.low) else f"{interval}; p {cell(adjusted, 3)}; d {cell(found.detectable, digits)}"
-    )
+    if math.isnan(found.low):
+        return interval
+    text = f"{interval}; p {cell(adjusted, 3)}; d {cell(found.detectable, digits)}"
+    if ratio is None:
+        return text
+    return f"{text}, corrected {cell(resampled_margin(found.detectable, found.n, ratio), digits)}"
 
 
 def _interval(found: Difference, digits: int, ratio: float | None) -> str:
@@ -139,7 +143,9 @@ def _interval(found: Difference, digits: int, ratio: float | None) -> str:
         return text
     margin = resampled_margin(found.high - found.mean, found.n, ratio)
     ends = f"{cell(found.mean - margin, digits)}, {cell(found.mean + margin, digits)}"
-    return f"{text}, corrected [{ends}] (r {ratio:.2f})"
+    beside = [round(abs(found.mean) - half, digits) > 0 for half in (found.high - found.mean, margin)]
+    mark = " †" if beside == [True, False] else ""
+    return f"{text}{mark}, corrected [{ends}] (r {ratio:.2f})"
 
 
 def shared_seeds(*runs: Mapping[int, Content]) -> list[int]:

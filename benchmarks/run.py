@@ -27,7 +27,7 @@ if not __package__:  # run as a script
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 from benchmarks.experiment import BENCHMARKS, DATA, Experiment, Row, experiment_class
 from benchmarks.processes import cpu_seconds, run_all
-from grandrounds.errors import GrandRoundsError
+from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import exclusive
 
 
@@ -80,14 +80,14 @@ def run(arguments: argparse.Namespace, experiment: Experiment) -> None:
                 if not experiment.result(row).exists():
                     experiment.run(row)
     else:
-        for row in {(row.setting, row.seed): row for row in rows}.values():
-            experiment.beside(row)
-        print("\n".join(plan(experiment, rows, arguments)), flush=True)
+        refused = _refused(experiment, rows)
+        accepted = [row for row in rows if (row.setting, row.seed) not in refused]
+        print("\n".join([*refused.values(), *plan(experiment, accepted, arguments)]), flush=True)
         command = [sys.executable, __file__, arguments.name, "--here", "--root", experiment.root]
         command += ["--workspace", experiment.workspace, "--out", experiment.results]
         command += ["--set", *arguments.set] if arguments.set else []
         command += ["--mixed"] if arguments.mixed else []
-        each = ([*command, "--only", experiment.row_name(row), "--seed", row.seed] for row in rows)
+        each = ([*command, "--only", experiment.row_name(row), "--seed", row.seed] for row in accepted)
         begun, spent = time.monotonic(), cpu_seconds()
 
         def more() -> bool:
@@ -99,6 +99,20 @@ def run(arguments: argparse.Namespace, experiment: Experiment) -> None:
         finally:
             left = [row for row in rows if not experiment.result(row).exists()]
             print(f"rows left: {', '.join(_names(experiment, left)) or 'none'}", flush=True)
+        if refused:
+            groups = ", ".join(f"{setting} with seed {seed}" for setting, seed in refused)
+            raise ConfigurationError(f"no row was added to {groups}, see above")
+
+
+def _refused(experiment: Experiment, rows: Sequence[Row]) -> dict[tuple[str, int], str]:
+    """Why no row may be added to a group, by the group's setting and seed."""
+    found = {}
+    for group, row in {(row.setting, row.seed): row for row in rows}.items():
+        try:
+            experiment.beside(row)
+        except ConfigurationError as error:
+            found[group] = str(error)
+    return found
 
 
 def _names(experiment: Experiment, rows: Sequence[Row]) -> list[str]:

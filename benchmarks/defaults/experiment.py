@@ -42,9 +42,13 @@ class Custom(Experiment):
         images = locate_dataset(sites[0], name, [folder]).root
         return together, write_partition({POOLED: records}, together, name, images, made["classes"], {"seed": row.seed})
 
+    def resumed(self, row: Row) -> bool:
+        """No row is, see :meth:`simulated`."""
+        return False
+
     def simulated(self, row: Row, sites_dir: Path, partition: Mapping[str, Any]) -> Run:
         """Simulate the row from its beginning; a row whose process was killed begins again, as its time would be wrong."""
-        place = self.workspace / "runs" / self.result(row).stem
+        place = self.run_folder(row)
         shutil.rmtree(place, ignore_errors=True)
         if self.setting(row).get("shares") or self.method(row).get("shares"):
             os.environ["GRANDROUNDS_CACHE"] = str(self.workspace / "cache")

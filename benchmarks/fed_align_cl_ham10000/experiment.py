@@ -63,7 +63,7 @@ class Custom(Experiment):
         return Run(row, job, place, sites_dir, {}, group, simulate(job, place, group, sites_dir=sites_dir))
 
     def _place(self, row: Row, group: list[str]) -> Path:
-        return self.workspace / "runs" / self.result(row).stem / "-".join(group)
+        return self.run_folder(row) / "-".join(group)
 
     def _model(self, run: Run, sites_dir: Path, names: list[str]) -> dict[str, Any]:
         # With local normalisation each site has a model of its own, that of the last round.

@@ -49,7 +49,7 @@ def _accuracies(methods: Mapping[str, Any], chosen: Mapping[str, Methods], resul
             runs = found.get(method, Seeds()).values()
             row += [len(runs), *(mean_and_spread([_accuracy(run, m) for run in runs], 2) for m in ("selected", "last"))]
             paper = entry["paper"].get(names[title])
-            row.append(f"{paper} †" if paper and entry.get("quoted") else paper)
+            row.append(f"{paper} §" if paper and entry.get("quoted") else paper)
         rows.append(row)
     # Both data sets have ten classes of equal size.
     rows.append(["guessing, or one class for all", *([None, "10.00", "10.00", None] * len(chosen))])

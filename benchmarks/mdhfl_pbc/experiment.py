@@ -42,7 +42,7 @@ class Custom(Experiment):
 
     def partition(self, row: Row) -> tuple[Path, dict[str, Any]]:
         """A folder for each row, because rows change what their sites start from."""
-        folder = self.workspace / "runs" / self.result(row).stem / "sites"
+        folder = self.run_folder(row) / "sites"
         choices = self.partition_choices(row)
         return folder, make_partition(root=self.root, out=folder, seed=row.seed, overwrite=True, **choices)
 

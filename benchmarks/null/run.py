@@ -2,12 +2,13 @@
 
 A pair has two re-runs of one small arm on the same divisions of one set of drawn pictures; nothing but the seed of training
 differs. Every pair has divisions and seeds of its own, so pairs are independent given the pictures. Finished pairs are kept
-in ``--workspace``, and the script goes on from them.
+in ``--workspace``; the script goes on from those of the same version of the package and the same choices.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -52,7 +53,9 @@ LEVEL = 1 - CONFIDENCE
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """The p values of all pairs."""
     count = 2 if options.quick else PAIRS
-    rows = options.workspace / f"pairs_{code()['package'][:12]}.jsonl"
+    choices = hashlib.sha256(repr((DIVISIONS, SITES, IMAGES, SIDE, SHARES, OPTIONS)).encode()).hexdigest()
+    rows = options.workspace / f"pairs_{code()['package'][:12]}_{choices[:8]}.jsonl"
+    rows.parent.mkdir(parents=True, exist_ok=True)
     found = [json.loads(line) for line in rows.read_text().splitlines()] if rows.is_file() else []
     for pair in range(len(found), count):
         before = cpu_seconds()
@@ -132,4 +135,4 @@ def tables(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    run(__file__, measured, tables, workspace={"type": Path, "default": Path("runs/null")})
+    run(__file__, measured, tables, timed=False, workspace={"type": Path, "default": Path("runs/null")})

@@ -46,7 +46,7 @@ class Custom(Experiment):
     def simulated(self, row: Row, sites_dir: Path, partition: dict[str, Any]) -> Run:
         """Simulate, with each site's policy and ledger in a private run, which is not resumed: it would spend more."""
         sites, problem = choose_sites(None, sites_dir)
-        place = self.workspace / "runs" / self.result(row).stem
+        place = self.run_folder(row)
         if self.setting(row)["epsilon"] is not None:
             shutil.rmtree(place, ignore_errors=True)
         job, self._multiplier = self._protected(row, self.job(row, problem), sites, sites_dir, place)

@@ -1,12 +1,12 @@
 """The runner says what it will run, keeps to a budget, and lets no row stand beside those of another origin unmarked."""
 
 import json
-import subprocess
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks import processes
 from benchmarks import run as runner
 from benchmarks.experiment import Experiment, Row, Run, experiment_class
 from benchmarks.origins import Origin, code, mixed, mixed_table, origin_of
@@ -17,20 +17,7 @@ from grandrounds.data.images.cache import PREPROCESSING_VERSION
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import versions
 
-ROOT = Path(__file__).resolve().parents[3]
 SCORES = {"balanced_accuracy": 0.5, "auc_macro": 0.8, "f1_macro": 0.4, "accuracy": 0.6}
-RUNNER = """
-import sys
-from benchmarks import experiment, run
-def row(self, row):
-    print("started", flush=True)
-    sys.stdin.readline()
-    self.result(row).parent.mkdir(parents=True, exist_ok=True)
-    self.result(row).write_text("{}")
-experiment.Experiment.run = row
-sys.argv[1:] = ["defaults", "--here", "--only", "pbc_all_ridge", "--seed", "4", "--workspace", "work", "--out", "results"]
-run.main()
-"""
 
 
 def result(method, package=None, processor=None, seed=4, score=0.5):
@@ -55,23 +42,21 @@ def made(tmp_path):
     return Experiment("defaults", tmp_path, tmp_path / "work", tmp_path / "results")
 
 
-def test_of_two_runners_one_runs_a_row(tmp_path):
-    def process(**streams):
-        command = [sys.executable, "-c", RUNNER]
-        environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'custom'}", "PATH": "/usr/bin:/bin"}
-        return subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **streams)
+def test_of_two_runners_one_runs_a_row(made, monkeypatch):
+    asked = ["run.py", "defaults", "--here", "--only", "pbc_all_ridge", "--seed", "4"]
+    monkeypatch.setattr(sys, "argv", [*asked, "--workspace", str(made.workspace), "--out", str(made.results)])
+    started = []
 
-    first = process(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert first.stdout.readline() == "started\n"
-    second = process(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    out, error = second.communicate(timeout=60)
-    assert (second.returncode, out) == (1, "")
-    assert "pbc_all_ridge_4: another runner is at this row" in error
-    first.communicate("\n", timeout=60)
-    assert first.returncode == 0
-    third = process(stdout=subprocess.PIPE)
-    assert third.communicate(timeout=60) == ("", None)
-    assert third.returncode == 0
+    def run(self, row):
+        started.append(row)
+        with pytest.raises(SystemExit, match="pbc_all_ridge_4: another runner is at this row"):
+            runner.main()
+        written(made.results, result(row.method))
+
+    monkeypatch.setattr(Experiment, "run", run)
+    runner.main()
+    runner.main()
+    assert started == [Row("pbc_all", "ridge", 4)]
 
 
 def test_the_plan_has_the_time_of_committed_rows_of_the_kind(made):
@@ -98,7 +83,7 @@ def test_a_row_without_its_like_has_no_expected_time(made, monkeypatch):
 def test_no_row_starts_beyond_the_budget_and_those_left_are_named(tmp_path, monkeypatch, capsys):
     spent, started = iter([0.0, 0.0, 40.0]), []
     monkeypatch.setattr(runner, "cpu_seconds", lambda: next(spent))
-    monkeypatch.setattr("benchmarks.processes.subprocess.call", lambda command: started.append(command))
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(call=started.append))
     asked = ["defaults", "--only", "pbc_all_ridge", "--seed", "4", "5", "--cpu-hours", "0.01"]
     monkeypatch.setattr(
         sys, "argv", ["run.py", *asked, "--workspace", str(tmp_path), "--out", str(tmp_path / "results")]
@@ -106,6 +91,20 @@ def test_no_row_starts_beyond_the_budget_and_those_left_are_named(tmp_path, monk
     runner.main()
     assert capsys.readouterr().out.splitlines()[-1] == "rows left: pbc_all_ridge_4, pbc_all_ridge_5"
     assert len(started) == 1
+
+
+def test_groups_of_another_origin_are_named_and_rows_of_the_others_run(made, monkeypatch, capsys):
+    written(made.results, result("ridge", "0" * 64, seed=4))
+    started = []
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(call=started.append))
+    asked = ["run.py", "defaults", "--only", "pbc_all_fedavg", "--seed", "4", "5"]
+    monkeypatch.setattr(sys, "argv", [*asked, "--workspace", str(made.workspace), "--out", str(made.results)])
+    with pytest.raises(SystemExit, match="no row was added to pbc_all with seed 4"):
+        runner.main()
+    assert [command[-1] for command in started] == ["5"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("pbc_all_fedavg_4 would stand beside pbc_all_ridge_4")
+    assert lines[-1] == "rows left: pbc_all_fedavg_4, pbc_all_fedavg_5"
 
 
 def test_a_row_records_what_computed_it(made):
@@ -133,6 +132,15 @@ def test_a_row_beside_those_of_another_origin_is_refused_or_marked(made, monkeyp
     written_row = json.loads(made.result(row).read_text())
     assert written_row["mixed"] == ["pbc_all_ridge_4"]
     assert written_row["row_cpu_seconds"] == 2.5
+
+
+@pytest.mark.parametrize(("kind", "known"), [(Experiment, False), (experiment_class("defaults"), True)], ids=str)
+def test_a_resumed_row_has_no_cpu_time_but_one_that_begins_anew(made, monkeypatch, kind, known):
+    row, experiment = Row("pbc_all", "ridge", 4), kind("defaults", made.root, made.workspace, made.results)
+    monkeypatch.setattr(experiment, "record", lambda row: result(row.method))
+    experiment.run_folder(row).mkdir(parents=True)
+    experiment.run(row)
+    assert (json.loads(made.result(row).read_text())["row_cpu_seconds"] is not None) == known
 
 
 def test_a_row_that_was_run_again_and_agrees_vouches_for_the_others(made):
@@ -180,7 +188,10 @@ def test_a_row_without_a_digest_is_known_by_its_version():
     assert origin_of(old) == Origin("0.1.0", "2", "p")
 
 
-def test_committed_results_have_an_origin():
-    for name in ("ssl_pbc", "mdhfl_heads"):
-        assert Results(name).mixed
-    assert not Results("fedperl_ham10000").mixed
+@pytest.mark.parametrize("name", ["ssl_pbc", "mdhfl_heads", "fedperl_ham10000"])
+def test_committed_results_have_an_origin(name):
+    contents = [
+        run for methods in Results(name).settings.values() for runs in methods.values() for run in runs.values()
+    ]
+    assert contents
+    assert all(all(origin_of(content)) for content in contents)

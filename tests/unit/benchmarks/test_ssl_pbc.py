@@ -13,7 +13,8 @@ def result(score, labels=None):
         for number, change in (("28", -0.01), ("30", 0.01))
     }
     known = {"round": [], "accepted": [], "pseudo_label_accuracy": [], "by_class": {}}
-    return {"classes": ["a", "b"], "scores": rounds, "pseudo_labels": labels or known}
+    origin = {"versions": {"grandrounds": "0", "torch": "2"}, "machine": {"processor": "one"}}
+    return {"classes": ["a", "b"], "scores": rounds, "pseudo_labels": labels or known, **origin}
 
 
 def test_the_page_has_gates_the_constant_prediction_and_labels_by_class(tmp_path):
