@@ -3,8 +3,10 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
@@ -15,7 +17,7 @@ from grandrounds.models.closed_form.sums import Sums
 from grandrounds.reporting.external.sums import PortableSums
 from grandrounds.reporting.external.trained import trained_model
 from grandrounds.reporting.runs import read_run
-from tests.federations import Federation, draw_hospitals
+from tests.federations import SIDE, Federation, draw_hospitals
 
 SITES = ["site-1", "site-2", "site-3"]
 ALIKE = ["controller.class_balance=0", "controller.temperature=4.0"]
@@ -61,9 +63,16 @@ def test_the_new_run_is_read_as_one_without_scores_and_without_the_site(finished
     assert summary["left"]["class_weights"] == "of the sites that stayed"
 
 
-def test_with_class_weights_the_head_is_at_the_old_ones_and_the_command_says_so(run, tmp_path):
-    everyone = run(tmp_path / "all", "controller.penalties=[0.3]", "controller.temperature=4.0")
-    arguments = ["run", "leave", str(tmp_path / "all"), "--site", "site-2", "--out", str(tmp_path / "left")]
+@pytest.fixture(scope="module")
+def weighted(run, tmp_path_factory):
+    """A run with class weights."""
+    place = tmp_path_factory.mktemp("weighted")
+    return place, run(place, "controller.penalties=[0.3]", "controller.temperature=4.0")
+
+
+def test_with_class_weights_the_head_is_at_the_old_ones_and_the_command_says_so(weighted, tmp_path):
+    place, everyone = weighted
+    arguments = ["run", "leave", str(place), "--site", "site-2", "--out", str(tmp_path / "left")]
     answer = CliRunner().invoke(build_app(), arguments)
     assert answer.exit_code == 0, answer.output
     assert "old class weights" in answer.output
@@ -116,12 +125,48 @@ def test_sums_of_an_export_are_those_of_all_sites_and_fit_this_model_alone(finis
     assert torch.equal(found.sums.products, sum(one.products for one in kept.values()))
     assert torch.equal(found.sums.targets, made.sums.targets)
     assert found.views == ("none", "half_turn")
-    other = replace(model, problem=replace(model.problem, classes=tuple(reversed(model.problem.classes))))
-    with pytest.raises(ConfigurationError, match="another network or other classes"):
-        PortableSums.read(tmp_path / "sums.safetensors", other)
-    (tmp_path / "sums.safetensors").write_bytes(b"no sums")
-    with pytest.raises(DataError, match="has no sums"):
-        PortableSums.read(tmp_path / "sums.safetensors", model)
+    assert set(found.class_weights) == {1.0}
+    others = {
+        "classes": model.problem.classes[::-1],
+        "image_size": 2 * SIDE,
+        "channels": 1,
+        "preprocessing": "draft",
+        "intensities": "spread",
+    }
+    for name, value in others.items():
+        other = replace(model, problem=replace(model.problem, **{name: value}))
+        with pytest.raises(ConfigurationError, match=f"the sums are of another {name} "):
+            PortableSums.read(tmp_path / "sums.safetensors", other)
+    for name, value in {"frozen": "0" * 64, "backbone": "another"}.items():
+        held = replace(made, problem={**made.problem, name: value})
+        (tmp_path / "sums.safetensors").write_bytes(held.to_bytes())
+        with pytest.raises(ConfigurationError, match=f"the sums are of another {name} "):
+            PortableSums.read(tmp_path / "sums.safetensors", model)
+
+
+@pytest.mark.usefixtures("few_enough")
+def test_class_weights_of_an_export_are_those_of_the_images_in_the_sums(weighted):
+    place, _ = weighted
+    made = PortableSums.of_run(place)
+    _, method, _ = kept_sums(place)
+    counts = sum(method["class_counts"].values()).numpy()
+    assert made.class_weights == pytest.approx(np.sqrt(counts.sum() / (len(counts) * counts)))
+    assert made.sums.targets[-1].numpy() == pytest.approx(counts * made.class_weights)
+
+
+@pytest.mark.usefixtures("few_enough")
+def test_damaged_files_of_sums_are_named(finished, tmp_path):
+    made, model, path = PortableSums.of_run(finished), trained_model(finished), tmp_path / "sums.safetensors"
+    told = {name: value for name, value in vars(made).items() if name != "sums"}
+    packed = made.sums.packed()
+    wide = {**packed, "targets": torch.zeros(2, 9).double()}
+    narrow = {**packed, "targets": packed["targets"][:, :-1].contiguous()}
+    damaged = [(packed, one) for one in ({}, [], {**told, "more": 1}, {**told, "views": 1}, {**told, "problem": [1]})]
+    contents = [save(held, {"sums": json.dumps(one)}) for held, one in [*damaged, (wide, told), (narrow, told)]]
+    for content in (b"no sums", save(packed), *contents):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"sums.safetensors has no sums"):
+            PortableSums.read(path, model)
 
 
 @pytest.mark.usefixtures("few_enough")
@@ -146,6 +191,18 @@ def test_a_place_re_solves_the_head_from_exported_sums(finished, tmp_path):
     assert not (tmp_path / "model" / "sums.safetensors").exists()
 
 
-def test_sums_of_a_class_of_few_images_are_not_exported(finished):
-    with pytest.raises(ConfigurationError, match="fewer than 10 training images of clustered, which could be read"):
+def test_sums_of_a_class_of_few_patients_are_not_exported(finished):
+    with pytest.raises(ConfigurationError, match="fewer than 10 training patients of clustered, whose images"):
+        PortableSums.of_run(finished)
+
+
+@pytest.mark.usefixtures("few_enough")
+@pytest.mark.parametrize(("patients", "said"), [(1, "fewer than 3 training patients"), (0, "run the job again")])
+def test_many_images_of_one_patient_are_not_exported(finished, monkeypatch, patients, said):
+    summary, method, kept = kept_sums(finished)
+    held = {
+        "class_patients": {"site-1": torch.full_like(method["class_counts"]["site-1"], patients)} if patients else {}
+    }
+    monkeypatch.setattr("grandrounds.reporting.external.sums.kept_sums", lambda _: (summary, {**method, **held}, kept))
+    with pytest.raises(ConfigurationError, match=said):
         PortableSums.of_run(finished)

@@ -244,7 +244,7 @@ def _adapted(
             )
         return joined([questions[0] for questions in found.values()])
 
-    with_sums = (lambda: (added.sums, added.penalty, features_like(added, trained, images))) if added else None
+    with_sums = (lambda: (*added.to_solve, features_like(added, trained, images))) if added else None
     return adapt_place(adaptation, record, seen, labels, home, lambda: last_layer(trained, images), with_sums)
 
 

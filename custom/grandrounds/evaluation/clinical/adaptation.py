@@ -37,8 +37,8 @@ class AtPlace:
         home: gives predictions for the run's validation images.
         last_layer: gives what the network's last layer reads of all images, shape ``(n, features)``, and its weights, shape
             ``(features, classes)``.
-        sums: gives sums of training images, their penalty, and the features of all images, float64, shape
-            ``(n, features)``; None without sums.
+        sums: gives sums of training images, their penalty, the weights of their classes, and the features of all images,
+            float64, shape ``(n, features)``; None without sums.
     """
 
     classes: tuple[str, ...]
@@ -47,7 +47,7 @@ class AtPlace:
     fitted: NDArray[np.int64]
     home: Callable[[], Cases]
     last_layer: Callable[[], tuple[Tensor, Tensor]]
-    sums: Callable[[], tuple[Sums, float, Tensor]] | None = None
+    sums: Callable[[], tuple[Sums, float, tuple[float, ...], Tensor]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +126,9 @@ class LabelHead:
         targets = functional.one_hot(truth, len(seen.classes)).double()
         how = "last layer re-solved from labels"
         if seen.sums:
-            sums, penalty, features = seen.sums()
-            head, how = solve_added(sums, penalty, features[rows], targets), f"{how} and the sums of training images"
+            sums, penalty, weights, features = seen.sums()
+            head = solve_added(sums, penalty, features[rows], targets, torch.tensor(weights).double()[truth])
+            how += " and the sums of training images"
         else:
             features, start = (one.double() for one in seen.last_layer())
             head = solve_near(features[rows], targets, start, features.var(dim=0, correction=0))

@@ -88,7 +88,8 @@ def _figures(images: NDArray[np.float32]) -> Array:
 
 
 def _detail(grey: NDArray[np.float32]) -> NDArray[np.float32]:
-    steps = sum(np.abs(np.diff(grey, axis=axis)).mean(axis=(1, 2)) for axis in (1, 2)) / 2
+    count = max(2 * grey[0].size - sum(grey.shape[1:]), 1)  # an image of one pixel has no steps
+    steps = sum(np.abs(np.diff(grey, axis=axis)).sum(axis=(1, 2)) for axis in (1, 2)) / count
     return np.asarray(np.log2((steps + 1) / (grey.std(axis=(1, 2)) + 1)), np.float32)
 
 

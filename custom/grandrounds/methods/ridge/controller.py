@@ -23,6 +23,7 @@ from grandrounds.methods.ridge.options import RidgeOptions
 from grandrounds.methods.ridge.phases import (
     CENTRE,
     CLASS_COUNTS,
+    CLASS_PATIENTS,
     CLASS_WEIGHTS,
     LARGEST_NORM,
     LOGITS,
@@ -94,6 +95,7 @@ class RidgeController(RoundController):
         self.packed_shapes = packed_shapes(features, classes)
         self.head.set_linear(torch.zeros(classes, features), torch.zeros(classes))
         self._counts: dict[str, Tensor] = {}
+        self._patients: dict[str, Tensor] = {}
         self._sums: dict[str, Sums] = {}
         self._total: Sums | None = None
         self._solved: Tensor | None = None
@@ -179,6 +181,7 @@ class RidgeController(RoundController):
                 self.losses[site] = dict(result.metrics)
         elif self.phase == SOLVE:
             tensors = result.releases[SUMS].tensors
+            self._patients[site] = tensors[SUPPORT].clone()
             share = self._shares()[site]
             used = {name: tensors[name] if share == 1 else tensors[name] * share for name in self.packed_shapes}
             if self._mean is None:
@@ -317,12 +320,14 @@ class RidgeController(RoundController):
 
     def state_dict(self) -> dict[str, Any]:
         """Counts and the head; sums are snapshots."""
-        return {GLOBAL: self.model(), CLASS_COUNTS: self._counts, "solved": self._solved}
+        counted = {CLASS_COUNTS: self._counts, CLASS_PATIENTS: self._patients}
+        return {GLOBAL: self.model(), **counted, "solved": self._solved}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
         self.load_model(state[GLOBAL])
         self._counts, self._solved = dict(state[CLASS_COUNTS]), state["solved"]
+        self._patients = dict(state.get(CLASS_PATIENTS, {}))  # a run of an earlier version has not noted them
 
     def snapshots(self) -> Mapping[str, tuple[int, State | None]]:
         """The sums of each site, or of more than ``MOST_KEPT`` their total."""

@@ -81,18 +81,22 @@ def solve_near(
     return NearHead(torch.cat([weights, bias[None]]), float(grid[best]), targets - residuals[best])
 
 
-def solve_added(sums: Sums, nu: float, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> NearHead:
-    r"""The head of sums to which images were added, each with the weight of the smallest error of images left out in turn.
+def solve_added(
+    sums: Sums, nu: float, features: Tensor, targets: Tensor, relative: Tensor, weights: Tensor | None = None
+) -> NearHead:
+    r"""The head of sums to which images were added, with the weight w of the smallest error of images left out in turn.
 
-    .. math:: V = (A + \nu S D + w \Phi^T \Phi)^{-1} (B + w \Phi^T Y)
+    .. math:: V = (A + \nu S D + w \Phi^T R \Phi)^{-1} (B + w \Phi^T R Y)
 
-    S and D are those of the sums alone, see :mod:`~grandrounds.models.closed_form.solve`.
+    S and D are those of the sums alone, see :mod:`~grandrounds.models.closed_form.solve`. R is diagonal, and weighs the
+    squared errors by which w is chosen, too.
 
     Args:
         sums: of training images.
         nu: their penalty.
         features: of labelled images, float64, shape ``(n, features)``.
         targets: 1 for the class of an image, else 0, shape ``(n, classes)``.
+        relative: R, of each image, above 0, shape ``(n,)``; where the images in the sums have class weights, these.
         weights: w to choose from, above 0; by default such that these images together weigh from a thousandth of the
             training images to a thousand times as much. Of equal errors the smallest is taken.
 
@@ -105,16 +109,17 @@ def solve_added(sums: Sums, nu: float, features: Tensor, targets: Tensor, weight
     equations, total = Standardised.of(sums), sums.weight
     factor = equations.factor(nu)
     head = equations.solved(factor)
-    scaled = (features - equations.means[0]) / equations.deviations
+    roots = relative.sqrt()[:, None]
+    scaled = roots * (features - equations.means[0]) / equations.deviations
     moved = torch.cholesky_solve(scaled.T, factor) / total
-    sizes, axes = torch.linalg.eigh(scaled @ moved + 1 / total)
-    missing = targets - with_bias(features) @ head
+    sizes, axes = torch.linalg.eigh(scaled @ moved + roots @ roots.T / total)
+    missing = roots * (targets - with_bias(features) @ head)
     found = []
-    for weight in MU_GRID * total / len(features) if weights is None else weights.double():
+    for weight in MU_GRID * total / relative.sum() if weights is None else weights.double():
         inverse = (axes / (1 / weight + sizes.clamp(min=0))) @ axes.T
         pull = inverse @ missing
         found.append((pull, pull / inverse.diagonal()[:, None], float(weight)))
     pull, residual, weight = min(found, key=lambda one: float(one[1].square().sum()))
     change = moved @ pull / equations.deviations[:, None]
-    bias = pull.sum(dim=0) / total - equations.means[0] @ change
-    return NearHead(head + torch.cat([change, bias[None]]), weight, targets - residual)
+    bias = (roots * pull).sum(dim=0) / total - equations.means[0] @ change
+    return NearHead(head + torch.cat([change, bias[None]]), weight, targets - residual / roots)

@@ -32,7 +32,7 @@ def adapt_place(
     labels: Labels,
     home: Callable[[], Cases],
     last_layer: Callable[[], tuple[Tensor, Tensor]],
-    sums: Callable[[], tuple[Sums, float, Tensor]] | None = None,
+    sums: Callable[[], tuple[Sums, float, tuple[float, ...], Tensor]] | None = None,
 ) -> AdaptedPlace:
     """Adapt a run's model and test it on the images whose labels were not used.
 
@@ -45,7 +45,8 @@ def adapt_place(
         labels: what they are; classes, not groups.
         home: gives predictions for the run's validation images.
         last_layer: gives what the model's last layer reads of the place's images, and its weights.
-        sums: gives sums of training images, their penalty, and features of the place's images; None without sums.
+        sums: gives sums of training images, their penalty and class weights, and features of the place's images; None
+            without sums.
 
     Raises:
         ConfigurationError: if more than half of the images would be fitted on.

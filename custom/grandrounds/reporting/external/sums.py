@@ -6,21 +6,27 @@ It is a declared part of an export. Sums say much of the training images, see ``
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.server.record import SUMMARY
 from grandrounds.json_files import read_json_object
+from grandrounds.methods.ridge.bounds import used_shares
 from grandrounds.methods.ridge.leave import kept_sums
-from grandrounds.methods.ridge.phases import CLASS_COUNTS
-from grandrounds.models.closed_form.sums import FEATURE_VIEWS, Sums
+from grandrounds.methods.ridge.phases import CLASS_COUNTS, CLASS_PATIENTS
+from grandrounds.models.closed_form.sums import FEATURE_VIEWS, Sums, class_weights
 from grandrounds.privacy.gate.treatment import DEFAULT_SUM_PATIENTS
+from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.trained import TrainedModel
 
 SUMS_FILE = "sums.safetensors"
+_OF_FEATURES = ("image_size", "channels", "preprocessing", "backbone", "head", "intensities")
+"""Options of a problem from which features follow, beside the frozen layers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,16 +38,16 @@ class PortableSums:
         penalty: nu, of the run.
         views: over which the features of an image are averaged.
         largest_norm: to which they are clipped.
-        frozen: digest of the layers that give them.
-        classes: in the order of the targets.
+        class_weights: of images in the sums, in the order of the classes; of a class without images the largest.
+        problem: what a model must share: digest of the ``frozen`` layers, and options of the problem.
     """
 
     sums: Sums
     penalty: float
     views: tuple[str, ...]
     largest_norm: float
-    frozen: str
-    classes: tuple[str, ...]
+    class_weights: tuple[float, ...]
+    problem: Mapping[str, Any]
 
     @classmethod
     def of_run(cls, run: Path, views: Sequence[str] | None = None) -> PortableSums:
@@ -52,22 +58,35 @@ class PortableSums:
             views: of the run's executors; None for the default.
 
         Raises:
-            ConfigurationError: if the server has kept no sums, or a class is of too few images.
+            ConfigurationError: if the server has kept no sums, or nothing tells that each class is of enough patients.
         """
         summary, method, kept = kept_sums(run)
         options = summary["configuration"]
-        classes = tuple(options["problem"]["classes"])
-        counts = sum(method[CLASS_COUNTS].values())
-        few = [name for name, count in zip(classes, counts, strict=True) if 0 < count < DEFAULT_SUM_PATIENTS]
+        problem = Problem.from_dict(options["problem"])
+        patients, counts = method.get(CLASS_PATIENTS), method[CLASS_COUNTS]
+        if not patients:
+            raise ConfigurationError(f"--with-sums: {run} has not noted the patients of each class; run the job again")
+        behind = zip(problem.classes, sum(patients.values()), strict=True)
+        few = [name for name, count in behind if 0 < count < DEFAULT_SUM_PATIENTS]
         if few:
             raise ConfigurationError(
-                f"--with-sums: {run} has fewer than {DEFAULT_SUM_PATIENTS} training images of {', '.join(few)}, which could "
-                "be read from the sums; leave it out of problem.classes"
+                f"--with-sums: {run} has fewer than {DEFAULT_SUM_PATIENTS} training patients of {', '.join(few)}, whose "
+                "images could be read from the sums; leave it out of problem.classes"
             )
         sums = list(kept.values())
         penalty = next(one["ridge"]["penalty"] for one in summary["rounds"] if "penalty" in one.get("ridge", {}))
         total = sum(sums[1:], start=sums[0])
-        return cls(total, penalty, tuple(views or FEATURE_VIEWS), options["largest_norm"], options["frozen"], classes)
+        shares = used_shares({site: float(one.sum()) for site, one in counts.items()}, options["weight_multiple"])
+        used = torch.stack([counts[site].double() * share for site, share in shares.items()]).sum(dim=0)
+        weights = class_weights(used, options["class_balance"])
+        told = tuple(weights.where(weights > 0, weights.max()).tolist())
+        seen = tuple(views or FEATURE_VIEWS)
+        return cls(total, penalty, seen, options["largest_norm"], told, _shared(problem, options["frozen"]))
+
+    @property
+    def to_solve(self) -> tuple[Sums, float, tuple[float, ...]]:
+        """The sums, the penalty and the class weights."""
+        return self.sums, self.penalty, self.class_weights
 
     def to_bytes(self) -> bytes:
         """As the content of a file: safetensors, with all but the sums in its header."""
@@ -82,20 +101,31 @@ class PortableSums:
 
         Raises:
             DataError: if it is no such file.
-            ConfigurationError: if it is of another network, or other classes.
+            ConfigurationError: if it is of another network, other images or other classes; naming the option.
         """
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(path, framework="pt") as stream:
                 told: dict[str, Any] = json.loads(stream.metadata()["sums"])
-                sums = Sums.unpacked({name: stream.get_tensor(name) for name in stream.keys()})  # noqa: SIM118
-        except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
+                sums = Sums.unpacked({name: stream.get_tensor(name).double() for name in stream.keys()})  # noqa: SIM118
+            lists = {name: tuple(told[name]) for name in ("views", "class_weights")}
+            found = cls(sums, **{**told, **lists, "problem": dict(told["problem"])})
+            if sums.targets.shape[1] != len(found.class_weights):
+                raise ValueError(f"targets of shape {tuple(sums.targets.shape)} for {len(found.class_weights)} classes")
+        except (OSError, SafetensorError, ValueError, LookupError, TypeError, RuntimeError) as error:
             raise DataError(
                 f"{path} has no sums ({error}); grandrounds export --with-sums writes {SUMS_FILE}"
             ) from error
-        found = cls(sums, **{**told, "views": tuple(told["views"]), "classes": tuple(told["classes"])})
         frozen = read_json_object(trained.record / SUMMARY)["configuration"].get("frozen")
-        if (found.frozen, found.classes) != (frozen, tuple(trained.problem.classes)):
-            raise ConfigurationError(f"{path}: the sums are of another network or other classes than {trained.record}")
+        for name, value in _shared(trained.problem, frozen).items():
+            if found.problem.get(name) != value:
+                raise ConfigurationError(
+                    f"{path}: the sums are of another {name} ({found.problem.get(name)}) than {trained.record} ({value})"
+                )
         return found
+
+
+def _shared(problem: Problem, frozen: str) -> dict[str, Any]:
+    told = {name: getattr(problem, name) for name in _OF_FEATURES}
+    return {"frozen": frozen, "classes": list(problem.classes), **told}

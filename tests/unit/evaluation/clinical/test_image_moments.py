@@ -46,6 +46,12 @@ def figures_of(image, height, width):
     ]
 
 
+def test_moments_of_images_of_one_pixel_are_those_of_an_image_without_detail():
+    found = moments_of(drawn(3)[:, :1, :1], (), np.arange(3))
+    assert channels_of(found) == 3
+    assert not found[:, [3, 4]].any()
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_figures_are_those_computed_by_hand(channels):
     images, shapes = drawn(3, channels=channels), [(96, 96, 3), (200, 100, 3), (64, 128, 3)]

@@ -78,41 +78,42 @@ def test_a_start_that_takes_classes_for_each_other_is_left_and_a_constant_featur
 
 @pytest.fixture
 def added():
-    """Sums of 60 weighted images, and features and targets of eight further ones."""
+    """Sums of 60 weighted images; features, targets and class weights of eight further ones."""
     generator = numpy_generator("added")
     features = torch.from_numpy(generator.normal(3, 2, (68, 5)))
     targets = torch.eye(3).double()[torch.from_numpy(generator.integers(0, 3, 68))]
     weights = torch.from_numpy(generator.uniform(0.5, 2, 60))
-    return sums_of([(features[:60], targets[:60], weights)], 5, 3), features[60:], targets[60:]
+    relative = targets[60:] @ torch.tensor([0.5, 1.0, 3.0]).double()
+    return sums_of([(features[:60], targets[:60], weights)], 5, 3), features[60:], targets[60:], relative
 
 
-def solved_by_hand(sums, nu, features, targets, weight):
+def solved_by_hand(sums, nu, features, targets, weights):
     """The normal equations of all images together."""
     products, wanted, total = sums.products.numpy(), sums.targets.numpy(), sums.weight
     means = products[:-1, -1] / total
     deviations = np.diag([*(products.diagonal()[:-1] / total - means**2), 0])
     rows = np.column_stack([features.numpy(), np.ones(len(features))])
-    left = products + nu * total * deviations + weight * rows.T @ rows
-    return np.linalg.solve(left, wanted + weight * rows.T @ targets.numpy())
+    left = products + nu * total * deviations + (weights[:, None] * rows).T @ rows
+    return np.linalg.solve(left, wanted + (weights[:, None] * rows).T @ targets.numpy())
 
 
 @pytest.mark.parametrize("weight", [1e-3, 1.0, 50.0])
 def test_labels_added_to_sums_give_the_head_of_all_images_together(added, weight):
-    sums, features, targets = added
-    found = solve_added(sums, 0.3, features, targets, torch.tensor([weight]))
-    assert found.weights.numpy() == pytest.approx(solved_by_hand(sums, 0.3, features, targets, weight), abs=1e-10)
+    sums, features, targets, relative = added
+    weights = weight * relative.numpy()
+    found = solve_added(sums, 0.3, features, targets, relative, torch.tensor([weight]))
+    assert found.weights.numpy() == pytest.approx(solved_by_hand(sums, 0.3, features, targets, weights), abs=1e-10)
     for left_out in range(len(features)):
         others = [row for row in range(len(features)) if row != left_out]
-        head = solved_by_hand(sums, 0.3, features[others], targets[others], weight)
+        head = solved_by_hand(sums, 0.3, features[others], targets[others], weights[others])
         score = np.append(features[left_out].numpy(), 1) @ head
         assert found.held_out[left_out].numpy() == pytest.approx(score, abs=1e-10)
 
 
 def test_the_weight_of_added_labels_has_the_smallest_error_of_images_left_out(added):
-    sums, features, targets = added
-    grid = MU_GRID * sums.weight / len(features)
-    errors = [
-        float((solve_added(sums, 0.3, features, targets, one[None]).held_out - targets).square().sum()) for one in grid
-    ]
-    best = solve_added(sums, 0.3, features, targets)
+    sums, features, targets, relative = added
+    grid = MU_GRID * sums.weight / relative.sum()
+    missed = [solve_added(sums, 0.3, features, targets, relative, one[None]).held_out - targets for one in grid]
+    errors = [float((relative @ one.square()).sum()) for one in missed]
+    best = solve_added(sums, 0.3, features, targets, relative)
     assert best.penalty == pytest.approx(float(grid[int(np.argmin(errors))]))
