@@ -1,6 +1,7 @@
 """Offsets from labels and from shares, and the order of images to label, against hand-computed numbers and an optimiser."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from grandrounds.evaluation.bootstrap import cases_of
 from grandrounds.evaluation.clinical.adaptation import AtPlace, LabelHead, ShareOffsets, read_recalibration
 from grandrounds.evaluation.clinical.labelling import label_order
 from grandrounds.evaluation.clinical.offsets import fit_offsets, share_offsets, shares_of, with_offsets
+from grandrounds.models.closed_form.around import solve_added
+from grandrounds.models.closed_form.sums import sums_of, with_bias
 
 
 def drawn(seed, images, shares):
@@ -92,6 +95,20 @@ def test_a_last_layer_is_fitted_on_its_labels_alone():
     assert (
         (found.argmax(axis=1) == labels)[20:].mean() > 0.7 > ((features @ wrong).argmax(dim=1).numpy() == labels).mean()
     )
+
+
+def test_labels_are_added_to_sums_at_the_weights_of_their_classes():
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(60, 3, generator=generator).double()
+    truth = torch.arange(60) % 2
+    targets, rows = torch.eye(2).double()[truth], np.arange(20)
+    sums = sums_of([(features[30:], targets[30:], torch.ones(30))], 3, 2)
+    seen = AtPlace(("a", "b"), np.full((60, 2), 0.5), truth[rows].numpy(), rows, not_read, not_read)
+    found = LabelHead(20).adapted(replace(seen, sums=lambda: (sums, 0.3, (0.2, 5.0), features))).probabilities
+    wanted = solve_added(sums, 0.3, features[:20], targets[:20], torch.tensor([0.2, 5.0]).double()[truth[:20]])
+    scores = (with_bias(features) @ wanted.weights).numpy()
+    temperatures = np.log(found[:, 1] / found[:, 0]) / (scores[:, 1] - scores[:, 0])
+    assert temperatures == pytest.approx(temperatures[0])
 
 
 def test_an_unknown_class_of_stated_shares_is_named():
