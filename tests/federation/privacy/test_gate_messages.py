@@ -1,6 +1,8 @@
 """The gate among FLARE's filters: of whatever message it is shown, nothing leaves that the policy does not name."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.filter import FilterChainType, FilterContextKey, FilterSource
 from nvflare.apis.fl_constant import FilterKey, ReturnCode
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+from nvflare.apis.workspace import Workspace
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.private.privacy_manager import Scope
@@ -209,3 +212,15 @@ def test_the_jobs_filter_clips_and_noises_what_no_gate_has_treated_and_nothing_e
         quiet.process(DXO(DataKind.WEIGHT_DIFF, data={"w": torch.ones(1)}).to_shareable(), None)
     with pytest.raises(ConfigurationError, match="unit must be one of record, patient, presence, site"):
         GaussianPrivacy(1.0, 1.0, unit="hospital")
+
+
+@pytest.mark.parametrize(("task", "asks"), [("test", True), ("test", False), ("test", None), ("validate", True)])
+def test_the_gate_expects_a_sites_model_of_the_test_of_a_job_that_asks_for_it(site, task, asks):
+    path = Path(Workspace(str(site.root), "site-1").get_client_app_config_file_path("job-1"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"executors": [{"executor": {"path": "a.B", "args": {"release_model": asks}}}]}))
+    if asks is None:
+        path.unlink()
+    context, _ = site.admit(task)
+    path.unlink(missing_ok=True)
+    assert context.get_prop(TRAINING_GATE).facts.expected.asks_for_model is (task == "test" and bool(asks))
