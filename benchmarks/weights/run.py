@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +23,23 @@ from benchmarks.measure import ROOT, run
 from benchmarks.tables import markdown_table
 
 ROUNDS = 3
-ENCRYPTED = {"mdhfl_he"}
-"""Jobs that need the keys of startup kits, so that nothing simulates them."""
+NOT_IN_PROCESS = {"mdhfl_he", "swarm"}
+"""Jobs that do not run in one process: with the keys of startup kits, or sites that reach each other."""
 SMALLER = {"feddf": "controller.distillation_steps=5"}
-WITHOUT_ROUNDS = {"statistics", "swarm"}
+WITHOUT_ROUNDS = {"statistics"}
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     checkouts = {"before": options.before.absolute(), "today": ROOT}
     jobs = sorted(
-        set.intersection(*({path.name for path in (one / "jobs").iterdir()} for one in checkouts.values())) - ENCRYPTED
+        set.intersection(*({path.name for path in (one / "jobs").iterdir()} for one in checkouts.values()))
+        - NOT_IN_PROCESS
     )
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         for job in jobs[:1] if options.quick else jobs:
-            found[job] = {when: _run(Path(folder) / when / job, one, job) for when, one in checkouts.items()}
+            runs = {when: pool.submit(_run, Path(folder) / when / job, one, job) for when, one in checkouts.items()}
+            found[job] = {when: run.result() for when, run in runs.items()}
     return {"rounds": ROUNDS, "jobs": found}
 
 
