@@ -90,7 +90,7 @@ def tables(result: dict[str, Any]) -> str:
 
 
 def _selected(one: dict[str, Any]) -> str:
-    return "—" if one["round"] is None else f"round {one['round']}, {one['metric']} {one['score']:.4f}"
+    return "—" if one["score"] is None else f"round {one['round']}, {one['metric']} {one['score']:.4f}"
 
 
 if __name__ == "__main__":
