@@ -1,8 +1,8 @@
 """Measure many sites in one process: time and memory of each, with 10, 100 and 1000 sites.
 
 All sites have the same few images. Each number of sites is measured in a process of its own: once without training, which
-is the federation's own cost, and once with the network ``compact`` and one step of two images. A run takes about two
-minutes of CPU time.
+is the federation's own cost, and once with the network ``compact`` and one step of two images. A run takes about
+three minutes of CPU time.
 """
 
 from __future__ import annotations
