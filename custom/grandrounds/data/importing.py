@@ -28,7 +28,7 @@ from grandrounds.files import printable
 
 NOT_THERE, UNWANTED = "missing", "left out by label_map"
 _DRIVE = re.compile(r"[A-Za-z]:|//[^/]+/[^/]+")
-_NUMBER = re.compile(r"(0|[1-9]\d*)(?:\.0)?(\.[a-z]\w*)?")
+_WRITTEN_NUMBER = re.compile(r"(0|[1-9]\d*)(?:\.0)?(\.[a-z]\w*)?")
 """A whole number as spreadsheets write it, 7 or 7.0, which may have been 007; perhaps with a suffix."""
 _PADDED = re.compile(r"0+(0|[1-9]\d*)(\.[a-z]\w*)?")
 _SEARCHED = 20_000
@@ -169,7 +169,7 @@ class Names:
     def _similar(self, parts: tuple[str, ...], absolute: bool) -> list[str]:
         """The files whose path ends like this one, of an absolute one with as few of its folders as need be."""
         *folders, last = wanted = _folded_parts("/".join(part for part in parts if part != "/"))
-        number = _NUMBER.fullmatch(last)
+        number = _WRITTEN_NUMBER.fullmatch(last)
         ways = [(self._by_end, wanted)]
         ways += [(self._by_number, (*folders, f"{number[1]}{number[2] or ''}"))] if number else []
         for files, written in ways:

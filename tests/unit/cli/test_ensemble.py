@@ -91,12 +91,14 @@ def test_models_that_were_handed_over_are_taken_in_place_of_those_of_the_run(run
     made, out = finished(), tmp_path / "found.csv"
     for name in ("pt", "json"):
         (made.own / f"site-2/own.{name}").rename(tmp_path / f"theirs.{name}")
-    one_line(run("evaluate", made.workspace, *made.data, "--ensemble"), r"an ensemble needs .* and .*run has 1: sites")
+    assert_line(
+        run("evaluate", made.workspace, *made.data, "--ensemble"), r"an ensemble needs .* and .*run has 1: sites"
+    )
     members = ["--member", made.own / "site-1" / "own.pt", "--member", tmp_path / "theirs.pt"]
     told = json.loads(run("evaluate", made.workspace, *made.data, *members, "--predictions", out, "--json").stdout)
     np.testing.assert_allclose(predicted(out), by_hand(made, lambda logits: logits.softmax(dim=1)), atol=2e-6)
     assert told["external"]["run"] == "run, ensemble of site-1, theirs"
-    one_line(
+    assert_line(
         run("predict", made.workspace, *made.files, *members[:2], "--member", tmp_path / "no.pt"), "no model .*no.pt"
     )
 
@@ -116,7 +118,9 @@ def test_a_model_of_another_problem_is_refused_by_what_differs(run, finished, na
     made = finished()
     path = made.own / "site-2" / "own.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
-    one_line(run("evaluate", made.workspace, *made.data, "--ensemble"), rf"site-2/own\.json: {name} of this model is ")
+    assert_line(
+        run("evaluate", made.workspace, *made.data, "--ensemble"), rf"site-2/own\.json: {name} of this model is "
+    )
 
 
 def test_a_description_that_is_none_is_refused(run, finished):
@@ -136,9 +140,9 @@ def test_a_description_that_is_none_is_refused(run, finished):
         ),
     ):
         path.write_text(json.dumps({**content, **changes}))
-        one_line(run("predict", made.workspace, *made.files, "--ensemble"), rf"site-1/own\.json: .*{message}")
+        assert_line(run("predict", made.workspace, *made.files, "--ensemble"), rf"site-1/own\.json: .*{message}")
     path.write_text(json.dumps({**content, "model": {**content["model"], "backbone": "resnet9"}}))
-    one_line(
+    assert_line(
         run("predict", made.workspace, *made.files, "--ensemble"), r"no resnet9 .* as the JSON file beside it says"
     )
     with pytest.raises(ConfigurationError, match="a model of the ensemble must be a path, got int"):
@@ -179,7 +183,7 @@ def test_frozen_layers_come_from_the_same_weights_as_at_the_site_or_not_at_all(r
     write_released(made.own / "site-1", with_description(network.state_dict(), description), PROBLEM, "run")
     made.networks["site-1"] = network
     command = ("predict", made.workspace, *made.files, "--ensemble", "--out", tmp_path / "found.csv")
-    one_line(run(*command), "no weights named 'site-1-trained' .*weights add FILE --name site-1-trained")
+    assert_line(run(*command), "no weights named 'site-1-trained' .*weights add FILE --name site-1-trained")
     for name in files:
         assert run("weights", "add", files[name], "--name", "site-1-trained", "--intensities", "scaled").exit_code == 0
         (added,) = (tmp_path / "weights").iterdir()
@@ -189,7 +193,7 @@ def test_frozen_layers_come_from_the_same_weights_as_at_the_site_or_not_at_all(r
                 predicted(tmp_path / "found.csv"), by_hand(made, lambda logits: logits.softmax(dim=1)), atol=2e-6
             )
         else:
-            one_line(run(*command), "the frozen layers are not those that site-1 had: .* are another file here")
+            assert_line(run(*command), "the frozen layers are not those that site-1 had: .* are another file here")
         added.unlink()
 
 
@@ -228,13 +232,13 @@ def test_what_needs_predictions_of_the_runs_sites_or_one_network_is_refused(run,
     assert (
         "no site has predictions of the ensemble; give --threshold" in run(*arguments, "--positive", "melanoma").stderr
     )
-    one_line(run(*arguments, "--recalibrate", "head:10"), "--recalibrate head: an ensemble has no last layer")
-    one_line(run(*arguments, "--recalibrate", "shares"), "--recalibrate shares: the run has no predictions")
+    assert_line(run(*arguments, "--recalibrate", "head:10"), "--recalibrate head: an ensemble has no last layer")
+    assert_line(run(*arguments, "--recalibrate", "shares"), "--recalibrate shares: the run has no predictions")
     assert run(*arguments, "--recalibrate", "labels:10").exit_code == 0
-    one_line(run(*arguments[:-1]), "LocalController has no common model, .* take --ensemble")
+    assert_line(run(*arguments[:-1]), "LocalController has no common model, .* take --ensemble")
 
 
-def one_line(result, pattern):
+def assert_line(result, pattern):
     assert result.exit_code == 1, result.output
     *_, last = result.stderr.splitlines()
     assert re.fullmatch(f"error: .*{pattern}.*", last), result.stderr

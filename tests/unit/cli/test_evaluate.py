@@ -49,7 +49,7 @@ def listed(tmp_path, images):
     return make
 
 
-def one_line(result, pattern):
+def assert_line(result, pattern):
     assert result.exit_code == 1, result.output
     compared = "(Whether the images are like the training images .*\n)?"
     assert re.fullmatch(f"{compared}error: .*{pattern}.*\n", result.stderr), result.stderr
@@ -60,7 +60,9 @@ def test_a_runs_own_test_scores_are_found_again(run, sites_dir, tiny, tmp_path):
     ran = run("simulate", "fedavg", *tiny, "--sites-dir", data, "--workspace", tmp_path / "run", "--json")
     tested = json.loads(ran.stdout)["records"]
     refused = run("evaluate", tmp_path / "run", "--sites-dir", data)
-    one_line(refused, "site-1, site-2 took part in the run, so this is no external validation; evaluate another place")
+    assert_line(
+        refused, "site-1, site-2 took part in the run, so this is no external validation; evaluate another place"
+    )
     result = run("evaluate", tmp_path / "run", "--sites-dir", data, "--allow-overlap", "--json")
     assert result.exit_code == 0, result.output
     warning = "WARNING: 4 of the images are images of the run's sites; site-1, site-2 took part in the run"
@@ -138,12 +140,12 @@ def test_unreadable_images_are_reported(run, trained, sites_dir, tmp_path):
 
 def test_labels_and_classes_that_the_model_does_not_know_are_named(run, trained, listed, tmp_path):
     data = listed("nevus", "scc")
-    one_line(
+    assert_line(
         run("evaluate", trained(), *data),
         r"clinic.csv line 3, column label: 'scc' is not one of the classes .*add --groups",
     )
     unknown = run("evaluate", tmp_path / "trained", *data, "--groups", "bad=melanoma,scc;good=nevus")
-    one_line(unknown, "--groups: bad: 'scc' is not one of the classes nevus, melanoma; leave out")
+    assert_line(unknown, "--groups: bad: 'scc' is not one of the classes nevus, melanoma; leave out")
 
 
 def test_a_manifest_without_splits_is_all_for_testing(run, trained, listed, tmp_path):
@@ -158,19 +160,19 @@ def test_a_manifest_without_splits_is_all_for_testing(run, trained, listed, tmp_
 def test_a_site_without_test_images_is_named(run, trained, sites_dir, images):
     records = [Record(name, "nevus") for name in images("site-9", 2)]
     data = sites_dir(1, site_9=records)
-    one_line(run("evaluate", trained(), "--sites-dir", data), "site-9: .* has no labelled image in split test")
+    assert_line(run("evaluate", trained(), "--sites-dir", data), "site-9: .* has no labelled image in split test")
 
 
 def test_a_run_without_a_model_is_reported_with_the_reason(run, trained, listed):
     workspace, data = trained(), listed("nevus")
     (workspace / "results" / "selected.pt").unlink()
-    one_line(run("evaluate", workspace, *data), "no selected.pt: FedAvgController has no common model")
+    assert_line(run("evaluate", workspace, *data), "no selected.pt: FedAvgController has no common model")
 
 
 def test_an_unfinished_run_is_marked_as_unfinished(run, trained, listed):
     workspace, data = trained(status="failed"), listed("nevus")
     (workspace / "results" / "selected.pt").unlink()
-    one_line(run("evaluate", workspace, *data), r"the run is not finished \(status failed\)")
+    assert_line(run("evaluate", workspace, *data), r"the run is not finished \(status failed\)")
 
 
 @pytest.mark.parametrize(
@@ -190,17 +192,17 @@ def test_an_incomplete_summary_is_refused(run, trained, listed, content, message
         path.unlink()
     else:
         path.write_text(content)
-    one_line(run("evaluate", workspace, *listed("nevus", "melanoma")[:2], "--root", workspace), message)
+    assert_line(run("evaluate", workspace, *listed("nevus", "melanoma")[:2], "--root", workspace), message)
 
 
 def test_a_missing_part_is_named(run, trained, listed, sites_dir, tmp_path):
     data = listed("nevus")
-    one_line(run("evaluate", tmp_path / "none", *data), f"{tmp_path / 'none'} does not exist")
-    one_line(
+    assert_line(run("evaluate", tmp_path / "none", *data), f"{tmp_path / 'none'} does not exist")
+    assert_line(
         run("evaluate", trained(), *data[:3], tmp_path / "nothing"), "--root: there is no file or folder .*nothing"
     )
     wrong = run("evaluate", tmp_path / "trained", "--sites-dir", sites_dir(2), "--site", "site-3")
-    one_line(wrong, "has no site 'site-3'; it has site-1, site-2")
+    assert_line(wrong, "has no site 'site-3'; it has site-1, site-2")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ def test_too_few_positive_validation_images_are_counted_and_other_errors_come_fi
     assert re.search(
         r"there is no operating point: .* have 7 positive cases and 20 others, and at least 10 of each", result.stderr
     )
-    one_line(run("evaluate", validated, *listed("nevus", "scc"), *arguments), "'scc' is not one of the classes")
+    assert_line(run("evaluate", validated, *listed("nevus", "scc"), *arguments), "'scc' is not one of the classes")
 
 
 def test_no_count_below_the_minimum_is_written_and_none_follows_from_the_others(run, trained, listed, tmp_path):
@@ -324,7 +326,7 @@ def test_images_of_the_run_are_refused_by_their_pixels(run, validated, listed, t
     pixels = np.array(Image.open(tmp_path / "images" / "clinic" / "0.png"))
     digests = {"images": [pixel_digest(pixels)]}
     (validated / "results" / "hospital" / "image_digests.json").write_text(json.dumps(digests))
-    one_line(
+    assert_line(
         run("evaluate", validated, *arguments), "1 of the images are images of the run's sites, so this is no external"
     )
     assert "WARNING: 1 of the images" in run("evaluate", validated, *arguments, "--allow-overlap").stderr
@@ -381,10 +383,12 @@ def test_a_model_is_adapted_to_the_place_and_scored_on_the_rest(run, validated, 
 
 def test_what_an_adaptation_needs_is_said(run, trained, listed):
     data = listed(*["nevus", "melanoma"] * 10)
-    one_line(
+    assert_line(
         run("evaluate", trained(), *data, "--recalibrate", "labels:11"), "11 of 20 labelled images would be fitted on"
     )
-    one_line(run("evaluate", trained.workspace, *data, "--recalibrate", "shares"), "the run has no predictions for its")
+    assert_line(
+        run("evaluate", trained.workspace, *data, "--recalibrate", "shares"), "the run has no predictions for its"
+    )
     assert run("evaluate", trained.workspace, *data, "--recalibrate", "labels").exit_code == 2
     groups = listed("good", "bad", "bad")
     assert run("evaluate", trained.workspace, *groups, "--groups", GROUPS, "--recalibrate", "labels:10").exit_code == 2
@@ -396,18 +400,18 @@ def test_a_network_with_more_than_a_linear_layer_at_its_end_keeps_it(run, traine
     network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), head).eval()
     monkeypatch.setattr(prediction, "trained_models", lambda *arguments: lambda images: network)
     result = run("evaluate", trained(), *listed(*["nevus", "melanoma"] * 10), "--recalibrate", "head:10")
-    one_line(result, "--recalibrate head: the last layer of compact is not linear in what it reads; take labels:N")
+    assert_line(result, "--recalibrate head: the last layer of compact is not linear in what it reads; take labels:N")
 
 
 def test_unknown_positive_classes_are_named(run, trained, listed):
     result = run("evaluate", trained(), *listed("nevus"), "--positive", "melanom")
-    one_line(result, "--positive: 'melanom' is not one of the classes nevus, melanoma; did you mean 'melanoma'")
-    one_line(run("evaluate", trained.workspace, *listed("nevus"), "--positive", "nevus,melanoma"), "not all of them")
+    assert_line(result, "--positive: 'melanom' is not one of the classes nevus, melanoma; did you mean 'melanoma'")
+    assert_line(run("evaluate", trained.workspace, *listed("nevus"), "--positive", "nevus,melanoma"), "not all of them")
 
 
 def test_a_model_of_another_network_than_in_the_summary_is_refused(run, trained, listed):
     changed = {"method": "FedAvgController", "problem": {**PROBLEM, "classes": ["nevus", "melanoma", "c"]}}
-    one_line(run("evaluate", trained(configuration=changed), *listed("nevus")), "with 3 classes")
+    assert_line(run("evaluate", trained(configuration=changed), *listed("nevus")), "with 3 classes")
 
 
 FIGURES = {"size": 7.0, "aspect": 0.0, "middle": 0.0, "fine detail": 0.0, "coarse detail": 0.0}

@@ -24,8 +24,8 @@ _TOGETHER, _BLOCKS = 32, 16
 LARGEST_FIGURE = 256.0
 """Absolute value of a figure."""
 COLOUR_NAMES: Mapping[int, tuple[str, ...]] = {1: ("brightness",), 3: ("red", "green", "blue")}
-_SHAPES = {"size": 0.25, "aspect": 0.1, "middle": 4.0, "fine detail": 0.1, "coarse detail": 0.1}
-_LEVELS = 4.0
+_LEAST_OF_SHAPE = {"size": 0.25, "aspect": 0.1, "middle": 4.0, "fine detail": 0.1, "coarse detail": 0.1}
+_LEAST_OF_COLOUR = 4.0
 
 Array = NDArray[np.float64]
 
@@ -43,7 +43,10 @@ def least_deviations(channels: int) -> dict[str, float]:
         ['size', 'aspect', 'middle', 'fine detail', 'coarse detail', 'brightness', 'contrast in brightness']
     """
     colours = COLOUR_NAMES[channels]
-    return {**_SHAPES, **dict.fromkeys((*colours, *(f"contrast in {name}" for name in colours)), _LEVELS)}
+    return {
+        **_LEAST_OF_SHAPE,
+        **dict.fromkeys((*colours, *(f"contrast in {name}" for name in colours)), _LEAST_OF_COLOUR),
+    }
 
 
 def evenly_spaced(rows: NDArray[np.integer]) -> NDArray[np.integer]:

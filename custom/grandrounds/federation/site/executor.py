@@ -452,11 +452,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             own_round[OWN_ROUND] = float(context.round_number - 1 if best is None else best)
         writes = self.own_model or ENCRYPTION in payload.values  # the server has no such model
         leaving = self._pool.released if self._pool else partial(released, minimum=context.data.min_support)
-        release_own = self.site_options.release_model
-
-        def load(state: State) -> nn.Module:
-            return self._loaded(state, context)
-
+        release_own, load = self.site_options.release_model, partial(self._loaded, context=context)
         result = evaluate_models(models, load, context, store, writes, release_own, leaving)
         result = self._pool.beside_sums(result) if self._pool else result
         releases = {**result.releases, **image_moments(context.data)}
