@@ -1,6 +1,7 @@
 """A site leaves a run of ridge regression: from the sums that the server has kept, the head of training without it."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -65,9 +66,9 @@ def test_the_new_run_is_read_as_one_without_scores_and_without_the_site(finished
 
 @pytest.fixture(scope="module")
 def weighted(run, tmp_path_factory):
-    """A run with class weights."""
+    """A run with class weights, and features of one view."""
     place = tmp_path_factory.mktemp("weighted")
-    return place, run(place, "controller.penalties=[0.3]", "controller.temperature=4.0")
+    return place, run(place, "controller.penalties=[0.3]", "controller.temperature=4.0", 'executor.views=["none"]')
 
 
 def test_with_class_weights_the_head_is_at_the_old_ones_and_the_command_says_so(weighted, tmp_path):
@@ -152,6 +153,30 @@ def test_class_weights_of_an_export_are_those_of_the_images_in_the_sums(weighted
     counts = sum(method["class_counts"].values()).numpy()
     assert made.class_weights == pytest.approx(np.sqrt(counts.sum() / (len(counts) * counts)))
     assert made.sums.targets[-1].numpy() == pytest.approx(counts * made.class_weights)
+
+
+@pytest.mark.usefixtures("few_enough")
+def test_an_export_without_the_job_has_the_views_of_the_record(weighted, tmp_path):
+    shutil.copytree(weighted[1].record, tmp_path / "server")
+    assert PortableSums.of_run(tmp_path / "server").views == ("none",)
+
+
+@pytest.mark.usefixtures("few_enough")
+@pytest.mark.parametrize("name", ["executor.views", "problem.preprocessing"])
+def test_a_record_that_does_not_state_how_images_became_features_is_refused(finished, tmp_path, name):
+    (server,) = finished.glob("state/*/server")
+    (tmp_path / "sums").write_bytes(PortableSums.of_run(server).to_bytes())
+    shutil.copytree(server, tmp_path / "server")
+    summary = json.loads((server / "summary.json").read_text())
+    model = name.startswith("problem")
+    stated = summary["configuration"]["problem"] if model else summary["rounds"][1]["ridge"]
+    del stated[name.rpartition(".")[2]]
+    (tmp_path / "server" / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(ConfigurationError, match=f"server: the record does not state {name}, so .* run the job again"):
+        PortableSums.of_run(tmp_path / "server")
+    if model:
+        with pytest.raises(ConfigurationError, match=f"server: the record does not state {name}"):
+            PortableSums.read(tmp_path / "sums", replace(trained_model(finished), record=tmp_path / "server"))
 
 
 @pytest.mark.usefixtures("few_enough")

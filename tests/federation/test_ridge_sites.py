@@ -107,7 +107,7 @@ def test_more_sites_than_are_kept_are_added_up_without_leaving_one_out(run, whol
     monkeypatch.setattr(ridge, "MOST_KEPT", 2)
     grid = "controller.penalties=[0.1,0.3,1.0]"
     found = run(tmp_path / "stream", grid, CHOSEN[1])
-    assert found.summary["rounds"][1]["ridge"] == {"penalty": 0.3}
+    assert found.summary["rounds"][1]["ridge"] == {"penalty": 0.3, "views": ["none", "half_turn"]}
     assert set(sums_of(found)) == {"sums"}
     apart = (total_of(found).products - total_of(whole).products).abs().max()
     assert float(apart) < 1e-9 * float(total_of(whole).products.max())

@@ -200,7 +200,7 @@ def export(
     found = read_run(run, run.absolute().name)
     content = report_on([found], places=[read_result(path) for path in external])
     statistics_of = (site, sites_dir) if site is not None and sites_dir is not None else None
-    sums = PortableSums.of_run(run, found.origin.options.get("views")) if with_sums else None
+    sums = PortableSums.of_run(run) if with_sums else None
     return list(export_model(content, folder, licence, formats, statistics_of, sums))
 
 

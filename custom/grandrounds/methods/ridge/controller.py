@@ -7,6 +7,7 @@ choose the temperature of its scores. The head is that of all images together, h
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -38,6 +39,7 @@ from grandrounds.methods.ridge.phases import (
 from grandrounds.models.closed_form.logits import DEFAULT_TEMPERATURE, TEMPERATURES, best_temperature, uncorrected
 from grandrounds.models.closed_form.solve import best_penalty, solve, standardised
 from grandrounds.models.closed_form.sums import (
+    FEATURE_VIEWS,
     PRODUCTS,
     SYMMETRY,
     TARGETS,
@@ -269,7 +271,8 @@ class RidgeController(RoundController):
             raise GrandRoundsError(f"round {self.round_number}: {error}") from error
         self._write(self._solved, torch.zeros(self.class_shape, dtype=torch.float64), 1.0)
         found = {"held_out_errors": dict(zip(map(str, grid), errors, strict=True))} if errors else {}
-        self.notes = {"penalty": chosen, **found}
+        views = ChainMap(*self._executors.values()).get("views", FEATURE_VIEWS) if self._executors else ()
+        self.notes = {"penalty": chosen, "views": list(views), **found}
 
     def _class_shares(self) -> Tensor:
         """Of all images, by weight."""
@@ -315,7 +318,7 @@ class RidgeController(RoundController):
         self._network.load_state_dict(state)
 
     def round_notes(self) -> dict[str, Any]:
-        """Counts of classes, the penalty with its errors, or the temperature; and whose claims were bounded."""
+        """Counts of classes, the penalty with its errors and the views, or the temperature; and whose claims were bounded."""
         return {**super().round_notes(), **self.bound_notes, **({"ridge": self.notes} if self.notes else {})}
 
     def state_dict(self) -> dict[str, Any]:

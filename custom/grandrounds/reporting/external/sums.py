@@ -19,7 +19,7 @@ from grandrounds.json_files import read_json_object
 from grandrounds.methods.ridge.bounds import used_shares
 from grandrounds.methods.ridge.leave import kept_sums
 from grandrounds.methods.ridge.phases import CLASS_COUNTS, CLASS_PATIENTS
-from grandrounds.models.closed_form.sums import FEATURE_VIEWS, Sums, class_weights
+from grandrounds.models.closed_form.sums import Sums, class_weights
 from grandrounds.privacy.gate.treatment import DEFAULT_SUM_PATIENTS
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.trained import TrainedModel
@@ -50,18 +50,20 @@ class PortableSums:
     problem: Mapping[str, Any]
 
     @classmethod
-    def of_run(cls, run: Path, views: Sequence[str] | None = None) -> PortableSums:
+    def of_run(cls, run: Path) -> PortableSums:
         """The sums of a finished run.
 
         Args:
             run: the workspace of a simulation, or the run's folder at the server.
-            views: of the run's executors; None for the default.
 
         Raises:
-            ConfigurationError: if the server has kept no sums, or nothing tells that each class is of enough patients.
+            ConfigurationError: if the server has kept no sums, nothing tells that each class is of enough patients, or the
+                record does not state how the images became features.
         """
         summary, method, kept = kept_sums(run)
         options = summary["configuration"]
+        solved = next(one["ridge"] for one in summary["rounds"] if "penalty" in one.get("ridge", {}))
+        _require_stated(run, options["problem"], [] if solved.get("views") else ["executor.views"])
         problem = Problem.from_dict(options["problem"])
         patients, counts = method.get(CLASS_PATIENTS), method[CLASS_COUNTS]
         if not patients:
@@ -74,14 +76,13 @@ class PortableSums:
                 "images could be read from the sums; leave it out of problem.classes"
             )
         sums = list(kept.values())
-        penalty = next(one["ridge"]["penalty"] for one in summary["rounds"] if "penalty" in one.get("ridge", {}))
         total = sum(sums[1:], start=sums[0])
         shares = used_shares({site: float(one.sum()) for site, one in counts.items()}, options["weight_multiple"])
         used = torch.stack([counts[site].double() * share for site, share in shares.items()]).sum(dim=0)
         weights = class_weights(used, options["class_balance"])
         told = tuple(weights.where(weights > 0, weights.max()).tolist())
-        seen = tuple(views or FEATURE_VIEWS)
-        return cls(total, penalty, seen, options["largest_norm"], told, _shared(problem, options["frozen"]))
+        shared = _shared(problem, options["frozen"])
+        return cls(total, solved["penalty"], tuple(solved["views"]), options["largest_norm"], told, shared)
 
     @property
     def to_solve(self) -> tuple[Sums, float, tuple[float, ...]]:
@@ -101,7 +102,8 @@ class PortableSums:
 
         Raises:
             DataError: if it is no such file.
-            ConfigurationError: if it is of another network, other images or other classes; naming the option.
+            ConfigurationError: if it is of another network, other images or other classes, or the model's record does not
+                state its own; naming the option.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -117,8 +119,9 @@ class PortableSums:
             raise DataError(
                 f"{path} has no sums ({error}); grandrounds export --with-sums writes {SUMS_FILE}"
             ) from error
-        frozen = read_json_object(trained.record / SUMMARY)["configuration"].get("frozen")
-        for name, value in _shared(trained.problem, frozen).items():
+        options = read_json_object(trained.record / SUMMARY)["configuration"]
+        _require_stated(trained.record, options["problem"])
+        for name, value in _shared(trained.problem, options.get("frozen")).items():
             if found.problem.get(name) != value:
                 raise ConfigurationError(
                     f"{path}: the sums are of another {name} ({found.problem.get(name)}) than {trained.record} ({value})"
@@ -126,6 +129,15 @@ class PortableSums:
         return found
 
 
-def _shared(problem: Problem, frozen: str) -> dict[str, Any]:
+def _require_stated(run: Path, problem: Mapping[str, Any], missing: Sequence[str] = ()) -> None:
+    """Refuse a record that leaves to today's defaults how images became features."""
+    if missing := [*missing, *(f"problem.{name}" for name in _OF_FEATURES if name not in problem)]:
+        raise ConfigurationError(
+            f"{run}: the record does not state {', '.join(missing)}, so features of other images cannot be added to the "
+            "sums; run the job again, with the sites' part of it at the server"
+        )
+
+
+def _shared(problem: Problem, frozen: str | None) -> dict[str, Any]:
     told = {name: getattr(problem, name) for name in _OF_FEATURES}
     return {"frozen": frozen, "classes": list(problem.classes), **told}
