@@ -318,7 +318,7 @@ class RidgeController(RoundController):
         self._network.load_state_dict(state)
 
     def round_notes(self) -> dict[str, Any]:
-        """Counts of classes, the penalty with its errors and the views, or the temperature; and whose claims were bounded."""
+        """Counts of classes, the penalty with its errors and views, or the temperature; and whose claims were bounded."""
         return {**super().round_notes(), **self.bound_notes, **({"ridge": self.notes} if self.notes else {})}
 
     def state_dict(self) -> dict[str, Any]:
