@@ -27,7 +27,7 @@ SMALL_NETWORKS = {"small": 12, "narrow": 8, "wide": 24}
 QUICK = {
     "fed_align_cl": [
         *("executor.iterations=4", "executor.pace=2", "executor.warm_up=0"),
-        "executor.embedding_noise_source=seeded",
+        "executor.noise_source=seeded",
     ],
     "fedirm": [
         *("controller.unlabelled_start=1", "controller.min_support=2", "executor.min_support=2"),

@@ -106,7 +106,8 @@ class _EmbeddingNoiseOptions(TypedDict, total=False):
     embedding_noise_level: float
     embedding_clip: float | None
     own_embeddings: Literal["as_sent", "clean"]
-    embedding_noise_source: Literal["system", "seeded"]
+class _NoiseSourceOptions(TypedDict, total=False):
+    noise_source: Literal["system", "seeded"]
 class _SiteOptions(TypedDict, total=False):
     model: Literal["shared", "own"]
     optimizer: Literal["fresh", "kept"]
@@ -298,8 +299,9 @@ class _SwarmOptions(TypedDict, total=False):
     round_timeout: float
 class _FedAlignCL(_AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions, _StartOptions,
     _StoppingOptions, _ServerComputeOptions, _RunOptions, _ScheduleOptions, _EncoderAlignmentOptions,
-    _CurriculumOptions, _MethodOptions, _WeightNoiseOptions, _EmbeddingNoiseOptions, _SiteOptions, _ComputeOptions,
-    _ProtectionOptions, _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+    _CurriculumOptions, _MethodOptions, _WeightNoiseOptions, _EmbeddingNoiseOptions, _NoiseSourceOptions, _SiteOptions,
+    _ComputeOptions, _ProtectionOptions, _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem,
+    total=False): ...
 def FedAlignCL(*, preset: str | None = None, **options: Unpack[_FedAlignCL]) -> ConfiguredMethod: ...
 class _FedAvg(_ServerTrainingOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions,
     _StartOptions, _StoppingOptions, _ServerComputeOptions, _RunOptions, _TrainingOptions, _OwnHeadOptions,

@@ -23,7 +23,7 @@ SMALL = [
     f"executor.iterations={ITERATIONS}",
     f"executor.pace={PACE}",
     "executor.warm_up=0",
-    "executor.embedding_noise_source=seeded",
+    "executor.noise_source=seeded",
     "executor.device=cpu",
     "executor.cpu_threads=1",
 ]

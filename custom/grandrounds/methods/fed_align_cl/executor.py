@@ -41,6 +41,7 @@ from grandrounds.methods.fed_align_cl.options import (
     EmbeddingNoiseOptions,
     EncoderAlignmentOptions,
     MethodOptions,
+    NoiseSourceOptions,
     Role,
     ScheduleOptions,
     WeightNoiseOptions,
@@ -54,7 +55,7 @@ from grandrounds.models.norm import norm_entries, normalises_by_batch
 from grandrounds.models.split import embedding_width, split_network
 from grandrounds.protocol.messages import GLOBAL, Payload, Release, ReleaseKind, Result, State, model_update
 from grandrounds.protocol.tensors import difference
-from grandrounds.seeding import numpy_generator, torch_generator
+from grandrounds.seeding import numpy_generator
 
 OWN_BANK, FORGOTTEN, MOVED_FORWARD = "own_bank", "forgotten", "moved_forward"
 MOST_CLIPPED = 0.01
@@ -79,6 +80,7 @@ class FedAlignExecutor(SiteExecutor):
     method: MethodOptions
     weight_noise: WeightNoiseOptions
     embedding_noise: EmbeddingNoiseOptions
+    noise_source: NoiseSourceOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"optimizer": "kept", **options})
@@ -142,7 +144,7 @@ class FedAlignExecutor(SiteExecutor):
         parts = {"classification": network, "adversarial": encoder, "discriminator": discriminator}
         rates = self.alignment.learning_rates(self.schedule.learning_rate)
         optimizers = {role: self.make_optimizer(parts[role], rates[role], role=role) for role in ROLES}
-        random_bytes = self.embedding_noise.random_bytes(context.key("training noise"))
+        random_bytes = self.noise_source.random_bytes(context.key("training noise"))
         gate = context.row_noise(BANK)
         norm = self.alignment.alignment_norm
         added = self._added_to_logits(context)
@@ -248,7 +250,7 @@ class FedAlignExecutor(SiteExecutor):
         if embeddings is None:
             return releases
         self._warn_of_clipping(embeddings, context)
-        bank = work.bank(embeddings, self.alignment, noise, noise.random_bytes(context.key("bank noise")))
+        bank = work.bank(embeddings, self.alignment, noise, self.noise_source.random_bytes(context.key("bank noise")))
         releases[BANK] = Release(ReleaseKind.EMBEDDINGS, {EMBEDDINGS: bank})
         if self.alignment.has_discriminator:
             discriminator = copy_to_cpu(work.trainer.discriminator.state_dict())
@@ -276,7 +278,7 @@ class FedAlignExecutor(SiteExecutor):
         """The difference of the noisy weights to the deployed ones; zero where an entry is not averaged."""
         shared = averaged_entries(network, self.method.averaged)
         averaged = {name: value for name, value in network.state_dict().items() if name in shared}
-        noisy = noisy_weights(averaged, self.weight_noise, torch_generator(context.key("weight noise")))
+        noisy = noisy_weights(averaged, self.weight_noise, self.noise_source.generator(context.key("weight noise")))
         return difference({**sent, **noisy}, sent)
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from grandrounds.data.images.augmentation import view_named
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import ABOVE_ZERO, BASIC, METHOD, Min
 from grandrounds.options import Options
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
-from grandrounds.seeding import numpy_generator
+from grandrounds.seeding import numpy_generator, torch_generator
+
+if TYPE_CHECKING:
+    from torch import Generator
 
 Role = Literal["classification", "adversarial", "discriminator"]
 ROLES: tuple[Role, ...] = ("classification", "adversarial", "discriminator")
@@ -190,10 +193,6 @@ class EmbeddingNoiseOptions(Options):
         Literal["as_sent", "clean"],
         "a discriminator sees its site's own embeddings clipped and with noise like the others' (code), or clean (paper)",
     ] = "as_sent"
-    embedding_noise_source: Annotated[
-        Literal["system", "seeded"],
-        "system: unpredictable; seeded: repeatable, and a party that knows the seed can subtract it",
-    ] = "system"
 
     def check(self) -> None:
         """Refuse noise in proportion to a bound that depends on the images."""
@@ -202,6 +201,22 @@ class EmbeddingNoiseOptions(Options):
                 "embedding_noise=clipped needs a number for embedding_clip: its noise is a multiple of it"
             )
 
+
+@dataclass(frozen=True)
+class NoiseSourceOptions(Options):
+    """Where the noise on weights and embeddings comes from."""
+
+    noise_source: Annotated[
+        Literal["system", "seeded"],
+        "system: unpredictable; seeded: repeatable, and a party that knows the seed can subtract it",
+    ] = "system"
+
     def random_bytes(self, *purpose: int | str) -> RandomBytes:
-        """Where the noise comes from; ``purpose`` is what a seeded stream is for."""
-        return os.urandom if self.embedding_noise_source == "system" else numpy_generator(*purpose).bytes
+        """The noise on embeddings; ``purpose`` is what a seeded stream is for."""
+        return os.urandom if self.noise_source == "system" else numpy_generator(*purpose).bytes
+
+    def generator(self, *purpose: int | str) -> Generator:
+        """The noise on weights, in the same way."""
+        if self.noise_source == "system":
+            purpose = (int.from_bytes(os.urandom(16), "big"),)
+        return torch_generator(*purpose)

@@ -26,6 +26,7 @@ from grandrounds.methods.fed_align_cl.options import (
     CurriculumOptions,
     EmbeddingNoiseOptions,
     EncoderAlignmentOptions,
+    NoiseSourceOptions,
     ScheduleOptions,
 )
 from grandrounds.methods.fed_align_cl.order import draw_order
@@ -153,9 +154,14 @@ def test_an_order_has_each_image_once_unless_it_is_drawn_with_replacement():
 
 
 def test_a_seeded_noise_can_be_repeated_and_that_of_the_system_cannot():
-    seeded = EmbeddingNoiseOptions(embedding_noise_source="seeded")
-    assert seeded.random_bytes(1, "noise")(16) == seeded.random_bytes(1, "noise")(16)
-    assert EmbeddingNoiseOptions().random_bytes(1, "noise")(16) != EmbeddingNoiseOptions().random_bytes(1, "noise")(16)
+    def drawn(source):
+        return source.random_bytes(1, "noise")(16), source.generator(1, "noise").initial_seed()
+
+    seeded = NoiseSourceOptions(noise_source="seeded")
+    assert drawn(seeded) == drawn(seeded)
+    assert all(
+        first != second for first, second in zip(drawn(NoiseSourceOptions()), drawn(NoiseSourceOptions()), strict=True)
+    )
 
 
 @pytest.mark.parametrize(("images", "size", "unused"), [(1022, 8, 62), (287, 2, 47), (596, 4, 116)])

@@ -14,7 +14,7 @@ from grandrounds.seeding import numpy_generator, torch_generator
 
 WIDTH, BATCH, STEPS, LAST = 64, 32, 400, 100
 GUESSING = 2 * math.log(2)
-FIXED = {"embedding_clip": 16.0, "embedding_noise_source": "seeded"}
+FIXED = {"embedding_clip": 16.0}
 RULE = (16.0, 8.0)  # clip 16, noise multiplier 0.5
 
 
