@@ -30,7 +30,7 @@ MODEL_DESCRIPTION = "description"
 """The entry of a released model with its description, as the bytes of JSON."""
 COMPARED = ("classes", "image_size", "channels", "task", "preprocessing")
 """What must be the same of models whose predictions are averaged."""
-_STATED = {"seed": int, "run": str, "site": str, "frozen": str}
+_STATED = {"seed": int, "run_id": str, "site": str, "frozen": str}
 
 
 class _Described(NamedTuple):
@@ -41,7 +41,7 @@ class _Described(NamedTuple):
 
 
 def model_description(
-    network: nn.Module, spec: ModelSpec, problem: Problem, seed: int, run: str, site: str
+    network: nn.Module, spec: ModelSpec, problem: Problem, seed: int, run_id: str, site: str
 ) -> dict[str, Any]:
     """How a site's model is built, what it was trained for, where, and the digest of its frozen layers, as plain values.
 
@@ -56,7 +56,7 @@ def model_description(
     model = {**asdict(spec), "weights": weights, "intensities": chosen_intensities(spec), "norm": norm}
     frozen = frozen_digest(network, statistics=not own_statistics) or ""
     content = problem.to_dict()
-    told = {"model": model, "seed": seed, "run": run, "site": site, "frozen": frozen}
+    told = {"model": model, "seed": seed, "run_id": run_id, "site": site, "frozen": frozen}
     return {**told, **{name: content[name] for name in COMPARED}}
 
 
@@ -68,7 +68,7 @@ def with_description(state: Mapping[str, Tensor], description: Mapping[str, Any]
     }
 
 
-def write_released(folder: Path, tensors: Mapping[str, Tensor], problem: Problem, run: str) -> None:
+def write_released(folder: Path, tensors: Mapping[str, Tensor], problem: Problem, run_id: str) -> None:
     """Write what :func:`with_description` has made as the two files, into the folder of the site's name.
 
     Raises:
@@ -78,7 +78,7 @@ def write_released(folder: Path, tensors: Mapping[str, Tensor], problem: Problem
     state = dict(tensors)
     content = read_description(state.pop(MODEL_DESCRIPTION, None))
     try:
-        found = _described(content, f"the {MODEL_DESCRIPTION} of the model", problem, run)
+        found = _described(content, f"the {MODEL_DESCRIPTION} of the model", problem, run_id)
         if found.site != folder.name:
             raise ConfigurationError(f"the {MODEL_DESCRIPTION} of the model: site is {found.site!r}")
         most = _largest(found.spec) if is_backbone(found.spec.backbone) else None
@@ -107,7 +107,7 @@ def read_description(encoded: Tensor | None) -> dict[str, Any]:
     return content
 
 
-def read_site_models(paths: Sequence[Path], problem: Problem, run: str) -> tuple[SavedNetwork, ...]:
+def read_site_models(paths: Sequence[Path], problem: Problem, run_id: str) -> tuple[SavedNetwork, ...]:
     """The networks of files that sites of a run have handed over, for their average.
 
     Raises:
@@ -119,7 +119,7 @@ def read_site_models(paths: Sequence[Path], problem: Problem, run: str) -> tuple
         if not path.is_file():
             raise ConfigurationError(f"there is no model {path}; name the file {OWN}.pt that a site has handed over")
         content = read_json_object(path.with_suffix(".json"))
-        found = _described(content, str(path.with_suffix(".json")), problem, run)
+        found = _described(content, str(path.with_suffix(".json")), problem, run_id)
         for mark in (f"site {found.site}", hashlib.sha256(path.read_bytes()).hexdigest()):
             if mark in known:
                 raise ConfigurationError(f"{path} and {known[mark]} are the same site's model; name one of them")
@@ -138,7 +138,7 @@ def _require_fields(content: Any, where: str) -> None:
         raise ConfigurationError(f"{where}: seed must be at least 0 and below 2**63")
 
 
-def _described(content: Any, where: str, problem: Problem, run: str) -> _Described:
+def _described(content: Any, where: str, problem: Problem, run_id: str) -> _Described:
     """What a description says of a model of the run."""
     _require_fields(content, where)
     try:
@@ -149,12 +149,12 @@ def _described(content: Any, where: str, problem: Problem, run: str) -> _Describ
         raise ConfigurationError(f"{where}: {error}") from error
     wanted = {
         **problem.to_dict(),
-        "run": run,
+        "run_id": run_id,
         "model.classes": len(problem.classes),
         "model.channels": problem.channels,
     }
     stated = {**content, "model.classes": spec.classes, "model.channels": spec.channels}
-    for name in (*COMPARED, "run", "model.classes", "model.channels"):
+    for name in (*COMPARED, "run_id", "model.classes", "model.channels"):
         if stated[name] != wanted[name]:
             raise ConfigurationError(
                 f"{where}: {name} of this model is {stated[name]}, and of the run {wanted[name]}: only models of one run "

@@ -37,6 +37,7 @@ def test_models_leave_by_a_rule_only_and_are_those_of_the_sites(finished):
         described = [json.loads((folder / site / "own.json").read_text()) for folder in (found.record.parent, server)]
         assert described[0] == described[1]
         assert described[0]["model"]["backbone"] == backbone
+        assert described[0]["run_id"] == found.summary["run_id"] != ""
     assert {site for site, sent in found.summary["bytes"].items() if "up.site_model" in sent} == {"site-2", "site-3"}
 
 

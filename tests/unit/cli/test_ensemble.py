@@ -21,6 +21,7 @@ from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.reporting.external.trained import trained_model
 
 PROBLEM = Problem("skin", ("nevus", "melanoma"), image_size=32)
+RUN = "a1"
 NETWORKS = {"site-1": "compact", "site-2": "resnet9"}
 
 
@@ -31,16 +32,16 @@ def finished(tmp_path, images, make_summary):
     def make(place="state/run", labels=("nevus", "melanoma", "nevus"), **changes):
         problem, workspace = replace(PROBLEM, **changes), tmp_path / "run"
         configuration = {"method": "LocalController", "run_name": "run", "problem": problem.to_dict()}
-        base = {"configuration": configuration, "contributions": {}, "seconds": 1.0, "bytes": {}}
+        base = {"configuration": configuration, "run_id": RUN, "contributions": {}, "seconds": 1.0, "bytes": {}}
         (workspace / "results").mkdir(parents=True)
         (workspace / "results" / "summary.json").write_text(json.dumps(make_summary(**base)))
         networks = {}
         for seed, (site, backbone) in enumerate(NETWORKS.items(), 1):
             spec = replace(problem.model_spec(pretrained=False), backbone=backbone)
             networks[site] = build_model(spec, seed).eval()
-            description = model_description(networks[site], spec, problem, seed, "run", site)
+            description = model_description(networks[site], spec, problem, seed, RUN, site)
             tensors = with_description(networks[site].state_dict(), description)
-            write_released(workspace / place / site, tensors, problem, "run")
+            write_released(workspace / place / site, tensors, problem, RUN)
         names = images("clinic", len(labels))
         records = [Record(name, label, "test") for name, label in zip(names, labels, strict=True)]
         write_manifest(records, tmp_path / "clinic.csv")
@@ -103,6 +104,17 @@ def test_models_that_were_handed_over_are_taken_in_place_of_those_of_the_run(run
     )
 
 
+def test_a_model_of_another_run_of_the_same_name_is_refused_with_both_identities(run, finished):
+    made = finished()
+    path = made.own / "site-2" / "own.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "run_id": "b2"}))
+    members = [one for site in NETWORKS for one in ("--member", made.own / site / "own.pt")]
+    assert_line(
+        run("predict", made.workspace, *made.files, *members),
+        rf"site-2/own\.json: run_id of this model is b2, and of the run {RUN}: only models of one run are averaged",
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -111,7 +123,6 @@ def test_models_that_were_handed_over_are_taken_in_place_of_those_of_the_run(run
         ("channels", 1),
         ("task", "multi"),
         ("preprocessing", "draft"),
-        ("run", "other"),
     ],
 )
 def test_a_model_of_another_problem_is_refused_by_what_differs(run, finished, name, value):
@@ -178,9 +189,9 @@ def test_frozen_layers_come_from_the_same_weights_as_at_the_site_or_not_at_all(r
         torch.save(build_model(ModelSpec("compact", classes=2), seed).state_dict(), file)
     spec = ModelSpec("compact", classes=2, weights=str(files["trained"]), trainable="head", intensities="scaled")
     network = build_model(spec, 1).eval()
-    description = model_description(network, spec, PROBLEM, 1, "run", "site-1")
+    description = model_description(network, spec, PROBLEM, 1, RUN, "site-1")
     assert description["model"]["weights"] == "site-1-trained"
-    write_released(made.own / "site-1", with_description(network.state_dict(), description), PROBLEM, "run")
+    write_released(made.own / "site-1", with_description(network.state_dict(), description), PROBLEM, RUN)
     made.networks["site-1"] = network
     command = ("predict", made.workspace, *made.files, "--ensemble", "--out", tmp_path / "found.csv")
     assert_line(run(*command), "no weights named 'site-1-trained' .*weights add FILE --name site-1-trained")
@@ -205,7 +216,7 @@ def test_frozen_layers_come_from_the_same_weights_as_at_the_site_or_not_at_all(r
         ({"seed": float("nan")}, "seed must be of type int, got nan"),
         ({"more": 1}, "unknown key 'more'"),
         ({"site": "site-2"}, "site is 'site-2'"),
-        ({"run": "other"}, "run of this model is other"),
+        ({"run_id": "b2"}, f"run_id of this model is b2, and of the run {RUN}"),
     ],
 )
 def test_the_server_writes_no_description_but_that_of_the_sites_network(finished, tmp_path, changes, message):
@@ -213,7 +224,7 @@ def test_the_server_writes_no_description_but_that_of_the_sites_network(finished
     content = json.loads(path.read_text())
     entry = with_description({}, {**content, **changes} if isinstance(changes, dict) else changes)
     with pytest.raises(MessageError, match=message):
-        write_released(tmp_path / "site-1", entry, PROBLEM, "run")
+        write_released(tmp_path / "site-1", entry, PROBLEM, RUN)
     assert not (tmp_path / "site-1").exists()
 
 
@@ -221,9 +232,9 @@ def test_the_server_writes_no_entries_without_a_description_nor_more_than_the_ne
     content = json.loads((finished().own / "site-1" / "own.json").read_text())
     for state in ({}, {"description": torch.zeros(3, dtype=torch.bfloat16)}, {"description": torch.zeros(2, 2).byte()}):
         with pytest.raises(MessageError, match="must come with its description"):
-            write_released(tmp_path / "site-1", state, PROBLEM, "run")
+            write_released(tmp_path / "site-1", state, PROBLEM, RUN)
     with pytest.raises(MessageError, match="the model has 40000000 bytes, and compact at most"):
-        write_released(tmp_path / "site-1", with_description({"w": torch.zeros(10**7)}, content), PROBLEM, "run")
+        write_released(tmp_path / "site-1", with_description({"w": torch.zeros(10**7)}, content), PROBLEM, RUN)
 
 
 def test_what_needs_predictions_of_the_runs_sites_or_one_network_is_refused(run, finished):

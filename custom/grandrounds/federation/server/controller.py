@@ -205,6 +205,7 @@ class RoundController(Configurable, RoundHooks, Controller):
 
     def _note_state(self) -> None:
         """Let the record know the sites and checkpoints of this moment."""
+        self.record.run_id = self.run_id
         self.record.connected = self.dispatcher.connected_sites()
         self.record.paused = self.sites.health.pauses(self.round_number + 1)
         self.record.checkpoints = self._checkpoints.rounds()

@@ -219,7 +219,7 @@ class TaskDispatcher:
         require_possible_numbers(result.metrics)
         model = released_model(result, self._takes_models and task == TEST)
         if model is not None:
-            write_released(result_folder(self._fl_ctx) / site, model, self._problem, self._run.run_name)
+            write_released(result_folder(self._fl_ctx) / site, model, self._problem, self._record.run_id)
         number, record = self._round_number, self._record
         # Curves and counts are not part of what training costs; like the scores they come with, they are not counted.
         released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}

@@ -100,6 +100,7 @@ class RunRecord:
     def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
         self.folder = folder
         self.configuration = dict(configuration)
+        self.run_id = ""
         self._started = time.time()
         self.rounds: list[dict[str, Any]] = []
         self._contributions: dict[str, int] = defaultdict(int)
@@ -329,6 +330,7 @@ class RunRecord:
             "format": FORMAT,
             "status": status,
             "reason": reason,
+            "run_id": self.run_id,
             "rounds_done": len(self.rounds),
             "contributions": dict(self._contributions),
             "registered": {site: self.registered[site] for site in natural_sorted(self.registered)},

@@ -140,7 +140,7 @@ def evaluate_models(
         store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
         if own_statistics or write_models:
             whole = copy_to_cpu(whole_state(network)) if own_statistics else state
-            of_run = (context.problem, context.seed, store.folder.parent.name, context.site)
+            of_run = (context.problem, context.seed, store.run_id, context.site)
             described = model_description(network, context.model_spec, *of_run)
             store.write_model(name, whole, described)
             if release_own and name == OWN:

@@ -35,7 +35,7 @@ class SiteStore:
     """
 
     def __init__(self, folder: Path, run_id: str, configuration: Mapping[str, Any]) -> None:
-        self.folder = folder
+        self.folder, self.run_id = folder, run_id
         self._marker = folder / "run.json"
         self._wanted = {"run_id": run_id, "configuration": json.loads(json.dumps(configuration))}
         self._seen: tuple[int, int] | None = None

@@ -106,8 +106,8 @@ def trained_model(path: Path, ensemble: Ensemble = False) -> TrainedModel:
             f"an ensemble needs the own models of two sites or more, and {where} {len(files)}: sites release them with "
             f"executor.release_model of a job with model=own, or hand over {OWN}.pt and {OWN}.json (--member)"
         )
-    run = str(summary["configuration"].get("run_name"))
-    return TrainedModel(folder, problem, read_site_models(files, problem, run), moments)
+    networks = read_site_models(files, problem, str(summary.get("run_id")))
+    return TrainedModel(folder, problem, networks, moments)
 
 
 def _own_models(path: Path, folder: Path, summary: dict[str, Any]) -> list[Path]:
