@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from grandrounds.data.partition.phantom_site import phantom_site
 
@@ -18,6 +19,12 @@ REPOSITORY = Path(__file__).parents[1]
 DURATIONS = Path(__file__).with_name("durations.json")
 """Seconds of the files that take longest; ``pytest --write-durations`` measures them again."""
 LONG_SECONDS = 5
+
+# Examples are the same each time, and may take their time on a machine with other work.
+settings.register_profile(
+    "repeatable", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser):

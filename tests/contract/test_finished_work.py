@@ -197,15 +197,8 @@ MOMENTS = st.integers(-12, -1) | st.integers(0, 10_000)
 
 
 def drawn(examples):
-    """Draw that many moments, the same ones each time."""
-    return settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    """Draw that many moments."""
+    return settings(max_examples=examples, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
 def assert_one_line(result, *names):

@@ -14,7 +14,6 @@ from grandrounds.protocol.messages import TREATED, ReleaseKind
 # Without shrinking: a counterexample here is small already.
 ANYTHING = settings(
     max_examples=150,
-    deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

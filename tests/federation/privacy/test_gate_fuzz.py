@@ -28,7 +28,6 @@ def test_of_two_thousand_random_answers_nothing_leaks():
 
 @settings(
     max_examples=40,
-    deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -300,7 +300,7 @@ FOLDERS = st.sampled_from(["", "x/", "y/", "masks/", "__MACOSX/", "x/y/", "segme
 NAMES = st.builds(lambda folder, stem, suffix: f"{folder}{stem}{suffix}", FOLDERS, STEMS, SUFFIXES)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.dictionaries(NAMES, KINDS, max_size=12))
 def test_the_account_adds_up_for_any_folder(files):
     with tempfile.TemporaryDirectory() as folder:

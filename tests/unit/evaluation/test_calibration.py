@@ -101,7 +101,7 @@ def test_confidences_that_differ_by_almost_nothing_are_one_bin():
     assert len(free_bins(np.array([1e-200, 0.0, 2e-200]), np.ones(3, np.bool_), z=1.645)) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(samples=SAMPLES, seed=st.integers(0, 99), z=st.sampled_from([0.1, 0.5, 1.645]))
 def test_order_does_not_matter_and_every_sample_is_in_one_bin(samples, seed, z):
     confidence = np.array([percent / 100 for percent, _ in samples])

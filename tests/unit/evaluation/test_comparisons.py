@@ -41,7 +41,7 @@ def test_agrees_with_scipys_paired_test():
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(values=st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), min_size=3, max_size=12))
 def test_exchanging_the_methods_mirrors_the_interval(values):
     a, b = zip(*values, strict=True)

@@ -54,7 +54,7 @@ def scored(name, count=300, shift=0.25):
     return labels, np.clip(0.35 + shift * labels + 0.15 * generator.standard_normal(count), 0, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     answers=st.lists(st.tuples(st.booleans(), st.floats(0, 1)), min_size=1, max_size=80),
     minimum=st.integers(1, 12),

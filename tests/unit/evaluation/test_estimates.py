@@ -40,7 +40,7 @@ def drawn(draw):
     return cases_of(labels, probabilities, [str(g) for g in generator.integers(0, draw(st.integers(1, 60)), images)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases=st.composite(drawn)())
 def test_every_interval_contains_its_estimate(cases):
     counts, areas = counts_of(cases), auc_estimates(cases)

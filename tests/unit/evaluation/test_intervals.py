@@ -21,7 +21,7 @@ from grandrounds.evaluation.intervals import (
 from grandrounds.seeding import numpy_generator
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(size=st.integers(1, 500), share=st.floats(0, 1))
 def test_wilson_is_that_of_statsmodels_and_scipy(size, share):
     hits = round(share * size)
@@ -45,7 +45,7 @@ def test_the_interval_of_f1_is_that_of_its_proportion():
     assert low < 12 / 18 < high
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     images=st.lists(st.tuples(st.booleans(), st.integers(0, 6)), min_size=1, max_size=40),
 )
@@ -66,7 +66,7 @@ def test_the_design_effect_is_that_of_a_ratio_of_cluster_totals():
     assert effective_size(hits, groups) == pytest.approx(12 / max(effect, 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     scores=st.lists(st.integers(0, 8), min_size=2, max_size=30),
     positives=st.integers(1, 29),

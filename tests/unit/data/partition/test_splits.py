@@ -284,7 +284,7 @@ def test_seventy_ten_twenty_of_each_class():
     }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 1000), malignant=st.integers(10, 30))
 def test_patients_stay_whole_and_no_split_is_without_cancer(seed, malignant):
     records = two_views(60, malignant)

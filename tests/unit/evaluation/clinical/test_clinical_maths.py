@@ -117,7 +117,7 @@ def test_images_of_one_patient_are_one_case_for_the_interval():
         assert three.high - three.low == pytest.approx(one.high - one.low, rel=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(arrays.arrays(np.float64, 30, elements=FRACTIONS), arrays.arrays(np.bool_, 30))
 def test_every_interval_of_calibration_contains_its_estimate(scores, positive):
     if 0 < positive.sum() < 30:
