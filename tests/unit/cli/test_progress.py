@@ -1,7 +1,8 @@
 import io
 import json
 import math
-import time
+import threading
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -151,16 +152,28 @@ def test_a_file_below_something_that_is_no_folder_has_no_events(tmp_path):
     assert EventTail(tmp_path / "run" / "events.jsonl").read() == []
 
 
-def test_steps_are_silent_at_first_and_then_a_line_each_time_that_patience_ends():
-    stream = io.StringIO()
-    steps = Steps(Console(file=stream), patience=0.05)
+def test_steps_are_silent_at_first_and_then_a_line_each_time_that_patience_ends(monkeypatch):
+    stream, timers = io.StringIO(), []
+
+    def timer(seconds, ring):
+        timers.append((seconds, ring))
+        return SimpleNamespace(start=lambda: None, cancel=lambda: None)
+
+    monkeypatch.setattr("grandrounds.console.steps.threading", SimpleNamespace(Lock=threading.Lock, Timer=timer))
+    steps = Steps(Console(file=stream), patience=5)
     steps.step("reading site-1")
     assert stream.getvalue() == ""
-    time.sleep(0.2)
-    assert stream.getvalue() == "reading site-1\n"
+    ((seconds, ring),) = timers
+    ring()
+    assert (seconds, stream.getvalue()) == (5, "reading site-1\n")
     steps.step("reading site-2")
+    assert stream.getvalue() == "reading site-1\n"
+    timers[1][1]()
+    timers[2][1]()
+    assert stream.getvalue() == "reading site-1\nreading site-2\n"
+    steps.step("reading site-3")
     steps.end()
-    assert stream.getvalue().splitlines() == ["reading site-1", "reading site-2"]
+    assert stream.getvalue().splitlines() == ["reading site-1", "reading site-2", "reading site-3"]
 
 
 def test_steps_of_a_quick_command_are_not_shown():

@@ -1,5 +1,7 @@
 """Every wait ends: on answers, on the deadline, on the grace time, or because the run is aborted."""
 
+import heapq
+import itertools
 import re
 import threading
 import time
@@ -15,7 +17,14 @@ from nvflare.apis.shareable import make_reply
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.server.exchange import Assignment, Exchange, RunAborted, SignsOfLife
+from grandrounds.federation.server import exchange
+from grandrounds.federation.server.exchange import (
+    EXCHANGE_POLL_SECONDS,
+    Assignment,
+    Exchange,
+    RunAborted,
+    SignsOfLife,
+)
 from grandrounds.protocol.messages import REASON_HEADER, Payload, ReleaseKind, Result, model_update
 from grandrounds.protocol.wire import decode_payload, encode_result
 
@@ -28,8 +37,46 @@ def good_answer(_site):
     return encode_result(result, {"update": ReleaseKind.MODEL_UPDATE}, Payload(3, RUN))
 
 
+class Clock:
+    """The exchange's time and its condition: time passes while it waits, and what is due happens meanwhile."""
+
+    def __init__(self):
+        self.now, self._due, self._told, self._numbers = 0.0, [], False, itertools.count()
+
+    def monotonic(self):
+        return self.now
+
+    def later(self, seconds, act, *arguments):
+        heapq.heappush(self._due, (self.now + seconds, next(self._numbers), act, arguments))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def notify_all(self):
+        self._told = True
+
+    def wait(self, seconds):
+        end, self._told = self.now + seconds, False
+        while self._due and self._due[0][0] <= end and not self._told:
+            self.now, _, act, arguments = heapq.heappop(self._due)
+            act(*arguments)
+        if not self._told:
+            self.now = end
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(exchange, "time", made)
+    monkeypatch.setattr(exchange, "threading", SimpleNamespace(Condition=lambda: made))
+    return made
+
+
 class FakeController:
-    """Answers each task from a thread of its own, after a delay per site; ``NEVER`` gives no answer."""
+    """Answers each task after a delay per site; ``NEVER`` gives no answer."""
 
     def __init__(self, delays, answer=good_answer):
         self.delays = delays
@@ -38,17 +85,12 @@ class FakeController:
         self.cancelled = []
         self.logged = []
         self.client_tasks = []
-        self.threads = []
-        self.lock = threading.Lock()
 
     def send(self, task, fl_ctx, targets, send_order):
         (site,) = targets
         self.sent[site] = task
         if self.delays[site] is not NEVER:
-            timer = threading.Timer(self.delays[site], self.deliver, [site])
-            timer.daemon = True
-            self.threads.append(timer)
-            timer.start()
+            exchange.time.later(self.delays[site], self.deliver, site)
 
     def log_exception(self, fl_ctx, text):
         self.logged.append(text)
@@ -61,23 +103,15 @@ class FakeController:
         client_task = ClientTask(client=Client(site, site), task=self.sent[site])
         client_task.result = self.answer(site)
         self.client_tasks.append(client_task)
-        with self.lock:
-            self.sent[site].result_received_cb(client_task=client_task, fl_ctx=FLContext())
-
-    def join(self):
-        for thread in self.threads:
-            thread.join()
+        self.sent[site].result_received_cb(client_task=client_task, fl_ctx=FLContext())
 
 
 def ask(controller, *, timeout=5.0, grace=None, enough=1, abort=None, on_result=None, counted=None, signs=None):
     came = []
-    exchange = Exchange(
-        controller, FLContext(), timeout, grace, on_result or (lambda *answer: came.append(answer)), signs
-    )
+    asked = Exchange(controller, FLContext(), timeout, grace, on_result or (lambda *answer: came.append(answer)), signs)
     assignments = {site: Assignment("train", Payload(3, {**RUN, "for": site})) for site in controller.delays}
-    started = time.monotonic()
-    outcome = exchange.run(assignments, enough, abort or Signal(), counted)
-    return SimpleNamespace(outcome=outcome, came=came, seconds=time.monotonic() - started)
+    outcome = asked.run(assignments, enough, abort or Signal(), counted)
+    return SimpleNamespace(outcome=outcome, came=came, seconds=exchange.time.monotonic())
 
 
 def test_each_site_gets_its_own_payload_and_all_answers_are_handed_over():
@@ -90,7 +124,23 @@ def test_each_site_gets_its_own_payload_and_all_answers_are_handed_over():
     assert sorted(done.outcome.answered) == ["a", "b"]
     assert done.outcome.dropped == {}
     assert [(site, task, result.samples) for site, task, result in done.came] == [("b", "train", 3), ("a", "train", 3)]
-    assert done.seconds < 2
+    assert done.seconds == 0.02
+
+
+def test_answers_come_from_threads_and_are_handed_over_one_at_a_time(monkeypatch):
+    monkeypatch.undo()
+    at_once = lambda _, act, site: threading.Thread(target=act, args=[site]).start()  # noqa: E731
+    monkeypatch.setattr(exchange, "time", SimpleNamespace(monotonic=time.monotonic, later=at_once))
+    busy = threading.Lock()
+
+    def alone(site, task, result):
+        assert busy.acquire(blocking=False)
+        time.sleep(0.001)
+        busy.release()
+
+    sites = {f"site-{number}": 0.0 for number in range(8)}
+    outcome = ask(FakeController(sites), timeout=30, on_result=alone).outcome
+    assert (sorted(outcome.answered), outcome.dropped) == (sorted(sites), {})
 
 
 def test_the_deadline_drops_and_names_who_has_not_answered():
@@ -99,7 +149,7 @@ def test_the_deadline_drops_and_names_who_has_not_answered():
     assert done.outcome.answered == ["a"]
     assert done.outcome.dropped == {"b": "no answer within 0.3 s"}
     assert controller.cancelled == ["b"]
-    assert 0.3 <= done.seconds < 2
+    assert 0.3 <= done.seconds <= 0.3 + EXCHANGE_POLL_SECONDS
 
 
 def test_the_deadline_ends_the_round_without_any_answer():
@@ -113,7 +163,7 @@ def test_after_enough_answers_stragglers_get_the_grace_time():
     done = ask(controller, timeout=30, grace=0.6, enough=2)
     assert sorted(done.outcome.answered) == ["a", "b", "quick"]
     assert done.outcome.dropped == {"slow": "no answer within 0.6 s after 2 sites had answered"}
-    assert 0.6 <= done.seconds < 3
+    assert 0.6 <= done.seconds <= 0.6 + EXCHANGE_POLL_SECONDS
 
 
 def test_the_grace_time_does_not_begin_before_there_are_enough():
@@ -137,28 +187,27 @@ class Communicator:
         self.told.append((client_name, reason))
 
 
-def test_a_site_with_signs_of_life_is_waited_for_and_a_quiet_one_is_dropped():
+def signs_of(site, clock):
+    """Lets a site send heartbeats for 1.4 s: its communicator, and the signs."""
     communicator = Communicator()
     signs = SignsOfLife(communicator)
+    for beat in range(15):
+        clock.later(beat / 10, communicator.client_is_active, site, "jobHeartbeat", None)
+    return communicator, signs
+
+
+def test_a_site_with_signs_of_life_is_waited_for_and_a_quiet_one_is_dropped(clock):
+    communicator, signs = signs_of("alive", clock)
     controller = FakeController({"a": 0.0, "alive": 1.5, "dead": NEVER})
-    beats = [
-        threading.Timer(at / 10, communicator.client_is_active, ["alive", "jobHeartbeat", None]) for at in range(15)
-    ]
-    for beat in beats:
-        beat.start()
     done = ask(controller, timeout=30, grace=0.5, enough=1, signs=signs)
     assert sorted(done.outcome.answered) == ["a", "alive"]
     assert done.outcome.dropped == {"dead": "no sign of life for 0.5 s, and 1 sites had answered"}
     assert done.outcome.silent == ["dead"]
-    assert communicator.told == [("alive", "jobHeartbeat")] * len(beats)
+    assert communicator.told == [("alive", "jobHeartbeat")] * 15
 
 
-def test_a_site_that_is_alive_is_waited_for_until_the_timeout():
-    communicator = Communicator()
-    signs = SignsOfLife(communicator)
-    beats = [threading.Timer(at / 10, communicator.client_is_active, ["b", "jobHeartbeat", None]) for at in range(15)]
-    for beat in beats:
-        beat.start()
+def test_a_site_that_is_alive_is_waited_for_until_the_timeout(clock):
+    _, signs = signs_of("b", clock)
     done = ask(FakeController({"a": 0.0, "b": NEVER}), timeout=1, grace=0.3, signs=signs)
     assert done.outcome.dropped == {"b": "no answer within 1 s"}
 
@@ -168,9 +217,9 @@ def test_without_a_grace_time_all_are_awaited():
     assert sorted(done.outcome.answered) == ["a", "b"]
 
 
-def test_an_abort_ends_the_wait_and_cancels_what_is_open():
+def test_an_abort_ends_the_wait_and_cancels_what_is_open(clock):
     controller, signal = FakeController({"a": 0.0, "b": NEVER}), Signal()
-    threading.Timer(0.1, signal.trigger, [True]).start()
+    clock.later(0.1, signal.trigger, True)
     with pytest.raises(RunAborted):
         ask(controller, timeout=30, abort=signal)
     assert controller.cancelled == ["b"]
@@ -184,23 +233,24 @@ def test_after_an_abort_no_other_site_is_asked():
     assert list(controller.sent) == ["a"]
 
 
-def test_an_answer_after_the_end_is_not_used():
+def test_an_answer_after_the_end_is_not_used(clock):
     controller = FakeController({"a": 0.0, "late": 0.6})
     done = ask(controller, timeout=0.2)
-    controller.join()
+    clock.wait(1)
+    assert len(controller.client_tasks) == 2
     assert [site for site, _, _ in done.came] == ["a"]
     assert done.outcome.answered == ["a"]
     assert list(done.outcome.dropped) == ["late"]
 
 
-def test_a_second_answer_of_a_site_is_not_used():
+def test_a_second_answer_of_a_site_is_not_used(clock):
     controller = FakeController({"a": 0.0, "b": 0.3})
     came = []
 
     def twice(site, task, result):
         came.append(site)
 
-    threading.Timer(0.1, lambda: controller.deliver("a")).start()
+    clock.later(0.1, controller.deliver, "a")
     done = ask(controller, on_result=twice)
     assert came == ["a", "b"]
     assert sorted(done.outcome.answered) == ["a", "b"]
@@ -243,13 +293,13 @@ def test_an_answer_that_trips_the_method_drops_its_site_only():
     assert controller.logged == ["the answer of a cannot be used: rows sum to zero"]
 
 
-def test_a_task_that_flare_closes_drops_the_site():
+def test_a_task_that_flare_closes_drops_the_site(clock):
     controller = FakeController({"a": 0.0, "b": NEVER})
 
     def close():
         controller.sent["b"].completion_status = TaskCompletionStatus.CLIENT_DEAD
 
-    threading.Timer(0.1, close).start()
+    clock.later(0.1, close)
     done = ask(controller, timeout=30)
     assert list(done.outcome.dropped) == ["b"]
     assert re.match("FLARE closed its task: .*DEAD", done.outcome.dropped["b"], re.IGNORECASE)
