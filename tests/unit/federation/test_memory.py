@@ -8,12 +8,14 @@ import sys
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
 from grandrounds.federation import memory
 from grandrounds.federation.memory import AlarmClock, collect_garbage, share_cleanup_thread, shared_with_forks
+from tests.federations import await_true
 
 MESSAGES = 40
 GNU = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the GNU C library has these settings")
@@ -36,25 +38,27 @@ def received(number):
 def test_received_messages_share_one_thread_and_are_forgotten(shared):
     """FLARE's own way takes a thread for each of them."""
     tasks = [received(number) for number in range(MESSAGES)]
-    before = threading.active_count()
-    for task in tasks:
-        task._schedule_remove_task(ttl=0.05)
-        task._schedule_remove_task(ttl=0.05)
-    assert threading.active_count() <= before + 1
-    assert all(("hospital-a", task.sid) in RxTask.rx_task_map for task in tasks)
-    deadline = time.monotonic() + 5
-    while any(key[0] == "hospital-a" for key in list(RxTask.rx_task_map)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not [key for key in RxTask.rx_task_map if key[0] == "hospital-a"]
+    before, started = set(threading.enumerate()), time.monotonic()
+    with memory._clock._changed:  # no alarm rings meanwhile
+        for task in tasks:
+            task._schedule_remove_task(ttl=0.05)
+            task._schedule_remove_task(ttl=0.05)
+        assert not [thread for thread in set(threading.enumerate()) - before if isinstance(thread, threading.Timer)]
+        assert min(due for due, _, _ in memory._clock._alarms) >= started + 0.05
+    await_true(lambda: not [key for key in list(RxTask.rx_task_map) if key[0] == "hospital-a"])
     assert all(task.cleanup_timer is None for task in tasks)
 
 
-def test_alarms_ring_in_the_order_of_their_times_unless_cancelled():
-    clock, rung, done, start = AlarmClock(), [], threading.Event(), time.monotonic() + 0.1
-    for offset, act in ((0.03, done.set), (0.02, lambda: rung.append("late")), (0.0, lambda: rung.append("early"))):
-        clock.set(start + offset - time.monotonic(), act)
-    clock.set(start + 0.01 - time.monotonic(), lambda: rung.append("cancelled")).cancel()
-    assert done.wait(5)
+def test_alarms_ring_in_the_order_of_their_times_unless_cancelled(monkeypatch):
+    now, rung, rang = [0.0], [], threading.Event()
+    monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    clock = AlarmClock()
+    for seconds, name in ((4, "not yet"), (2, "late"), (1, "early")):
+        clock.set(seconds, lambda name=name: rung.append(name))
+    clock.set(1.5, lambda: rung.append("cancelled")).cancel()
+    now[0] = 3.0
+    clock.set(0, rang.set)
+    assert rang.wait(60)
     assert rung == ["early", "late"]
 
 
