@@ -4,7 +4,7 @@ import errno
 import io
 import logging
 import os
-import time
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +14,7 @@ from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 from nvflare.fuel.sec.audit import Auditor
 from nvflare.fuel.utils.config_service import ENV_VAR_PREFIX, ConfigService
 
+from grandrounds.federation import endurance
 from grandrounds.federation.endurance import (
     REQUEST_SECONDS,
     STREAM_SETTINGS,
@@ -114,16 +115,20 @@ def test_it_is_set_up_once(enduring):
     assert logging.Handler.handleError is first
 
 
-def test_a_living_process_touches_its_file_again_and_again(tmp_path):
-    show_life(tmp_path, seconds=0.01)
-    path = tmp_path / "alive.fl"
-    deadline = time.monotonic() + 30
-    seen = set()
-    while len(seen) < 3:
-        assert time.monotonic() < deadline
-        if path.exists():
-            seen.add(path.stat().st_mtime_ns)
-        time.sleep(0.005)
+def test_a_living_process_touches_its_file_again_and_again(tmp_path, monkeypatch):
+    path, beats, enough = tmp_path / "alive.fl", [], threading.Event()
+
+    def pause(seconds):
+        beats.append((seconds, path.exists()))
+        path.unlink(missing_ok=True)
+        if len(beats) == 3:
+            enough.set()
+            threading.Event().wait()  # the thread rests
+
+    monkeypatch.setattr(endurance, "time", SimpleNamespace(sleep=pause))
+    show_life(tmp_path, seconds=5)
+    assert enough.wait(60)
+    assert beats == [(5, True)] * 3
 
 
 @pytest.fixture

@@ -126,6 +126,7 @@ def test_processes_serve_the_next_task_and_end_with_their_parent(images, process
             drawing.take(images, BATCHES[0], "weak", 5, 0)
             line.send(drawing._processes[0]._process.pid)
             drawing.close()
+        line.recv()
         os.kill(os.getpid(), signal.SIGKILL)
 
     forking = multiprocessing.get_context("fork")
@@ -134,5 +135,6 @@ def test_processes_serve_the_next_task_and_end_with_their_parent(images, process
     parent.start()
     drawer = psutil.Process(line.recv())
     assert line.recv() == drawer.pid != ahead._idle[os.getpid()][-1]._process.pid
+    line.send("end")
     parent.join()
-    assert not psutil.wait_procs([drawer], timeout=10)[1]
+    assert not psutil.wait_procs([drawer], timeout=60)[1]
