@@ -3,9 +3,12 @@
 import csv
 import json
 import os
+import random
 import re
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,19 @@ def shared_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRANDROUNDS_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session")
+def free_port():
+    """Finds a free port of this machine, not among those that Linux gives to connections meanwhile: ``free_port()``."""
+
+    def find():
+        while True:
+            with socket.socket() as probe, suppress(OSError):
+                probe.bind(("", random.SystemRandom().randrange(20_000, 32_768)))
+                return probe.getsockname()[1]
+
+    return find
 
 
 @pytest.fixture(scope="session")

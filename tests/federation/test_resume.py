@@ -92,7 +92,7 @@ def test_a_process_that_is_killed_leaves_a_run_that_can_go_on(tiny, run, whole, 
     job = interrupted(tiny("fedperl", *OPTIONS["fedperl"]), "_after_task_execution", 3, "site-1", hard=True)
     process = get_context("fork").Process(target=simulate, args=(job, tmp_path / "run", SITES))
     process.start()
-    process.join(timeout=100)
+    process.join(timeout=600)
     assert process.exitcode == 9
     assert_same_run(run(tiny("fedperl", *OPTIONS["fedperl"]), tmp_path / "run"), whole["fedperl"])
 

@@ -56,7 +56,7 @@ def test_a_run_whose_workers_are_killed_names_the_sites(tiny, tmp_path, monkeypa
 
 
 def interrupted(command, record, folder):
-    """What a command prints whose group of processes gets Ctrl-C in the second round; none of them is left."""
+    """What a command prints whose group of processes gets Ctrl-C after the first round; none of them is left."""
     with (folder / "printed.txt").open("w+") as printed:
         program = subprocess.Popen(
             command,
@@ -65,7 +65,7 @@ def interrupted(command, record, folder):
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
-        await_true(lambda: program.poll() is not None or round_of(record) == 2)
+        await_true(lambda: program.poll() is not None or round_of(record) >= 2)
         os.killpg(program.pid, signal.SIGINT)
         assert program.wait(60) == 130
         await_true(lambda: not processes_of_group(program.pid))
@@ -96,5 +96,6 @@ def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(assert_same_run,
     assert "Traceback" not in printed
     for command in (cut, whole):
         subprocess.run(command, check=True, capture_output=True)
-    assert [event["after_round"] for event in read_events(record) if event["event"] == "resume"] == [1]
+    (resumed,) = (event for event in read_events(record) if event["event"] == "resume")
+    assert 1 <= resumed["after_round"] < 6
     assert_same_run(outcome(tmp_path / "cut"), outcome(tmp_path / "whole"))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,18 +15,6 @@ from grandrounds.deployment.kit.read import processes_of, read_kit
 from grandrounds.deployment.local_federation import prepare, start, stop_federation
 
 sys.path.insert(0, str(Path(__file__).parent))  # hostile.py is a module of kits and of a test
-
-
-@pytest.fixture(scope="session")
-def free_port():
-    """Finds a free port of this machine: ``free_port()``."""
-
-    def find():
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return probe.getsockname()[1]
-
-    return find
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from grandrounds.deployment.job_watch import admin_session
 from grandrounds.deployment.jobs import Job, load_job, write_job
 from grandrounds.errors import Fault, GrandRoundsError
 from grandrounds.privacy.gate.audit import Reason
+from tests.federations import await_true
 
 pytestmark = pytest.mark.provisioned
 
@@ -124,10 +124,7 @@ def asked(federation, questions):
     folder = federation.kits / federation.server
     (folder / "plan.tmp").write_text(json.dumps(questions))
     os.replace(folder / "plan.tmp", folder / PLAN)
-    deadline = time.monotonic() + 120
-    while not (folder / SAID).is_file():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    await_true((folder / SAID).is_file)
     said = json.loads((folder / SAID).read_text())
     (folder / SAID).unlink()
     return said
@@ -206,10 +203,7 @@ def test_nobody_joins_in_the_name_of_another_hospital(federation, tmp_path):
             [*module, *arguments, "config_folder=config"], stdout=out, stderr=out, start_new_session=True
         )
         try:
-            deadline = time.monotonic() + 120
-            while refused not in log.read_text():
-                assert time.monotonic() < deadline
-                time.sleep(0.5)
+            await_true(lambda: refused in log.read_text())
         finally:
             os.killpg(client.pid, signal.SIGKILL)
             client.wait()

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from grandrounds.deployment.local_federation import Federation, await_clients, s
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.ledger.ledger import read_ledger
 from grandrounds.reporting.external.trained import trained_model
+from tests.federations import await_true
 
 pytestmark = pytest.mark.provisioned
 
@@ -72,7 +72,7 @@ def test_the_runbook_ends_with_a_downloaded_model(authority, kits, tmp_path, sha
     grandrounds("doctor", "--kit", kits / server)
     try:
         start_participant(federation, server)
-        await_server(read_kit(kits / HOSPITALS[0]))
+        await_true(lambda: not connection_fault(read_kit(kits / HOSPITALS[0])))
         for name in HOSPITALS:
             grandrounds("doctor", "--kit", kits / name)
             start_participant(federation, name)
@@ -103,13 +103,6 @@ def test_a_second_certificate_replaces_the_first_in_the_kit_that_is_in_use(autho
     if kit.kind == "site":
         head = read_ledger(kit.local / "privacy" / "ledger.jsonl").chain.head
         assert f"the head of the privacy ledger is unchanged: {head}" in reported
-
-
-def await_server(kit):
-    deadline = time.monotonic() + 60
-    while connection_fault(kit):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
 
 
 def grandrounds(*arguments):

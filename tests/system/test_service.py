@@ -11,6 +11,7 @@ import time
 import pytest
 
 from grandrounds.deployment.kit.read import processes_of
+from grandrounds.deployment.kit.service import SERVICE_STOP_SECONDS
 from grandrounds.deployment.local_federation import prepare
 from tests.federations import await_true
 
@@ -88,7 +89,8 @@ def test_a_container_comes_up_after_every_kind_of_end_and_stops_in_time(kit, in_
     asked = time.monotonic()
     os.kill(inner(second), signal.SIGTERM)
     assert second.wait(LIMIT_SECONDS) == 0
-    assert time.monotonic() - asked < STOP_SECONDS
+    assert SERVICE_STOP_SECONDS < STOP_SECONDS
+    assert time.monotonic() - asked < 2 * STOP_SECONDS, "a machine with other work takes longer for the rest"
     assert processes_of(kit.folder) == []
 
 
@@ -101,7 +103,7 @@ def arguments(process):
     try:
         with open(f"/proc/{process}/cmdline", "rb") as stream:
             return stream.read()
-    except FileNotFoundError:  # it has just ended
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
         return b""
 
 

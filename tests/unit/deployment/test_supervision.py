@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from grandrounds.deployment.kit import service
 
 folder = Path(sys.argv[1])
-service.MAX_CONSOLE, service.HANG_SECONDS, service.RESTART_PAUSES = 4000, 1.0, (0.1,)
+service.MAX_CONSOLE, service.HANG_SECONDS, service.RESTART_PAUSES = 4000, float(sys.argv[2]), (0.1,)
 kit = SimpleNamespace(folder=folder, startup=folder / "startup", name="hospital-a")
 with service.stoppable():
     service.serve(kit, lambda line: print(line, flush=True))
@@ -161,18 +161,17 @@ def test_a_log_that_is_gone_is_small_enough(tmp_path):
 
 @pytest.fixture
 def serve(tmp_path, manager):
-    """Starts the service with a shell script as FLARE: ``serve(script)``; stops it at the end."""
+    """Starts the service with a shell script as FLARE: ``serve(script)``; stops it at the end. ``hangs``: after how long."""
     started = []
     folder = tmp_path / "kit"
     (folder / "startup").mkdir(parents=True)
 
-    def start(script, stdout=None):
+    def start(script, stdout=None, hangs=600.0):
         (folder / "startup" / "sub_start.sh").write_text(script)
         environment = {**os.environ, "NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "600000"}
         with (folder / "console.txt").open("ab") if stdout is None else open(stdout, "wb") as stream:
-            process = subprocess.Popen(
-                [sys.executable, "-c", SERVE, folder], stdout=stream, stderr=subprocess.STDOUT, env=environment
-            )
+            command = [sys.executable, "-c", SERVE, folder, str(hangs)]
+            process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, env=environment)
         started.append(process)
         return process
 
@@ -195,7 +194,7 @@ def test_the_manager_hears_of_start_life_and_stop(serve, manager):
 
 
 def test_a_program_that_hangs_is_ended_and_started_again(serve, manager):
-    serve("echo $$ >> starts\ntouch alive.fl\nwhile :; do sleep .05; done\n")
+    serve("echo $$ >> starts\ntouch alive.fl\nwhile :; do sleep .05; done\n", hangs=1.0)
     told = manager.await_message("STATUS=hospital-a: FLARE ended with status -")
     assert "STATUS=hospital-a: FLARE gives no sign of life for 1 s; it is ended" in told
     manager.await_message("READY=1")
@@ -203,7 +202,7 @@ def test_a_program_that_hangs_is_ended_and_started_again(serve, manager):
 
 def test_one_that_has_given_no_sign_yet_is_waited_for(serve, manager):
     """A kit whose FLARE does not touch the file, for example one without an overlay."""
-    process = serve("while :; do sleep .05; done\n")
+    process = serve("while :; do sleep .05; done\n", hangs=1.0)
     manager.await_message("WATCHDOG=1")
     time.sleep(1.5)
     process.send_signal(signal.SIGTERM)

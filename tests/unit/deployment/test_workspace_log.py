@@ -1,9 +1,11 @@
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import pytest
 
@@ -29,10 +31,14 @@ def interruptible():
 @pytest.mark.usefixtures("interruptible")
 def test_an_interruption_stops_the_program_before_it_is_passed_on(tmp_path):
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-    log = tmp_path / "log"
+    log, main = tmp_path / "log", threading.get_ident()
+
+    def waits():
+        frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[main])]
+        return any(frame.f_code is subprocess.Popen.wait.__code__ for frame in frames)
 
     def interrupt_when_started():
-        while not (log.exists() and log.read_text()):
+        while not (log.exists() and log.read_text() and waits()):
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 

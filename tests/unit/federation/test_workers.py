@@ -39,7 +39,7 @@ def answers(count, work, sites):
             workers.take(
                 Errand(site, request, lambda: True, lambda r, s=site: note(s, r), lambda r, s=site: note(s, r))
             )
-        assert complete.wait(20)
+        assert complete.wait(300)
     return found
 
 
@@ -89,7 +89,7 @@ def test_an_errand_that_is_no_longer_wanted_is_left_out():
         for site, wanted in (("site-1", False), ("site-2", True)):
             done = lambda reply: (found.append(reply["site"]), complete.set())  # noqa: E731
             workers.take(Errand(site, ("train", Shareable(), {}), lambda wanted=wanted: wanted, done, found.append))
-        assert complete.wait(20)
+        assert complete.wait(300)
     assert found == ["site-2"]
 
 

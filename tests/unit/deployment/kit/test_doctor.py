@@ -5,6 +5,7 @@ import re
 import socket
 import ssl
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,6 +65,7 @@ class Server:
                 plain.close()
 
     def close(self):
+        self._socket.shutdown(socket.SHUT_RDWR)  # wakes its thread
         self._socket.close()
 
 
@@ -177,7 +179,8 @@ def test_a_server_that_answers(make_kit, serve):
 def test_the_server_hears_a_handshake_and_a_request_and_no_login(make_kit, serve, monkeypatch):
     """FLARE's preflight check logs in as the site, which cuts a running one off. This server knows no HTTP."""
     started = []
-    monkeypatch.setattr("subprocess.run", lambda command, **options: started.append(command) or fail())
+    programs = SimpleNamespace(run=lambda command, **_: started.append(command) or fail(), SubprocessError=OSError)
+    monkeypatch.setattr("grandrounds.deployment.kit.machine.subprocess", programs)
     kit = make_kit("site", port=serve(make_kit("server")))
     apply_overlay(kit)
     assert not [finding for finding in examine_kit(kit) if finding.check == "bandwidth"]
@@ -201,7 +204,8 @@ def test_a_server_whose_certificate_has_ended(make_kit, serve):
     assert "is out of date (certificate has expired): the operator must make the server's kit again" in message
 
 
-def test_a_server_that_refuses_the_sites_certificate(make_kit, serve):
+def test_a_server_that_refuses_the_sites_certificate(make_kit, serve, monkeypatch):
+    monkeypatch.setattr("grandrounds.deployment.kit.certificates.REFUSAL_SECONDS", 60.0)  # it comes, if not soon
     port = serve(make_kit("server"))
     message = failure(make_kit("site", port=port, days=-1), "server", network=True)
     assert re.search("does not accept the certificate .*EXPIRED", message)
@@ -213,9 +217,10 @@ def test_a_server_of_another_project(make_kit, serve):
 
 
 def test_a_server_that_is_not_there(make_kit):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    assert "is the port open outwards?" in failure(make_kit("site", port=port), "server", network=True)
+    with socket.socket() as taken:  # so that no other program gets the port
+        taken.bind(("127.0.0.1", 0))
+        kit = make_kit("site", port=taken.getsockname()[1])
+        assert "is the port open outwards?" in failure(kit, "server", network=True)
 
 
 @pytest.mark.parametrize("host", ["unknown.invalid", "server..elsewhere", "a" * 70])

@@ -134,12 +134,12 @@ def test_the_child_of_a_killed_process_dies_too(tmp_path):
     """FLARE's job process is killed, and what it had started must not go on training."""
     script = tmp_path / "orphan.py"
     script.write_text(ORPHAN)
-    parent = subprocess.Popen([sys.executable, str(script), tmp_path.name], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen([sys.executable, str(script), str(tmp_path)], stdout=subprocess.PIPE, text=True)
     parent.stdout.readline()
-    assert until(lambda: sleepers(tmp_path.name))
+    assert until(lambda: sleepers(str(tmp_path)))
     parent.kill()
     parent.wait()
-    assert until(lambda: not sleepers(tmp_path.name))
+    assert until(lambda: not sleepers(str(tmp_path)))
 
 
 def sleepers(mark):
@@ -170,5 +170,5 @@ def test_a_program_can_use_it_also_where_the_temporary_folder_has_a_long_path(tm
     folder.mkdir()
     program = [sys.executable, str(script)]
     surroundings = {**os.environ, "TMPDIR": str(folder)}
-    ended = subprocess.run(program, env=surroundings, capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(program, env=surroundings, capture_output=True, text=True, timeout=600, check=True)
     assert ended.stdout.strip() == "True"

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from grandrounds.privacy.gate.inspection import Part
 from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule
 from grandrounds.privacy.gate.treatment import Unmodified
 from grandrounds.privacy.ledger.ledger import Ledger, LedgerContent
+from grandrounds.privacy.mechanisms import auditor
 from grandrounds.privacy.mechanisms.auditor import HiddenTable, Released, Sum, Undecided, gives_away
 from grandrounds.protocol.messages import METRICS, ReleaseKind
 from grandrounds.protocol.tasks import FINDINGS, SINGLE
@@ -294,9 +296,8 @@ def test_no_time_and_contradictions_withhold(gate):
 
 
 def test_a_busy_machine_withholds_no_more_than_an_idle_one(monkeypatch):
-    """The audit has seconds of the processor; by the clock it is over before it begins."""
-    clock = iter(range(0, 10**6, 60))
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    """The audit has seconds of the processor, and knows no other clock."""
+    monkeypatch.setattr(auditor, "time", SimpleNamespace(process_time=time.process_time))
     shown, total = Released({"a": 162, "b": 77}), Sum(("a", "b", "c"), 235, 245)
     assert not gives_away(shown, Released(sums=(total,)))
 
@@ -360,12 +361,10 @@ def test_what_the_audit_costs_in_curves(gate, tmp_path):
 
 
 def test_ten_classes_take_less_than_five_seconds():
-    import time
-
     cells = tuple(f"val/{number}" for number in range(10))
     known = Released(sums=(Sum(cells, 150, 150),))
-    started = time.monotonic()
+    started = time.process_time()
     assert not gives_away(
         Released(), known + Released(tables=(HiddenTable(tuple((cell,) for cell in cells), 80, 10, 70),))
     )
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5

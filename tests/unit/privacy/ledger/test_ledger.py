@@ -183,7 +183,7 @@ def test_processes_that_book_at_once_lose_nothing(tmp_path, ledger):
         )
         for number in range(2)
     ]
-    done = [int(other.communicate(timeout=60)[0]) for other in others]
+    done = [int(other.communicate(timeout=600)[0]) for other in others]
     content = ledger.content()
     assert sum(done) == len(content.bookings) == 20
     assert content.bookings[-1].epsilon == pytest.approx(target)
