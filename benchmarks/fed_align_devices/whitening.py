@@ -31,7 +31,7 @@ from benchmarks.experiment import DATA
 from benchmarks.fed_align_cl_ham10000.domain_probe import site_probe
 from benchmarks.fed_align_devices.experiment import CLASSES, DATASET, divided_sites
 from benchmarks.measure import run
-from benchmarks.results import EXPLAINED, Pair, difference_table
+from benchmarks.results import EXPLAINED, RATIO, Pair, difference_table
 from benchmarks.tables import mean_and_spread
 from grandrounds.data.datasets.mammography.options import MalignancyOptions
 from grandrounds.data.datasets.own_options import Preprocess
@@ -52,6 +52,7 @@ SETTINGS = {
     "development": "Three devices",
     "poor_development": "Three devices, site 3 has 200 labels",
 }
+CONFIGURATION = json.loads(Path(__file__).with_name("configuration.json").read_text())
 SEEDS = range(104, 112)
 FORMS = {"none": "no whitening", "all": "moments of all training images", "own": "moments of each site's own"}
 SIDE, FEATURES, WIDTH = 112, 1280, 64
@@ -102,12 +103,12 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     """Probe and AUC of each setting, seed and form."""
     root = options.root or DATA / "ham10000"
     read = read_dataset(DATASET, root, MalignancyOptions())
-    configuration = json.loads(Path(__file__).with_name("configuration.json").read_text())["settings"]
     embedded = Embedded(read.images)
     found: dict[str, Any] = {}
     for name in list(SETTINGS)[: 1 if options.quick else None]:
         for seed in SEEDS[: 1 if options.quick else None]:
-            devices, divided = configuration[name]["devices"], divided_sites(read.records, configuration[name], seed)
+            setting = CONFIGURATION["settings"][name]
+            devices, divided = setting["devices"], divided_sites(read.records, setting, seed)
             sites = _standardised([_site(own, embedded, devices.get(site, "none")) for site, own in divided.items()])
             row: dict[str, Any] = {form: _scores(sites, *_trained(sites, form, seed), form) for form in FORMS}
             row["encoder"] = {"probe": _probe([site.embeddings[site.test] for site in sites], sites)}
@@ -212,7 +213,9 @@ def tables(result: Mapping[str, Any]) -> str:
     texts = []
     for name, seeds in result["settings"].items():
         own, pooled = (np.array([row[form]["auc"] for row in seeds.values()]) for form in ("own", "all"))
-        pairs = [Pair(*areas) for areas in zip(own.T, pooled.T, strict=True)] + [Pair(own.mean(1), pooled.mean(1))]
+        ratio = CONFIGURATION["settings"][name].get(RATIO, CONFIGURATION[RATIO])
+        areas_of = [*zip(own.T, pooled.T, strict=True), (own.mean(1), pooled.mean(1))]
+        pairs = [Pair(*areas, ratio) for areas in areas_of]
         rows: list[list[object]] = [
             ["encoder alone, 1,280 features", *_probes(seeds, "encoder"), None, *[None] * len(pairs)]
         ]
