@@ -69,7 +69,8 @@ def run(names, place):
             committed = [output_kinds(cell) for cell in code(book)]
             (parameters,) = [cell for cell in book.cells if "parameters" in cell.metadata.get("tags", ())]
             parameters.source = f"%reset -f\n{parameters.source}\n{SMALL[name]}"
-            client = NotebookClient(book, km=kernel, timeout=300, resources={"metadata": {"path": str(place)}})
+            limits = {"timeout": 900, "startup_timeout": 600}
+            client = NotebookClient(book, km=kernel, resources={"metadata": {"path": str(place)}}, **limits)
             client.execute(cleanup_kc=False)
             kernel = client.km
             assert [output_kinds(cell) for cell in code(book)] == committed, name

@@ -35,7 +35,7 @@ JOBS = {
     "feddf": [MUTUAL, "controller.rounds=3"],
     "statistics": [],
 }
-LIMIT_SECONDS = 170
+LIMIT_SECONDS = 900
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -142,7 +142,7 @@ def deadline():
     signal.signal(signal.SIGALRM, before)
 
 
-FLARE = ["controller.rounds=2", "executor.cpu_threads=1", "controller.round_timeout=100", *PEERS]
+FLARE = ["controller.rounds=2", "executor.cpu_threads=1", "controller.round_timeout=600", *PEERS]
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def substitute(folder, *arguments):
     environment = {ADDRESS_VARIABLE: str(folder / "workers"), "PYTHONPATH": "/somewhere"}
     program = str(write_substitute(folder))
     return subprocess.run(
-        [program, *arguments], env=environment, cwd=folder, capture_output=True, text=True, timeout=60
+        [program, *arguments], env=environment, cwd=folder, capture_output=True, text=True, timeout=600
     )
 
 
@@ -93,7 +93,7 @@ print(os.waitpid(child, 0)[1], simulator.recv(1))
 def test_a_worker_that_kills_its_process_group_kills_only_itself():
     """FLARE's does, if its watch over its parent wakes between the end of the work and the end of the process."""
     command = [sys.executable, "-c", KILLS_ITS_GROUP]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, start_new_session=True)
     assert (done.returncode, done.stdout) == (0, "9 b''\n"), done.stderr
 
 

@@ -212,7 +212,8 @@ def test_a_person_sees_sites_with_versions_and_the_running_job(make_kit, session
     assert (run["round"], run["rounds"], run["seconds_left"], run["scores"]) == (3, 10, 16.0, {"2": {"mean": 0.5}})
     assert found.epsilon == {"a": 2.0}
     told = "run fedperl: the checkpoint after round 2 is missing; the run goes on after round 1"
-    assert found.warnings == ["b was last seen 300 s ago", told]
+    assert re.fullmatch(r"b was last seen 3\d\d s ago", found.warnings[0])
+    assert found.warnings[1:] == [told]
 
 
 def test_a_server_that_does_not_answer_is_a_failure(make_kit, monkeypatch):
@@ -317,7 +318,7 @@ def test_a_browser_without_scripts_shows_it_on_a_phone_without_scrolling_sideway
         ["chromium", *flags.split(), *more.split(), "--dump-dom", outer.as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     width = int(re.search(r"<title>(\d+)</title>", ended.stdout).group(1))

@@ -14,7 +14,7 @@ from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, PROVISIONING
 
 SCRIPT = PROVISIONING / "slurm" / "grandrounds.sbatch"
 MANIFESTS = PROVISIONING / "kubernetes"
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 600
 SRUN = """#!/bin/bash
 echo "$@" > "$STAND_IN/srun"
 while [[ $1 == --* ]]; do shift; done

@@ -15,7 +15,7 @@ from grandrounds.deployment.supervision.output import bound, older
 from grandrounds.deployment.supervision.pulse import Pulse
 from grandrounds.deployment.supervision.systemd import Watchdog, notify, seconds_between
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 600
 SERVE = """
 import sys
 from pathlib import Path

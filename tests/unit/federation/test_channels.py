@@ -82,5 +82,5 @@ assert started == ["_intercept"], started
 
 def test_the_guard_takes_the_shell_away_and_is_in_every_cell_before_it_listens():
     """In a process of its own, because it changes FLARE's classes."""
-    ended = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -137,4 +137,4 @@ def test_processes_serve_the_next_task_and_end_with_their_parent(images, process
     assert line.recv() == drawer.pid != ahead._idle[os.getpid()][-1]._process.pid
     line.send("end")
     parent.join()
-    assert not psutil.wait_procs([drawer], timeout=60)[1]
+    assert not psutil.wait_procs([drawer], timeout=600)[1]

@@ -37,7 +37,7 @@ def tar(option, kits):
     """Run the page's command that saves (``c``) or restores (``x``), in another folder of kits."""
     (command,) = re.findall(rf"^tar .*-{option}zf .*$", PAGE.read_text(), re.MULTILINE)
     words = command.replace("/opt/grandrounds/kits", str(kits)).split()
-    subprocess.run(words, cwd=kits.parent, check=True, timeout=60)
+    subprocess.run(words, cwd=kits.parent, check=True, timeout=600)
 
 
 def book(kit, number):

@@ -21,7 +21,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.proxy import PROXY_VARIABLE, replace_connect
 from tests.federations import await_true
 
-LIMIT_SECONDS = 30
+LIMIT_SECONDS = 600
 
 
 @pytest.fixture
