@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,9 +16,11 @@ from grandrounds.api.sites import Sites
 from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.output import notes, say
 from grandrounds.console.steps import no_steps, steps_on
+from grandrounds.data.images.readers import open_images
+from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.site import DatasetLocation, locate_dataset
-from grandrounds.errors import ConfigurationError, UsageError
+from grandrounds.errors import ConfigurationError, DataError, UsageError
 from grandrounds.evaluation.bootstrap import Cases, joined
 from grandrounds.evaluation.clinical.adaptation import Adaptation, LabelHead, read_recalibration
 from grandrounds.evaluation.clinical.operating import FixedPoint
@@ -215,6 +218,7 @@ def located(
     Raises:
         UsageError: if neither a partition, nor a manifest with its root is given.
         ConfigurationError: if a site or the images are not there.
+        DataError: if the manifest is none, or its first image is not there; the command that makes one of a table is named.
     """
     if sites_dir is not None and manifest is None and root is None:
         return _of_partition(sites_dir, chosen)
@@ -222,6 +226,14 @@ def located(
         raise UsageError("give either --sites-dir (and --site), or --manifest with --root")
     if not root.exists():
         raise ConfigurationError(f"--root: there is no file or folder {root}")
+    try:
+        first = read_manifest(manifest, split="test").records[0]
+        with open_images(root) as reader:
+            reader.encoded(first.image)
+    except DataError as error:
+        own = [] if manifest.is_dir() else ["--root", str(root)]
+        command = shlex.join(["grandrounds", "import", str(manifest), *own, "--scheme", "external", "--out"])
+        raise DataError(f"{error}; or make a place of it, which --sites-dir DIR names: {command} DIR") from error
     return {manifest.stem: DatasetLocation(manifest, root)}
 
 

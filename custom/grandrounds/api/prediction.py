@@ -175,7 +175,7 @@ def _names(root: Path) -> list[str]:
             return reader.names()
     found = Import("files", *look_at(place))
     if not found.used:
-        raise DataError(f"{root} has no image that can be used ({found.found} files of other kinds)")
+        raise DataError(f"{root} has no image that can be used ({account(found.facts()['import'])})")
     if found.left_out:
         warnings.warn(f"{root}: {account(found.facts()['import'])}", UserWarning, stacklevel=5)
     return list(found.used)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from grandrounds.errors import DataError
 from grandrounds.files import printable
 
 NOT_THERE, UNWANTED = "missing", "left out by label_map"
-_DRIVE = re.compile(r"[A-Za-z]:|//[^/]+/[^/]+")
+_DRIVE = re.compile(r"[A-Za-z]:|https?:/|//[^/]+/[^/]+")
 _WRITTEN_NUMBER = re.compile(r"(0|[1-9]\d*)(?:\.0)?(\.[a-z]\w*)?")
 """A whole number as spreadsheets write it, 7 or 7.0, which may have been 007; perhaps with a suffix."""
 _PADDED = re.compile(r"0+(0|[1-9]\d*)(\.[a-z]\w*)?")
@@ -228,8 +229,11 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
             masks = set(masks_among(place, {name: seen[name] for name in found}))
             found, beside = [name for name in found if name not in masks], beside | masks
         if len(found) > 1:
+            above = [shlex.quote(str(root / PurePosixPath(name).parent)) for name in found[:2]]
+            folders = f"name the folder by --root {above[0]} or --root {above[1]}, or " * (above[0] != above[1])
             raise DataError(
-                f"{source} line {line}: {printable(text)} may be {printable(found[0])} or {printable(found[1])}; write one"
+                f"{source} line {line}: {printable(text)} may be {printable(found[0])} or {printable(found[1])}; "
+                f"{folders * root.is_dir()}write one"
             )
         picture = seen[found[0]] if found else Seen("", reason=NOT_THERE)
         reason = picture.reason or (FRAMES if picture.frames > 1 else "")
@@ -266,7 +270,7 @@ def _refusal(source: str, root: Path, bad: Sequence[tuple[int, str, str]], count
     remedy = "add --skip-unusable to leave these rows out" if len(bad) < count else "correct the table"
     if reason == NOT_THERE:
         elsewhere = _proposed_root(root, text)
-        if elsewhere:
+        if elsewhere and Path(elsewhere) != root.absolute():
             return f"{start}, not below {root}; add --root '{elsewhere}'"
         return f"{start}, not below {root}; name the folder of the images by --root, or {remedy}"
     if reason.startswith(FRAMES):

@@ -235,4 +235,6 @@ def _require_distinct_images(records: Sequence[Record], where: str, lines: Seque
     for record, line in zip(records, lines, strict=True):
         earlier = first.setdefault(record.image, line)
         if earlier != line:
-            raise DataError(f"{where} line {line}, column image: {record.image!r} is already on line {earlier}")
+            raise DataError(
+                f"{where} line {line}, column image: {record.image!r} is already on line {earlier}; keep one"
+            )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import itertools
 import math
 import re
 import zipfile
@@ -35,14 +36,24 @@ MAX_EXPANDED = 2**30
 """Bytes of the parts of an .xlsx file, which is an archive."""
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?")
+_FILE = re.compile(r"^(?!.*://).*\.[a-z][a-z0-9]{1,4}$")
 _HINT = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "image": ("bild", "datei", "dateiname", "file", "filename", "image_id", "path", "pfad", "bilddatei", "picture"),
-    "label": ("diagnose", "diagnosis", "class", "klasse", "dx", "target", "befund", "finding", "findings"),
+    "image": ("bild", "datei", "dateiname", "file", "filename", "image_id", "path", "pfad", "bilddatei", "picture",
+              "image index", "image_name", "id_code", "md5hash"),
+    "label": ("diagnose", "diagnosis", "class", "klasse", "dx", "target", "befund", "finding", "findings",
+              "finding labels", "pathology"),
     "patient": ("fall", "patient_id", "patientid", "patientennummer", "patient id", "case", "pid"),
+    "lesion": ("lesion_id",),
     "split": ("set", "partition"),
-}
+}  # fmt: skip
 """Usual headings; a refusal proposes them, nothing takes them by itself."""
+_MARKS: Mapping[str, str | None] = {"1": "", "true": "", "0": None, "false": None, "-1": "?", "": "?"}
+"""Values of a column that is a class or finding of its own, and what precedes its name in the label."""
+_ABOVE = 20
+"""Lines among which the headings are looked for."""
+_SHOWN = 1000
+"""Lines whose values tell what a column without a known heading may be."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,7 @@ class Columns:
         mapped: ``COLUMN=HEADING``, as on the command line.
         sheet: of a workbook; may be empty where one sheet alone has the required columns.
         published: whether the headings are fixed, so that no option maps them.
+        unknown: whether a label may say that a finding is not known.
     """
 
     required: tuple[str, ...]
@@ -85,6 +97,7 @@ class Columns:
     mapped: tuple[str, ...] = ()
     sheet: str = ""
     published: bool = False
+    unknown: bool = False
 
     def headings(self) -> dict[str, str]:
         """Headings by the column that they are.
@@ -100,6 +113,15 @@ class Columns:
                 raise ConfigurationError(f"columns: expected COLUMN=HEADING with COLUMN one of {known}; got {entry!r}")
             found[column] = heading
         return found
+
+    def line_of_headings(self, lines: Sequence[Sequence[str]]) -> int:
+        """Which of the lines has the headings: the first with all required ones, else the first with several cells."""
+        mapped = self.headings()
+        wanted = {part for name in self.required for part in _parts(mapped.get(name, name))}
+        cells = [{canonical(cell).casefold() for cell in line} - {""} for line in lines[:_ABOVE]]
+        fitting = (number for number, own in enumerate(cells) if wanted <= own)
+        several = (number for number, own in enumerate(cells) if len(own) >= min(2, len(self.required)))
+        return next(fitting, next(several, 0))
 
 
 def open_table(path: Path, columns: Columns) -> Table:
@@ -245,7 +267,7 @@ def _workbook(data: bytes, path: Path, columns: Columns) -> _Raw:
         written = openpyxl.load_workbook(io.BytesIO(data))
     except Exception as error:  # a damaged file fails in many ways
         raise DataError(f"{path} is no readable .xlsx file: {' '.join(str(error).split())[:200]}") from error
-    name = _sheet({sheet.title: _first_cells(sheet) for sheet in shown.worksheets}, path, columns)
+    name = _sheet({sheet.title: _first_cells(sheet, columns) for sheet in shown.worksheets}, path, columns)
     sheet, formulas = shown[name], written[name]
     lines = []
     for seen, own in zip(sheet.iter_rows(), formulas.iter_rows(), strict=True):
@@ -253,7 +275,8 @@ def _workbook(data: bytes, path: Path, columns: Columns) -> _Raw:
                  for one, two in zip(seen, own, strict=True)]  # fmt: skip
         if any(cells):
             lines.append((seen[0].row, cells))
-    _require_unmerged(sheet, lines[0][0] if lines else 1, path)
+    first = columns.line_of_headings([cells for _, cells in lines])
+    _require_unmerged(sheet, lines[first][0] if lines else 1, path)
     hidden = sum(bool(sheet.row_dimensions[line].hidden) for line, _ in lines)
     taken = [f"sheet {name!r}"] * (len(shown.worksheets) > 1) + [f"{hidden} hidden rows are read too"] * (hidden > 0)
     return _Raw(lines, tuple(taken), True)
@@ -272,9 +295,10 @@ def _require_small(data: bytes, path: Path) -> None:
         )
 
 
-def _first_cells(sheet: Any) -> list[str]:
+def _first_cells(sheet: Any, columns: Columns) -> list[str]:
     rows = ([_shown(cell.value, cell.number_format) for cell in row] for row in sheet.iter_rows())
-    return next((cells for cells in rows if any(cells)), [])
+    lines = list(itertools.islice(filter(any, rows), _ABOVE))
+    return lines[columns.line_of_headings(lines)] if lines else []
 
 
 def _sheet(headings: Mapping[str, list[str]], path: Path, columns: Columns) -> str:
@@ -284,8 +308,8 @@ def _sheet(headings: Mapping[str, list[str]], path: Path, columns: Columns) -> s
             raise DataError(f"{path} has no sheet {columns.sheet!r}; it has {', '.join(headings)}")
         return columns.sheet
     mapped = columns.headings()
-    wanted = {mapped.get(name, name).casefold() for name in columns.required}
-    filled = [name for name, cells in headings.items() if cells]
+    wanted = {part for name in columns.required for part in _parts(mapped.get(name, name))}
+    filled = sorted(filter(headings.get, headings), key=lambda name: sum(map(bool, headings[name])) < 2)
     fitting = [name for name in filled if wanted <= {canonical(cell).casefold() for cell in headings[name]}]
     if len(fitting) > 1:
         raise DataError(
@@ -331,7 +355,8 @@ def _cell(value: Any) -> str:
 def _table(source: str, raw: _Raw, columns: Columns) -> Table:
     if not raw.lines or not any(cell.strip() for cell in raw.lines[0][1]):
         raise DataError(f"{source} is empty; expected a header with the columns {', '.join(columns.required)}")
-    (number, first), *lines = raw.lines
+    above = columns.line_of_headings([cells for _, cells in raw.lines])
+    (number, first), *lines = _with_label(raw.lines[above:], columns, source)
     headings = [canonical(cell) for cell in first]
     names = _names(headings, lines, columns, f"{source} line {number}" if number else source)
     rows = [(line, _row(names, values, f"{source} line {line}")) for line, values in lines]
@@ -340,7 +365,44 @@ def _table(source: str, raw: _Raw, columns: Columns) -> Table:
     changed = _with_points(rows, (*columns.required, *columns.optional), raw.decimal_commas)
     commas = [f"decimal commas in {', '.join(changed)}"] if changed else []
     mapped = [f"{column} is {heading!r}" for column, heading in columns.headings().items()]
-    return Table(source, tuple(rows), (*raw.taken, *commas, *mapped))
+    over = [f"{above} lines above the headings are no rows"] if above else []
+    return Table(source, tuple(rows), (*raw.taken, *over, *commas, *mapped))
+
+
+def _parts(heading: str) -> list[str]:
+    return [canonical(part).casefold() for part in heading.split("|")]
+
+
+def _with_label(lines: list[tuple[int, list[str]]], columns: Columns, source: str) -> list[tuple[int, list[str]]]:
+    """The lines, with one column in place of those of ``label=A|B``: the names of the ones that are 1, or ``none``.
+
+    Raises:
+        DataError: if there is no such column, or a value is neither 1 nor 0.
+    """
+    (first, cells), *rows = lines
+    headings = [canonical(cell) for cell in cells]
+    folded, heading = [one.casefold() for one in headings], columns.headings().get("label", "")
+    parts = _parts(heading)
+    if len(parts) == 1 or heading.casefold() in folded or not set(parts) <= set(folded):
+        return lines
+    places = [folded.index(part) for part in parts]
+    kept = [place for place in range(len(cells)) if place not in places]
+    found = [(first, [heading, *(headings[place] for place in kept)])]
+    for line, values in rows:
+        marked = []
+        for place in places:
+            value = values[place].strip() if place < len(values) else ""
+            mark = _MARKS.get(re.sub(r"[.,]0*$", "", value.casefold()), "no")
+            if mark == "no" or (mark == "?" and not columns.unknown):
+                more = ", -1 or nothing" if columns.unknown else "; for findings that may be not known add --task multi"
+                raise DataError(
+                    f"{source} line {line}, column {headings[place]}: expected 1 or 0{more}, got {value or 'nothing'}"
+                )
+            marked += [] if mark is None else [f"{mark}{headings[place]}"]
+        found.append(
+            (line, ["|".join(marked) or "none", *(values[n] for n in kept if n < len(values)), *values[len(cells) :]])
+        )
+    return found
 
 
 def _names(
@@ -379,28 +441,32 @@ def _missing(
 ) -> str:
     """What to type where required columns are missing: the likeliest heading for each."""
     mapped = columns.headings()
-    taken = {heading.casefold() for heading in mapped.values()} | {
-        heading.casefold() for heading in headings if heading.casefold() in columns.required
-    }
+    known = (*columns.required, *columns.optional)
+    taken = {heading.casefold() for heading in (*mapped.values(), *known)}
     free = [heading for heading in headings if heading and heading.casefold() not in taken]
+    values = {one: _values(one, headings, lines) for one in free}
     found = [*columns.mapped]
-    for name in missing:
+    for name in (*missing, *(one for one in columns.optional if one not in mapped)):
         usual = [one for one in free if one.casefold() in _WORDS.get(name, ())]
-        files = [one for one in free if name == "image" and _looks_like_files(one, headings, lines)]
-        if best := next(iter([*files, *usual, *free]), ""):
-            found.append(f"{name}={best}")
-            free.remove(best)
+        files = [one for one in free if name == "image" and all(map(_FILE.search, values[one] or [""]))]
+        marks = [one for one in free if name == "label" and set(values[one]) - {""} and set(values[one]) <= set(_MARKS)]
+        best = next(iter([*files, *usual, *(["|".join(marks)] if len(marks) > 1 else [])]), "")
+        if best or name in missing:
+            found.append(f"{name}={best or 'HEADING'}")
+            free = [one for one in free if one not in (best, *best.split("|"))]
     named = ", ".join(repr(name) for name in missing)
-    option = f"; if these are other names for them, add --columns '{','.join(found)}'" if found else ""
-    own = "; correct the heading, or make a manifest of a table with headings of its own by grandrounds partition manifest"
+    option = f"; if these are other names for them, add --columns '{','.join(found)}'"
+    option += ", with the heading that it is for HEADING" * ("=HEADING" in option)
+    own = "; correct the heading, or make a manifest of the table by grandrounds import"
     remedy = own if columns.published else option
     return f"{where}: column {named} is missing; expected {', '.join(columns.required)}, found {', '.join(headings)}{remedy}"
 
 
-def _looks_like_files(heading: str, headings: Sequence[str], lines: Sequence[tuple[int, list[str]]]) -> bool:
+def _values(heading: str, headings: Sequence[str], lines: Sequence[tuple[int, list[str]]]) -> list[str]:
+    """The first values of a column; of whole numbers without a decimal point."""
     place = headings.index(heading)
-    shown = [values[place] for _, values in lines[:20] if place < len(values)]
-    return bool(shown) and all(re.search(r"\.[A-Za-z][A-Za-z0-9]{1,4}$", value.strip()) for value in shown)
+    shown = (values[place].strip() for _, values in lines[:_SHOWN] if place < len(values))
+    return [re.sub(r"(?<=\d)[.,]0*$", "", value.casefold()) for value in shown]
 
 
 def _row(names: Sequence[tuple[str, ...]], values: Sequence[str], where: str) -> dict[str, str]:

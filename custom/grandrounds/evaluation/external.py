@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +15,19 @@ from torch import Tensor, nn
 from grandrounds.csv_files import write_csv
 from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.cache import open_cache
+from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.preparation import Shape
 from grandrounds.data.images.tensors import to_tensor
+from grandrounds.data.keys import comparison_key
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.grouping import GROUP_READINGS, Grouping, grouped_cases
 from grandrounds.models.inference.forward import Forward
+from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.task import Task
+from grandrounds.protocol.task_multi import NO_FINDING
 from grandrounds.protocol.tasks import SINGLE
 
 
@@ -116,13 +121,8 @@ def load_test_images(
         named = {name for record in _test_records(location, None, task) for name in task.mentioned_in(record.label)}
         if named <= set(vocabulary):
             raise
-        try:
-            task.require_exclusive("--groups")
-        except ConfigurationError:
-            raise error from None
-        raise DataError(
-            f"{error}; if the labels are groups of classes or other words for them, add --groups 'LABEL=CLASS,CLASS;...'"
-        ) from error
+        group = "if the labels are groups of classes, add --groups 'LABEL=CLASS,CLASS;...'; " * task.exclusive
+        raise DataError(f"{error}; {group}{_as_classes(named, location, problem)}") from error
     if not records:
         raise DataError(
             f"{site}: {location.manifest} has no labelled image in split test; the column split must say test for the "
@@ -191,6 +191,18 @@ def write_predictions(
             groups = [grouping.names[one.predicted[row]] for one in readings.values()] if grouping else []
             rows.append([site, name, *cells, *groups])
     write_csv(path, header, rows)
+
+
+def _as_classes(named: Collection[str], location: DatasetLocation, problem: Problem) -> str:
+    """What gives the words of a manifest their classes: the command to type."""
+    task, near = problem.kind, {comparison_key(name) for name in problem.classes}
+    others = natural_sorted(name for name in named if comparison_key(name) not in near)
+    words = [f"label:{word}={NO_FINDING if not task.exclusive else 'CLASS'}" for word in others]
+    source = ["grandrounds", "import", str(location.manifest), "--root", str(location.root), "--scheme", "external"]
+    options = ["--task", task.name, "--classes", ",".join(problem.classes), "--merge", ",".join(["label", *words])]
+    out = ", with nothing after = to leave images out" * bool(words)
+    reading = ", and its own --windows, --preprocess and --bits" * (location.reading != Reading())
+    return f"if they are other words for them, say so{out}{reading}: {shlex.join([*source, *options, '--out'])} DIR"
 
 
 def _test_records(location: DatasetLocation, vocabulary: Sequence[str] | None, task: Task) -> list[Record]:

@@ -86,20 +86,24 @@ class MultiLabel(Task):
         return self.cell([name for name, value in zip(classes, label, strict=True) if value == 1])
 
     def respelled(self, label: str, names: Mapping[str, str]) -> str:
-        """The findings in their other spellings, each once; marks stay.
+        """The findings in their other spellings, each once; marks stay. One that becomes ``none`` leaves the others.
 
         Example:
             >>> MultiLabel().respelled("Mass|?effusion|mass", {"Mass": "mass"})
             'mass|?effusion'
+            >>> MultiLabel().respelled("mass|hernia", {"hernia": "none"}), MultiLabel().respelled("?x", {"x": "none"})
+            ('mass', 'none')
         """
-        found = []
+        found, others = [], False
         for part in label.split(SEPARATOR):
             name = part.strip()
             mark = UNKNOWN_MARK * name.startswith(UNKNOWN_MARK)
             bare = name.removeprefix(mark)
             key = names.get(bare, bare)
-            found += [f"{mark}{key}"] if key else []
-        return SEPARATOR.join(dict.fromkeys(found))
+            other = key == NO_FINDING != bare
+            others |= other
+            found += [f"{mark}{key}"] if key and not other else []
+        return SEPARATOR.join(dict.fromkeys(found)) or NO_FINDING * others
 
     def require_label(self, label: str, classes: Sequence[str], where: str) -> None:
         """Refuse a finding that is not in the vocabulary or is named twice, and ``none`` beside another."""

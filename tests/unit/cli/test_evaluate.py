@@ -1,6 +1,7 @@
 import csv
 import json
 import re
+import shlex
 
 import numpy as np
 import pandas as pd
@@ -148,6 +149,32 @@ def test_labels_and_classes_that_the_model_does_not_know_are_named(run, trained,
     assert_line(unknown, "--groups: bad: 'scc' is not one of the classes nevus, melanoma; leave out")
 
 
+def test_a_foreign_table_is_evaluated_after_what_the_refusals_say(run, trained, images, tmp_path):
+    labels = ["Nevus", "MELANOMA", "scc", "Nevus"]
+    rows = [f"{name.removesuffix('.png')},{label}" for name, label in zip(images("clinic", 4), labels, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["image_id,dx", *rows]) + "\n")
+    refused = run("evaluate", trained(), "--manifest", tmp_path / "t.csv", "--root", tmp_path / "images")
+    first = shlex.split(re.search(r"grandrounds (import /.*) DIR\n", refused.stderr)[1])
+    columns = re.search("--columns '(.*)'", run(*first, tmp_path / "place").stderr)[1]
+    assert run(*first, tmp_path / "place", "--columns", columns).exit_code == 0
+    words = run("evaluate", trained.workspace, "--sites-dir", tmp_path / "place")
+    second = shlex.split(re.search(r"grandrounds (import .*) DIR\n", words.stderr)[1].replace("=CLASS", "="))
+    assert run(*second, tmp_path / "known").exit_code == 0
+    found = ["--sites-dir", tmp_path / "known", "--predictions", tmp_path / "found.csv"]
+    assert run("evaluate", trained.workspace, *found).exit_code == 0
+    predicted = csv.DictReader((tmp_path / "found.csv").read_text().splitlines())
+    assert [row["label"] for row in predicted] == ["nevus", "melanoma", "nevus"]
+
+
+def test_a_folder_is_no_partition_and_the_refusal_says_what_makes_one(run, trained, images, tmp_path):
+    for name in ("nevus", "melanoma"):
+        images(name, 2)
+    refused = run("evaluate", trained(), "--sites-dir", tmp_path / "images")
+    command = shlex.split(re.search(r"grandrounds (import .*) DIR", refused.stderr)[1])
+    assert run(*command, tmp_path / "place", "--scheme", "external").exit_code == 0
+    assert run("evaluate", trained.workspace, "--sites-dir", tmp_path / "place").exit_code == 0
+
+
 def test_a_manifest_without_splits_is_all_for_testing(run, trained, listed, tmp_path):
     data = listed("nevus", "melanoma", "nevus")
     table = pd.read_csv(tmp_path / "clinic.csv")
@@ -192,7 +219,7 @@ def test_an_incomplete_summary_is_refused(run, trained, listed, content, message
         path.unlink()
     else:
         path.write_text(content)
-    assert_line(run("evaluate", workspace, *listed("nevus", "melanoma")[:2], "--root", workspace), message)
+    assert_line(run("evaluate", workspace, *listed("nevus", "melanoma")), message)
 
 
 def test_a_missing_part_is_named(run, trained, listed, sites_dir, tmp_path):

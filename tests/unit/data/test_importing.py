@@ -190,6 +190,20 @@ def test_a_number_may_have_lost_the_zeros_before_it(tmp_path, written):
     assert look_up("t.csv", root, [(2, written)], skip=False).files == {2: "cells/007.bmp"}
 
 
+def test_a_name_in_two_folders_is_asked_about_by_their_names(tmp_path):
+    put(tmp_path / "in", {"crops/1.png": encoded("PNG"), "whole/1.png": encoded("PNG")})
+    with pytest.raises(DataError, match=r"name the folder by --root \S+/in/crops or --root \S+/in/whole, or write one"):
+        look_up("t.csv", tmp_path / "in", [(2, "1")], skip=False)
+
+
+def test_an_address_is_a_name_and_no_root_is_proposed_that_is_the_root(tmp_path):
+    root = put(tmp_path / "in", {"a/1.png": encoded("PNG"), "a/2.png": encoded("PNG")})
+    assert look_up("t.csv", root, [(2, "https://site.org/a/1.png")], skip=False).files == {2: "a/1.png"}
+    with pytest.raises(DataError) as refused:
+        look_up("t.csv", root, [(2, "other/2.png")], skip=False)
+    assert f"--root '{root}'" not in str(refused.value)
+
+
 def test_a_number_with_zeros_is_no_other_number(tmp_path):
     names = ["07.png", "007.png", "8.png", "08.png", "x/009.png", "9.png"]
     root = put(tmp_path, dict.fromkeys(names, encoded("PNG")))

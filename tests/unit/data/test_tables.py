@@ -1,7 +1,9 @@
 """Tables of any separator, encoding and format have the same rows; what was assumed is said, what is missing is named."""
 
 import io
+import re
 import zipfile
+from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -145,10 +147,53 @@ def test_a_cell_of_several_values_is_named(tmp_path, value):
 
 def test_headings_are_mapped_and_the_refusal_says_what_to_type(tmp_path):
     path = written(tmp_path, "Diagnose;Fall;Bilddatei\nnävus;7;a.jpg\n".encode("cp1252"))
-    with pytest.raises(DataError, match="--columns 'image=Bilddatei,label=Diagnose'"):
+    with pytest.raises(DataError, match="--columns 'image=Bilddatei,label=Diagnose,patient=Fall'"):
         open_table(path, OWN)
     columns = Columns(OWN.required, OWN.optional, ("image=bilddatei", "label=DIAGNOSE", "patient=Fall"))
     assert open_table(path, columns).rows[0][1] == {"label": "nävus", "patient": "7", "image": "a.jpg"}
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("image,MEL,NV,age\nI1,1.0,0.0,50\nI2,0.0,1.0,0\n", "label=MEL|NV"),
+        ("Path,Sex,Edema,Mass\nv/a.jpg,F,1,-1.0\nv/b.jpg,M,0,\n", "image=Path,label=Edema|Mass"),
+        ("study_id,image_id,birads\ns1,i1,B1\n", "image=image_id,label=HEADING"),
+        ("url,md5hash,label\nhttps://x/a.jpg,00ff,mel\n", "image=md5hash"),
+        ("image_id,dx,patient_id,note\nI1,nv,P1,x\n", "image=image_id,label=dx,patient=patient_id"),
+    ],
+)
+def test_only_what_may_be_a_column_is_proposed_for_it(tmp_path, text, columns):
+    with pytest.raises(DataError, match=f"add --columns '{re.escape(columns)}'"):
+        open_table(written(tmp_path, text.encode()), OWN)
+
+
+def test_columns_of_ones_and_zeros_are_one_label(tmp_path):
+    rows = b'image,Edema,Mass,age\na,1.0,0.0,50\nb,true,1,60\nc,0,"0,0",70\n'
+    columns = Columns(OWN.required, OWN.optional, ("label=mass|Edema",))
+    found = open_table(written(tmp_path, rows), columns).rows
+    assert [row for _, row in found] == [
+        {"image": "a", "label": "Edema", "age": "50"},
+        {"image": "b", "label": "Mass|Edema", "age": "60"},
+        {"image": "c", "label": "none", "age": "70"},
+    ]
+    unknown = written(tmp_path, b"image,Edema,Mass\na,1,-1\nb,,0\n")
+    with pytest.raises(DataError, match=r"line 2, column Mass: expected 1 or 0; .* --task multi, got -1"):
+        open_table(unknown, columns)
+    labels = [row["label"] for _, row in open_table(unknown, replace(columns, unknown=True)).rows]
+    assert labels == ["?Mass|Edema", "?Edema"]
+    with pytest.raises(DataError, match="line 2, column Edema: expected 1 or 0, -1 or nothing, got 2"):
+        open_table(written(tmp_path, b"image,Edema,Mass\na,2,1\n"), replace(columns, unknown=True))
+
+
+def test_lines_above_the_headings_are_no_rows(tmp_path):
+    sheet = [["Clinic"], [], ["as of", "1 March"], ["image", "label"], ["a.png", "x"]]
+    path = written(tmp_path, workbook([["Contents"], ["of this file"]], cases=sheet), "t.xlsx")
+    table = open_table(path, OWN)
+    assert table.rows == ((5, {"image": "a.png", "label": "x"}),)
+    assert table.taken == ("sheet 'cases'", "2 lines above the headings are no rows")
+    with pytest.raises(DataError, match=r"line 2: .*found Bild, Diagnose"):
+        open_table(written(tmp_path, b"Clinic;;\nBild;Diagnose;\na;x;\n"), OWN)
 
 
 def test_one_column_may_be_two(tmp_path):

@@ -9,14 +9,15 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from grandrounds.data.datasets.own_options import FolderOptions, Layout, ManifestOptions, OwnImageOptions
-from grandrounds.data.found import ImageFiles, Seen, look_at, place_at
+from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions, OwnImageOptions
+from grandrounds.data.found import LINKS, ImageFiles, Seen, look_at, place_at
 from grandrounds.data.importing import UNWANTED, Import, look_up, shared_root
 from grandrounds.data.keys import canonical
 from grandrounds.data.manifest import (
@@ -41,12 +42,10 @@ SPLIT_FOLDERS: Mapping[str, str] = MappingProxyType(
 )
 UNLABELLED = frozenset({"unlabelled", "unlabeled"})
 """Folders of images whose class is not known."""
-LEVELS: Mapping[str, int] = MappingProxyType({"class": 1, "site/class": 2, "class/patient": 2})
-"""Folders between root and image, by layout."""
 UNKNOWN_PATIENTS = (
     "the patients are unknown, so each image counts as a patient of its own: images of one patient may be in training and "
     "test, and scores would be too high; find the patient in an image's name by --patient-pattern (patient_pattern), or "
-    "add a column patient to the table"
+    "name the column of a table by --columns patient=HEADING"
 )
 
 
@@ -74,10 +73,10 @@ class OwnImages:
 def read_folder(root: Path, options: FolderOptions) -> OwnImages:
     """Read a folder or archive of images whose sub-folders are classes.
 
-    Known layouts are ``CLASS/image``, ``SITE/CLASS/image`` and ``CLASS/PATIENT/image``, each with a folder ``train``,
-    ``val`` or ``test`` anywhere above the image; folders that all images are below, as archives have them, mean nothing, so
-    that a single site needs ``layout``. The images of a folder ``unlabelled`` have no label. Of DICOM files the
-    patient is read from the header, if no pattern is given. Patients of different sites are different patients.
+    Known layouts are ``CLASS/image``, ``SITE/CLASS/image`` and ``CLASS/PATIENT/image``; ``layout`` says others. A folder
+    ``train``, ``val`` or ``test`` may be anywhere above the image; folders that all images are below, as archives have them,
+    mean nothing, so that a single site needs ``layout``. The images of a folder ``unlabelled`` have no label. Of DICOM files
+    the patient is read from the header, if no pattern is given. Patients of different sites are different patients.
 
     Raises:
         DataError: if an image is in another place or its patient is not found; it is named.
@@ -85,12 +84,18 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
     """
     place = place_at(root)
     if place is None:
-        raise DataError(f"{root} is neither a folder nor a .zip of images; for pixels in arrays write a table")
+        raise DataError(
+            f"{root} is neither a folder nor a .zip of images; save its images as files, or for an .npz write a table whose "
+            "column image is ARRAY/NUMBER (test_images/0), and name the .npz by --root"
+        )
     found, left_out = look_at(place)
     if not found:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in Import("files", {}, left_out).reasons.items())
         raise DataError(
-            f"{root} has no image that can be used ({len(left_out)} files of other kinds); expected {root.name}/CLASS/image "
-            f"or {root.name}/SITE/CLASS/image"
+            f"{root} has no image that can be used ({reasons or 'no files'}); expected {root.name}/CLASS/image or "
+            f"{root.name}/SITE/CLASS/image"
+            + f"; for files in place of links: cp -rL {shlex.quote(str(root))} NEW"
+            * (LINKS in left_out.values())
         )
     names = list(found)
     places = [_without_split(PurePosixPath(name).parts[:-1]) for name in names]
@@ -126,7 +131,13 @@ def read_image_table(root: Path, options: ManifestOptions) -> OwnImages:
         DataError: if it is no table, has no column ``image`` or ``label``, or a row or an image is damaged; file, line and
             column are named.
     """
-    columns = Columns(("image", "label"), ("site", *MANIFEST_COLUMNS[2:]), options.columns, options.sheet)
+    columns = Columns(
+        ("image", "label"),
+        ("site", *MANIFEST_COLUMNS[2:]),
+        options.columns,
+        options.sheet,
+        unknown=not options.kind.exclusive,
+    )
     table = open_table(options.manifest, columns)
     if root == options.manifest.parent:
         root = shared_root([row["image"] for _, row in table.rows], root)
@@ -159,7 +170,8 @@ def images_of_rows(table: Table, root: Path, options: OwnImageOptions) -> OwnIma
     for line, row in kept:
         if seen.setdefault(row["image"], line) != line:
             raise DataError(
-                f"{table.source} line {line}, column image: {row['image']!r} is already on line {seen[row['image']]}"
+                f"{table.source} line {line}, column image: {row['image']!r} is already on line "
+                f"{seen[row['image']]}; keep one"
             )
     sites, splits = (
         _all_or_none(table.source, column, [row.get(column, "") for _, row in kept]) for column in ("site", "split")
@@ -213,24 +225,26 @@ def _without_split(folders: Sequence[str]) -> tuple[tuple[str, ...], str]:
     return tuple(folder for folder in folders if folder != named[0]), SPLIT_FOLDERS[named[0].casefold()]
 
 
-def _unwrapped(folders: Sequence[Sequence[str]], wanted: Layout) -> tuple[str, list[Sequence[str]]]:
+def _unwrapped(folders: Sequence[Sequence[str]], wanted: str) -> tuple[str, list[Sequence[str]]]:
     """The folder that all images are below, and the folders of each image without it."""
-    spare = min(map(len, folders)) - LEVELS.get(wanted, 1)
+    spare = min(map(len, folders)) - len(wanted.split("/"))
     above = PurePosixPath(os.path.commonpath(["/".join(own) for own in folders])).parts[: max(spare, 0)]
     return "/".join(above), [own[len(above) :] for own in folders]
 
 
-def _layout(root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], wanted: Layout) -> str:
+def _layout(root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], wanted: str) -> str:
     """What the folders between root and image are."""
     depth = Counter(len(own) for own in folders)
-    levels = LEVELS.get(wanted) or (depth.most_common(1)[0][0] if depth else 0)
-    odd = next(
-        (name for name, own in zip(names, folders, strict=True) if len(own) != levels or levels not in (1, 2)), None
-    )
+    levels = depth.most_common(1)[0][0] if wanted == "auto" else len(wanted.split("/"))
+    usual = levels in (1, 2) or wanted != "auto"
+    odd = next((name for name, own in zip(names, folders, strict=True) if len(own) != levels or not usual), None)
     if odd is not None:
-        raise DataError(
-            f"{root}: {odd} is not where an image is expected: CLASS/image, SITE/CLASS/image or CLASS/PATIENT/image"
-        )
+        named = "/".join(["class", *"*" * (levels - 1)])
+        remedy = f"say what the folders are by --layout '{named}', with site or patient for a *"
+        if len(depth) > 1 or not levels:
+            remedy = "list the images in a table with the columns image, label and patient"
+        known = "CLASS/image, SITE/CLASS/image or CLASS/PATIENT/image"
+        raise DataError(f"{root}: {odd} is not where an image is expected: {known}; {remedy}")
     if wanted != "auto":
         return wanted
     if levels == 1:

@@ -25,9 +25,6 @@ from grandrounds.protocol.tasks import SINGLE, task_named
 
 Splits = Literal["keep", "draw"]
 
-Layout = Literal["auto", "class", "site/class", "class/patient"]
-
-
 OWN_DIVISION = (
     f"sites named by folders or the column site (given), these or iid (auto), {MUTUAL_DIVISION}, or FedPerl's ten clients "
     "(fedperl)"
@@ -99,10 +96,18 @@ class ManifestOptions(OwnImageOptions):
 class FolderOptions(OwnImageOptions):
     """Options of a folder whose sub-folders are classes, or sites with classes."""
 
-    layout: Annotated[Layout, "what the sub-folders are; auto: class or site/class"] = "auto"
+    layout: Annotated[
+        str,
+        "what the sub-folders are: class, site/class, class/patient, class/*/patient, ...; auto: class or site/class",
+    ] = "auto"
     patient_tag: Annotated[str, "DICOM keyword of the patient; PatientID where all images are DICOM"] = ""
 
     def check(self) -> None:
         """Refuse options that contradict each other or the layout."""
         super().check()
+        words = self.layout.split("/")
+        if self.layout != "auto" and (not set(words) <= {"class", "site", "patient", "*"} or words.count("class") != 1):
+            raise ConfigurationError(
+                f"layout: expected auto, or class, site, patient and * as in class/*/patient, got {self.layout!r}"
+            )
         self.kind.require_exclusive("a folder, which gives an image one class", "list the images in a manifest")

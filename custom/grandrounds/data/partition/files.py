@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -330,7 +331,9 @@ def sites_and_problem(partition: Path) -> tuple[list[str], dict[str, Any]]:
     """
     if not (partition / DESCRIPTION_FILE).is_file():
         raise ConfigurationError(
-            f"{partition} is not a partition: there is no {DESCRIPTION_FILE} in it; make one with grandrounds partition"
+            f"{partition} is not a partition: there is no {DESCRIPTION_FILE} in it; make one of images of your own by "
+            f"grandrounds import {shlex.quote(str(partition))} --out DIR (with --scheme external all are for testing), of a "
+            "public data set by grandrounds partition"
         )
     description = read_partition(partition)
     sites = [site for site in natural_sorted(description["sites"]) if site != SERVER]

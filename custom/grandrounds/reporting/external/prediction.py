@@ -106,7 +106,7 @@ def read_images(
     if named.sites and not allowed:
         raise ConfigurationError(
             f"{named.message}, so this is no external validation; evaluate another place, rename a site that is another "
-            "hospital, or add --allow-overlap"
+            "hospital (grandrounds import --scheme external makes one site of all images), or add --allow-overlap"
         )
     images = {}
     with decoded_images() as cache:

@@ -107,6 +107,32 @@ def test_folders_of_patients_need_their_layout(folder):
     assert found.sites == ()
 
 
+def test_a_layout_says_what_each_folder_is(folder):
+    root = folder("benign/SOB/A/P1/40X/a.png", "benign/SOB/F/P2/40X/b.png", "malignant/SOB/D/P3/100X/a.png")
+    with pytest.raises(DataError, match=r"--layout 'class/\*/\*/\*/\*'"):
+        read(root)
+    rows, _ = read(root, layout="class/*/*/patient/*")
+    assert [(label, patient) for _, label, _, patient in rows] == [
+        ("benign", "P1"),
+        ("benign", "P2"),
+        ("malignant", "P3"),
+    ]
+    with pytest.raises(DataError, match="table with the columns image, label and patient"):
+        read(folder("benign/c.png"))
+    for wrong in ("class/visit", "site/patient", "class/class"):
+        with pytest.raises(ConfigurationError, match="layout: expected"):
+            read(root, layout=wrong)
+
+
+def test_links_out_of_a_folder_are_named_with_what_copies_them(folder, tmp_path):
+    folder("store/a.png")
+    links = tmp_path / "links" / "nevus"
+    links.mkdir(parents=True)
+    (links / "a.png").symlink_to(next(tmp_path.rglob("store/a.png")))
+    with pytest.raises(DataError, match=r"\(1 symbolic links out of the folder\).*cp -rL .*links NEW"):
+        read(links.parent)
+
+
 def test_labels_are_replaced_or_left_out(folder):
     rows, _ = read(folder("naevus/a.png", "melanoma/b.png", "unsure/c.png"), label_map=("naevus=nevus", "unsure="))
     assert [label for _, label, *_ in rows] == ["melanoma", "nevus"]
