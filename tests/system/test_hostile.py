@@ -38,7 +38,7 @@ TRAINED = {"honest", "a part with a path as its name"}
 """Changed tasks that the victim works on: the change has no meaning to it."""
 SMALL = [
     *("executor.steps=1", "executor.batch_size=4", "executor.device=cpu", "executor.cpu_threads=1"),
-    *("controller.weighting=samples", "controller.min_sites=1", "controller.round_timeout=60", "problem.norm=group"),
+    *("controller.weighting=samples", "controller.min_sites=1", "controller.round_timeout=600", "problem.norm=group"),
 ]
 
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.provisioned
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 TINY = [
     *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
-    *("controller.rounds=2", "controller.warm_up=1", "executor.threshold=0.26", "controller.round_timeout=120"),
+    *("controller.rounds=2", "controller.warm_up=1", "executor.threshold=0.26", "controller.round_timeout=600"),
 ]
 
 
@@ -172,7 +172,7 @@ def other_scope(job, mark):
 
 def other_data(job, mark):
     # Here the sites do start, which takes a while on a busy machine.
-    patient = ["controller.start_timeout=60", "controller.round_timeout=60"]
+    patient = ["controller.start_timeout=600", "controller.round_timeout=600"]
     return with_options(
         job, ["problem.dataset=../../../etc", *patient]
     ), "nothing leaves: .* cannot identify the data set"
@@ -206,7 +206,7 @@ def attempt(federation, folder, out):
     try:
         with admin_session(federation.kit(federation.researcher)) as session:
             identifier = session.submit_job(str(folder))
-            session.wait_for_job(identifier, timeout=300, poll_interval=0.5)
+            session.wait_for_job(identifier, timeout=900, poll_interval=0.5)
             download = Path(session.download_job_result(identifier, str(out)))
             meta = session.get_job_meta(identifier)  # FLARE writes the status before the reason
     except GrandRoundsError as error:
@@ -258,13 +258,13 @@ def test_flares_own_tools_accept_the_job_folder_unchanged(federation, researcher
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     found = re.search(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", ended.stdout)
     assert found, ended.stdout + ended.stderr
     with admin_session(researcher) as session:
-        session.wait_for_job(found[0], timeout=200, poll_interval=0.5)
+        session.wait_for_job(found[0], timeout=900, poll_interval=0.5)
         summary = summary_in(Path(session.download_job_result(found[0], str(tmp_path))))
     assert (summary["status"], summary["contributions"]) == ("finished", dict.fromkeys(HOSPITALS, 1))
 
@@ -274,7 +274,7 @@ def test_a_recipe_is_sent_with_the_statement_of_what_leaves(federation, research
     recipe = gr.recipe(small("controller.run_name=recipe"), mandatory_sites=list(HOSPITALS))
     env = ProdEnv(startup_kit_location=str(researcher.folder), username=researcher.name)
     run = recipe.execute(env)
-    result = run.get_result(timeout=300)
+    result = run.get_result(timeout=900)
     assert gr.Run(Path(result) / "workspace").summary["status"] == "finished"
     line = "leaves each site, in every round: update (model_update); and scalar metrics"
     assert line in capsys.readouterr().err

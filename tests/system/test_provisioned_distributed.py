@@ -24,7 +24,7 @@ pytestmark = pytest.mark.provisioned
 HOSPITALS = ("hospital-a", "hospital-b")
 TINY = [
     *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
-    *("controller.warm_up=1", "executor.threshold=0.26", "controller.round_timeout=120"),
+    *("controller.warm_up=1", "executor.threshold=0.26", "controller.round_timeout=600"),
 ]
 
 
@@ -114,7 +114,7 @@ def grandrounds(*arguments):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr

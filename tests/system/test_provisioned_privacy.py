@@ -26,7 +26,7 @@ SIGMA = 2 * CLIP * MULTIPLIER
 """Noise as large as the clipped update over all entries, so that both clipping and noise are visible."""
 TINY = [
     *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
-    *("controller.rounds=1", "controller.warm_up=1", "executor.threshold=0.26", "controller.round_timeout=120"),
+    *("controller.rounds=1", "controller.warm_up=1", "executor.threshold=0.26", "controller.round_timeout=600"),
     *("problem.norm=group", "controller.validate_every=0", "controller.seed=1"),
 ]
 
@@ -83,7 +83,7 @@ def flat(model, start_model):
 def submit(federation, folder, out):
     with admin_session(federation.kit(federation.researcher)) as session:
         identifier = session.submit_job(str(folder))
-        session.wait_for_job(identifier, timeout=200, poll_interval=0.5)
+        session.wait_for_job(identifier, timeout=900, poll_interval=0.5)
         return Path(session.download_job_result(identifier, str(out))), identifier
 
 
@@ -136,7 +136,7 @@ def test_the_ledgers_have_every_job(federation):
 def test_a_kit_whose_gate_was_taken_out_works_on_no_task(federation, tmp_path):
     """Last, because the hospital has no gate afterwards."""
     (federation.kits / OPEN / "local" / "privacy.json").unlink()
-    job = with_options(job_of("without"), ["controller.min_sites=1", "controller.round_timeout=60"])
+    job = with_options(job_of("without"), ["controller.min_sites=1", "controller.round_timeout=600"])
     download, identifier = submit(federation, write_job(job, tmp_path / "without"), tmp_path / "download")
     summary = json.loads((download / "workspace" / "results" / "summary.json").read_text())
     assert OPEN not in summary["contributions"]

@@ -56,8 +56,10 @@ def test_the_average_is_bit_for_bit_the_same_in_any_order(dtype):
     models = states(4, dtype)
     averages = [anonymised_peer(order) for order in itertools.permutations(models)]
     assert all(same_bits(averages[0], average) for average in averages)
-    mean = np.mean([model["w"].double().numpy() for model in models], axis=0)
-    np.testing.assert_allclose(averages[0]["w"].double().numpy(), mean, rtol=torch.finfo(dtype).eps, atol=1e-9)
+    values = np.stack([model["w"].double().numpy() for model in models])
+    errors = np.abs(averages[0]["w"].double().numpy() - values.mean(axis=0))
+    # Large values of either sign cancel: their rounding stays, and depends on the values that this processor draws.
+    assert (errors <= 4 * torch.finfo(dtype).eps * np.abs(values).mean(axis=0)).all()
 
 
 @given(order=st.permutations([1e16, 1.0, -1e16, 1.0, 3.0]))
