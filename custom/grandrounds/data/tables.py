@@ -42,7 +42,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "image": ("bild", "datei", "dateiname", "file", "filename", "image_id", "path", "pfad", "bilddatei", "picture",
               "image index", "image_name", "id_code", "md5hash"),
     "label": ("diagnose", "diagnosis", "class", "klasse", "dx", "target", "befund", "finding", "findings",
-              "finding labels", "pathology"),
+              "finding labels", "pathology", "level", "grade"),
     "patient": ("fall", "patient_id", "patientid", "patientennummer", "patient id", "case", "pid"),
     "lesion": ("lesion_id",),
     "split": ("set", "partition"),
@@ -268,13 +268,18 @@ def _workbook(data: bytes, path: Path, columns: Columns) -> _Raw:
     except Exception as error:  # a damaged file fails in many ways
         raise DataError(f"{path} is no readable .xlsx file: {' '.join(str(error).split())[:200]}") from error
     name = _sheet({sheet.title: _first_cells(sheet, columns) for sheet in shown.worksheets}, path, columns)
-    sheet, formulas = shown[name], written[name]
-    lines = []
-    for seen, own in zip(sheet.iter_rows(), formulas.iter_rows(), strict=True):
-        cells = [_shown(one.value if one.value is not None else two.value, one.number_format)
-                 for one, two in zip(seen, own, strict=True)]  # fmt: skip
+    sheet = shown[name]
+    lines, formulas = [], []
+    for seen, own in zip(sheet.iter_rows(), written[name].iter_rows(), strict=True):
+        formulas += [(one, two) for one, two in zip(seen, own, strict=True) if two.data_type == "f"]
+        cells = [_shown(one.value, one.number_format) for one in seen]
         if any(cells):
             lines.append((seen[0].row, cells))
+    if formulas and all(one.value is None for one, _ in formulas):
+        raise DataError(
+            f"{path}, cell {formulas[0][1].coordinate}: a formula whose result is not in the file; save it in Excel, or put "
+            "values in place of the formulas"
+        )
     first = columns.line_of_headings([cells for _, cells in lines])
     _require_unmerged(sheet, lines[first][0] if lines else 1, path)
     hidden = sum(bool(sheet.row_dimensions[line].hidden) for line, _ in lines)
@@ -455,6 +460,10 @@ def _missing(
             found.append(f"{name}={best or 'HEADING'}")
             free = [one for one in free if one not in (best, *best.split("|"))]
     named = ", ".join(repr(name) for name in missing)
+    if any(_FILE.search(heading.casefold()) for heading in headings):
+        return (
+            f"{where} has an image's name in place of headings; add a line with the headings above it: image,label,..."
+        )
     option = f"; if these are other names for them, add --columns '{','.join(found)}'"
     option += ", with the heading that it is for HEADING" * ("=HEADING" in option)
     own = "; correct the heading, or make a manifest of the table by grandrounds import"

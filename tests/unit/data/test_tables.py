@@ -82,14 +82,38 @@ def test_a_workbook_shows_what_its_cells_show_and_evaluates_nothing(tmp_path):
     rows = [
         ["Image", "LABEL", "patient", "day", "age"],
         [],
-        ["a.png", "=1+1", 7, date(2020, 5, 4), 65.5],
+        ["a.png", "x", 7, date(2020, 5, 4), 65.5],
         ["b.png", "x", 7.0],
     ]
     path = written(tmp_path, workbook(rows, [("C3", "000")]), "t.xlsx")
     assert open_table(path, OWN).rows == (
-        (3, {"image": "a.png", "label": "=1+1", "patient": "007", "day": "2020-05-04", "age": "65.5"}),
+        (3, {"image": "a.png", "label": "x", "patient": "007", "day": "2020-05-04", "age": "65.5"}),
         (4, {"image": "b.png", "label": "x", "patient": "7", "day": "", "age": ""}),
     )
+
+
+def test_a_formula_is_its_result_and_never_its_text(tmp_path):
+    rows = [["image", "label", "patient"], ["a.png", "=UPPER(C2)", "p"], ["b.png", "x", "=LOWER(B3)"]]
+    written(tmp_path, workbook(rows), "t.xlsx")
+    with pytest.raises(DataError, match=r"t\.xlsx, cell B2: a formula whose result is not in the file"):
+        open_table(tmp_path / "t.xlsx", OWN)
+    with zipfile.ZipFile(tmp_path / "t.xlsx") as book:
+        parts = {name: book.read(name) for name in book.namelist()}
+    empty = rb"<f>UPPER\(C2\)</f><v ?/?>(</v>)?"
+    sheet = "xl/worksheets/sheet1.xml"
+    parts[sheet], count = re.subn(rb'(<c r="B2")[^>]*>' + empty, rb'\1 t="str"><f>UPPER(C2)</f><v>P</v>', parts[sheet])
+    assert count == 1
+    assert [row for _, row in open_table(written(tmp_path, archive(**parts), "u.xlsx"), OWN).rows] == [
+        {"image": "a.png", "label": "P", "patient": "p"},
+        {"image": "b.png", "label": "x", "patient": ""},
+    ]
+
+
+def test_an_images_name_is_no_heading(tmp_path):
+    with pytest.raises(
+        DataError, match=r"line 1 has an image's name in place of headings; add a line with the headings"
+    ):
+        open_table(written(tmp_path, b"valid/p1/image1.png,1\nvalid/p2/image1.png,0\n"), OWN)
 
 
 def test_the_sheet_with_the_columns_is_taken_and_two_of_them_are_asked_about(tmp_path):

@@ -113,12 +113,14 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
         local = f"{site}/{known}" if site and known else known
         records.append(Record(name, labels.get(label, label), split or "train", local))
         sites.append(site)
-    notes = (
-        (f"all images are below {above!r}, which is taken for no site (--layout site/class if it is one)",)
-        if above
-        else ()
+    notes = [f"all images are below {above!r}, which is taken for no site (--layout site/class if it is one)"] * bool(
+        above
     )
-    account = Import("files", found, left_out, notes)
+    if layout == "site/class" and options.layout == "auto":
+        notes.append(
+            "the first folders are taken for sites, the second for classes (--layout 'class/*' if the first are classes)"
+        )
+    account = Import("files", found, left_out, tuple(notes))
     account = account.without(set(names) - {record.image for record in records}, UNWANTED)
     splits = any(split for _, split in places)
     return OwnImages(tuple(records), tuple(sites) if any(sites) else (), splits, root, account)
@@ -239,8 +241,8 @@ def _layout(root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], 
     usual = levels in (1, 2) or wanted != "auto"
     odd = next((name for name, own in zip(names, folders, strict=True) if len(own) != levels or not usual), None)
     if odd is not None:
-        named = "/".join(["class", *"*" * (levels - 1)])
-        remedy = f"say what the folders are by --layout '{named}', with site or patient for a *"
+        first, last = ("/".join(own) for own in (["class", *"*" * (levels - 1)], [*"*" * (levels - 1), "class"]))
+        remedy = f"say which folder is the class by --layout '{first}' or '{last}'; others are site, patient or *"
         if len(depth) > 1 or not levels:
             remedy = "list the images in a table with the columns image, label and patient"
         known = "CLASS/image, SITE/CLASS/image or CLASS/PATIENT/image"
@@ -252,10 +254,14 @@ def _layout(root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], 
     above: dict[str, set[str]] = defaultdict(set)
     for first, second in folders:
         above[second].add(first)
-    if len({first for first, _ in folders}) > 1 and all(len(sites) == 1 for sites in above.values()):
+    alone = all(len(sites) == 1 for sites in above.values())
+    if len({first for first, _ in folders}) > 1 and (alone or len(above) == 1):
+        seen = (
+            "no folder of the second level occurs twice" if alone else f"the second level is always {folders[0][1]!r}"
+        )
         raise ConfigurationError(
-            f"{root}: no folder of the second level occurs twice, so it is not clear what the levels are; add "
-            "--layout site/class or --layout class/patient"
+            f"{root}: {seen}, so it is not clear what the levels are; add --layout site/class or --layout class/patient, or "
+            "'class/*' or '*/class' if the other level is neither"
         )
     return "site/class"
 

@@ -124,6 +124,19 @@ def test_a_layout_says_what_each_folder_is(folder):
             read(root, layout=wrong)
 
 
+def test_folders_that_may_be_classes_are_asked_about_or_said(folder):
+    root = folder("Covid/images/a.png", "Normal/images/b.png", "Covid/masks/a.png", "Normal/masks/b.png")
+    with pytest.raises(ConfigurationError, match=r"the second level is always 'images', .* 'class/\*'"):
+        read(root)
+    assert [label for _, label, *_ in read(root, layout="class/*")[0]] == ["Covid", "Normal"]
+
+
+def test_it_is_said_that_first_folders_are_taken_for_sites(folder):
+    root = folder("benign/40X/a.png", "benign/100X/b.png", "malignant/40X/a.png", "malignant/100X/b.png")
+    assert "sites" in read(root)[1].account.notes[0]
+    assert read(root, layout="*/class")[1].account.notes == ()
+
+
 def test_links_out_of_a_folder_are_named_with_what_copies_them(folder, tmp_path):
     folder("store/a.png")
     links = tmp_path / "links" / "nevus"
