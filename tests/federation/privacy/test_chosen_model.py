@@ -159,8 +159,9 @@ def test_a_value_that_cannot_be_sent_is_a_failure_of_training_and_the_scores_bes
     payload = Payload(1, {"run_id": "r-1"}, {"global": {"w": torch.ones(1)}})
     store = SimpleNamespace(load_state=lambda number: {"before": number})
     noted = []
-    result = executor._trained(payload, SimpleNamespace(round_number=1, note_failure=noted.append), store)
-    assert list(map(str, noted)) == ["metric 'loss' must be a finite number, got nan"]
+    gate = SimpleNamespace(note_failure=lambda cause, fault: noted.append(cause))
+    result = executor._trained(payload, SimpleNamespace(round_number=1, gate=gate), store)
+    assert noted == ["metric 'loss' must be a finite number, got nan"]
     assert executor.kept == {"before": 1}
     assert (result.update is None) == (model == "own")
     assert model == "own" or result.update["w"].tolist() == [0.0]

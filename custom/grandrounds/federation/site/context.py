@@ -21,11 +21,13 @@ from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.machine import worker_number
 from grandrounds.federation.site.features import Features
+from grandrounds.federation.site.outcomes import NoGate
 from grandrounds.files import replacing
 from grandrounds.models.inference.forms import EXACT
 from grandrounds.models.inference.forward import Forward
 from grandrounds.protocol.messages import State
 from grandrounds.protocol.problem import ModelSpec, Problem
+from grandrounds.protocol.spending import TrainingGate
 from grandrounds.seeding import derive_seed, numpy_generator
 
 FIRST_SCALE = 1024.0
@@ -80,24 +82,12 @@ def _no_dataset(name: str) -> SiteData:
     raise ConfigurationError(f"data set {name!r} cannot be had in this task")
 
 
-def _one_case(kind: str, release: str) -> int:
-    return 1
-
-
 class Unread:
     """Stands for a site's data until its images are read."""
 
     def __getattr__(self, name: str) -> Any:
         """Whatever is asked of it is an error."""
         raise RuntimeError(f"{name} of the site's data was asked for before its images were read")
-
-
-def _not_noted(error: Exception) -> None:
-    """Where there is no gate, the reply names the cause."""
-
-
-def _no_row_noise(release: str) -> None:
-    return None
 
 
 def choose_device(name: str, precision: str = "float32") -> torch.device:
@@ -162,10 +152,7 @@ class SiteContext:
         ahead: draws views of coming steps while the network trains.
         held: images that stay on the device.
         features: what the frozen layers make of images; None where a network takes the images themselves.
-        row_noise: bound on the norm and standard deviation of the noise that the site's privacy gate gives each row of a
-            release, by its name; None if it gives none.
-        release_minimum: how many patients the site asks behind each class in a release of a kind and name.
-        note_failure: tells the site's privacy gate why a task has failed.
+        gate: the site's privacy gate, or what stands for it.
     """
 
     site: str
@@ -183,14 +170,25 @@ class SiteContext:
     ahead: ViewsAhead = field(default_factory=lambda: ViewsAhead(0))
     held: HeldImages = field(default_factory=lambda: HeldImages(torch.device("cpu")))
     features: Features | None = None
-    row_noise: Callable[[str], tuple[float, float] | None] = field(default=_no_row_noise)
-    release_minimum: Callable[[str, str], int] = field(default=_one_case)
-    note_failure: Callable[[Exception], None] = field(default=_not_noted)
+    gate: TrainingGate = field(default_factory=NoGate)
 
     @property
     def model_spec(self) -> ModelSpec:
         """The network that this site trains, without trained weights."""
         return self.own_spec or self.problem.model_spec(pretrained=False)
+
+    def release_minimum(self, kind: str, release: str) -> int:
+        """How many patients the site asks behind each class in a release of a kind and name.
+
+        Raises:
+            ConfigurationError: if its privacy policy does not let the release out.
+        """
+        asked = self.gate.release_minimum(kind, release)
+        if asked is None:
+            raise ConfigurationError(
+                f"{self.site}: the site's privacy policy does not let {release} out, a release of kind {kind}"
+            )
+        return max(asked, self.data.min_support, 1)
 
     def dataset(self, name: str) -> SiteData:
         """Another data set of this site, for example public images that every site has.

@@ -26,11 +26,10 @@ from grandrounds.data.site import (
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache, Unread, choose_device
 from grandrounds.federation.site.options import ComputeOptions
-from grandrounds.federation.site.outcomes import begin_reading, note_failure, require_room
-from grandrounds.federation.site.worker import release_minimum, row_noise
+from grandrounds.federation.site.outcomes import gate_of, require_room
 from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES
 from grandrounds.models.registry import require_buildable
-from grandrounds.protocol.messages import Payload, ReleaseKind
+from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.paths import cache_folder, data_folders, in_kit, state_folder
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
 from grandrounds.protocol.tasks import SINGLE
@@ -155,15 +154,6 @@ def _described(spec: ModelSpec) -> str:
     return f"{spec.backbone} (norm {spec.norm}, dropout {'its own' if spec.dropout is None else spec.dropout}{start})"
 
 
-def _minimum(kind: str, release: str, data: SiteData, site: str, fl_ctx: FLContext) -> int:
-    asked = release_minimum(ReleaseKind(kind), release, fl_ctx)
-    if asked is None:
-        raise ConfigurationError(
-            f"{site}: the site's privacy policy does not let {release} out, a release of kind {kind}"
-        )
-    return max(asked, data.min_support, 1)
-
-
 @dataclass
 class _Found:
     values: Mapping[str, Any]
@@ -230,9 +220,7 @@ class SiteAccess:
             ahead=ViewsAhead(self._compute.drawing_processes(in_kit(fl_ctx), device)),
             held=self._held,
             datasets=lambda name: self._dataset(name, found.problem, site, fl_ctx),
-            row_noise=lambda release: row_noise(release, fl_ctx),
-            release_minimum=lambda kind, release: _minimum(kind, release, self._data_of(found), site, fl_ctx),
-            note_failure=lambda error: note_failure(error, fl_ctx),
+            gate=gate_of(fl_ctx),
         )
 
     def with_images(self, context: SiteContext, fl_ctx: FLContext, needs_labels: bool) -> SiteContext:
@@ -241,17 +229,12 @@ class SiteAccess:
         Raises:
             DataError: if the data doctor finds something that must be fixed first.
         """
-        begin_reading(fl_ctx)
+        context.gate.begin_reading()
         if self._found is None:
             raise ValueError("a context is made without images first")
         if self._found.data is None:
             self._found.data = load_checked_data(context.problem, context.site, fl_ctx, needs_labels, self._log)
         return replace(context, data=self._found.data)
-
-    def _data_of(self, found: _Found) -> SiteData:
-        if found.data is None:
-            raise ValueError("the images are not read yet")
-        return found.data
 
     def _find(self, values: Mapping[str, Any], site: str, fl_ctx: FLContext) -> _Found:
         if self._found is None or self._found.data is None or self._found.values != values:

@@ -32,7 +32,7 @@ from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
 from grandrounds.federation.site.networks import SharedNetwork, forget_networks
 from grandrounds.federation.site.options import ComputeOptions, InferenceOptions, SiteOptions
-from grandrounds.federation.site.outcomes import cause_of, is_answered, note_failure, note_leaving
+from grandrounds.federation.site.outcomes import cause_of, gate_of, note_failure
 from grandrounds.federation.site.pooling import CountPool
 from grandrounds.federation.site.scoring import (
     SCORE_RELEASES,
@@ -43,12 +43,7 @@ from grandrounds.federation.site.scoring import (
     score,
 )
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
-from grandrounds.federation.site.worker import (
-    declare_training,
-    hides_failures,
-    require_gate,
-    run_in_child,
-)
+from grandrounds.federation.site.worker import require_gate, run_in_child
 from grandrounds.logs.lines import enter_round
 from grandrounds.models.inference.forms import form_named
 from grandrounds.models.partial import frozen_digest
@@ -83,7 +78,6 @@ from grandrounds.protocol.names import OWN_ROUND, VALIDATION
 from grandrounds.protocol.paths import DETAILS_VARIABLE, claimed_folder, in_kit, key_folders
 from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.problem import SITE_NORM, TRAIN_ALL
-from grandrounds.protocol.spending import TRAINING_GATE, TrainingGate
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tensors import difference
 from grandrounds.protocol.wire import decode_payload, encode_result
@@ -257,7 +251,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self._asked = None
         try:
             require_gate(fl_ctx)
-            if is_answered(fl_ctx):
+            if gate_of(fl_ctx).is_answered:
                 return make_reply(ReturnCode.OK)
             if self._unreadable is not None:
                 raise self._unreadable
@@ -299,11 +293,11 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if task_name not in (JOIN, POOL):
             context = replace(context, features=self._features_of(context, run))
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS, OPTIONS_FACT) if task_name == JOIN else ()
-        self._hides_failures = hides_failures(fl_ctx, self.own_model)
+        self._hides_failures = context.gate.counts_updates if self.own_model else context.gate.hides_failures
         summed, least = COUNT_SUM in payload.values, self.confidentiality.min_models
         self._pool = CountPool.of(context, payload.values["run_id"], least, fl_ctx) if summed else None
         if task_name == TRAIN:
-            declare_training(self.spending(context), fl_ctx)
+            context.gate.admit_training(self.spending(context))
         with closing(context.ahead):
             result = tasks[task_name](payload, context, store)
         reply = encode_result(result, self._declared(task_name), payload, facts)
@@ -330,8 +324,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self.require_kind(context.problem.kind)
         self.inference.require_measured(context.model_spec.backbone)
         form_named(context.inference).require_possible(context.device)
-        gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
-        if not self.own_model and gate is not None and gate.counts_updates:
+        if not self.own_model and context.gate.counts_updates:
             self.inference.require_equal_bits("updates of this site", "its gate counts their epsilon")
         run = self._run_of(payload, context, fl_ctx)
         if task_name == TRAIN and not self.own_model:
@@ -385,9 +378,9 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         error = _prepare_update(reply, asked.payload, fl_ctx) if asked else None
         if error:
             self.log_error(fl_ctx, f"{TRAIN}: {error}", fire_event=False)
-            note_failure(error, fl_ctx)
+            note_failure(error, gate_of(fl_ctx))
         else:
-            note_leaving(reply, fl_ctx)
+            gate_of(fl_ctx).leaves(reply)
         if error or asked is None or asked.store is None:
             return
         self.on_result_released(reply, asked.payload, asked.store)
@@ -421,7 +414,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             if not self._hides_failures or isinstance(error, TaskAborted):
                 raise
             self.logger.error(f"{TRAIN}: {cause_of(error)}; the gate hides it")
-            context.note_failure(error)
+            note_failure(error, context.gate)
         self.kept = store.load_state(context.round_number)
         return Result() if self.own_model else _zero_update(payload)
 
@@ -498,7 +491,7 @@ def _zero_update(payload: Payload) -> Result:
 
 
 def _noted_refusal(task: str, error: Exception, fl_ctx: FLContext) -> Shareable:
-    note_failure(error, fl_ctx)
+    note_failure(error, gate_of(fl_ctx))
     return _refusal(task, error)
 
 

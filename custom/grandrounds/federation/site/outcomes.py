@@ -1,46 +1,59 @@
-"""What a site's privacy gate is told of a task whose answer must not show how it went."""
+"""What a task asks a site's privacy gate, and tells it of how it went, which its answer must not show."""
 
 from __future__ import annotations
 
 import errno
 import shutil
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
 
 from grandrounds.errors import Fault, GrandRoundsError
-from grandrounds.protocol.spending import TRAINING_GATE, TrainingGate
+from grandrounds.protocol.spending import TRAINING_GATE, Spending, TrainingGate
 
 LEAST_ROOM = 64 << 20
 """Bytes that must be free before a task reads images."""
 
 
-def note_failure(error: Exception, fl_ctx: FLContext) -> None:
-    """Tell the site's gate, if there is one, why a task has failed, see :class:`TrainingGate`."""
+class NoGate:
+    """The :class:`TrainingGate` of a site without one: everything may leave as it is."""
+
+    hides_failures = False
+    counts_updates = False
+    is_answered = False
+
+    def leaves(self, reply: MutableMapping[str, Any]) -> None:
+        """The answer is not kept."""
+
+    def admit_training(self, training: Spending | None) -> None:
+        """Every training may begin."""
+
+    def begin_reading(self) -> None:
+        """Nobody needs to know."""
+
+    def note_failure(self, cause: str, fault: Fault) -> None:
+        """The reply names the cause."""
+
+    def row_noise(self, release: str) -> tuple[float, float] | None:
+        """None: rows get no noise."""
+        return None
+
+    def release_minimum(self, kind: str, release: str) -> int | None:
+        """A single case."""
+        return 1
+
+
+def gate_of(fl_ctx: FLContext) -> TrainingGate:
+    """The site's gate in a task's context, or what stands for it where there is none."""
     gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
-    if gate is not None:
-        gate.note_failure(cause_of(error), Fault.of(error))
+    return NoGate() if gate is None else gate
 
 
-def is_answered(fl_ctx: FLContext) -> bool:
-    """Whether the site's gate, if there is one, has answered the same task before, see :class:`TrainingGate`."""
-    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
-    return gate is not None and gate.is_answered
-
-
-def note_leaving(reply: Shareable, fl_ctx: FLContext) -> None:
-    """Let the site's gate, if there is one, keep an answer as it leaves, see :class:`TrainingGate`."""
-    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
-    if gate is not None:
-        gate.leaves(reply)
-
-
-def begin_reading(fl_ctx: FLContext) -> None:
-    """Tell the site's gate, if there is one, that the task reads images from now on."""
-    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
-    if gate is not None:
-        gate.begin_reading()
+def note_failure(error: Exception, gate: TrainingGate) -> None:
+    """Tell the site's gate why a task has failed."""
+    gate.note_failure(cause_of(error), Fault.of(error))
 
 
 def require_room(folder: Path) -> None:

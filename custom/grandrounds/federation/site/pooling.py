@@ -15,7 +15,6 @@ from grandrounds.evaluation.record import EvalRecord
 from grandrounds.federation.encrypted_counts import LARGEST_MINIMUM, decrypt_counts, encrypt_counts
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.scoring import released
-from grandrounds.federation.site.worker import release_minimum
 from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, SumOf, find_key
 from grandrounds.protocol.messages import (
     CONTRIBUTION,
@@ -61,7 +60,7 @@ class CountPool:
         """
         own = context.data.min_support
         kind = ReleaseKind.POOLED_COUNTS
-        asked = {model: release_minimum(kind, name, fl_ctx) for model, name in POOLED_RELEASES.items()}
+        asked = {model: context.gate.release_minimum(kind, name) for model, name in POOLED_RELEASES.items()}
         minimums = {model: max(own, minimum, 1) for model, minimum in asked.items() if minimum is not None}
         kept = {model: minimum for model, minimum in minimums.items() if minimum <= LARGEST_MINIMUM}
         key = find_key(key_folders(fl_ctx), context.site)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partialmethod
+from operator import methodcaller
 from typing import Any, TypeVar
 
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 
-from grandrounds.errors import ConfigurationError, Fault
+from grandrounds.errors import ConfigurationError
 from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.site.context import TaskAborted
 from grandrounds.federation.site.isolation import WorkerStopped, ask_parent, run_isolated
-from grandrounds.protocol.messages import Payload, ReleaseKind
+from grandrounds.federation.site.outcomes import gate_of
+from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.paths import in_kit
-from grandrounds.protocol.spending import TRAINING_GATE, Spending, TrainingGate
+from grandrounds.protocol.spending import TRAINING_GATE
 
 Answer = TypeVar("Answer")
 
@@ -46,9 +49,9 @@ class SiteIdentity:
     def of(cls, fl_ctx: FLContext) -> SiteIdentity:
         """Read it from FLARE's context of the site."""
         workspace = fl_ctx.get_engine().get_workspace()
-        root, hidden = str(workspace.get_root_dir()), (hides_failures(fl_ctx, own) for own in (False, True))
-        gated = fl_ctx.get_prop(TRAINING_GATE) is not None
-        return cls(fl_ctx.get_identity_name(), fl_ctx.get_job_id(), root, gated, *hidden)
+        gate, gated = gate_of(fl_ctx), fl_ctx.get_prop(TRAINING_GATE) is not None
+        of_gate = gated, gate.hides_failures, gate.counts_updates
+        return cls(fl_ctx.get_identity_name(), fl_ctx.get_job_id(), str(workspace.get_root_dir()), *of_gate)
 
     def context(self) -> FLContext:
         """A context for the child, which passes on to the parent what the site's gate is asked."""
@@ -77,47 +80,15 @@ class _GateOfParent:
     hides_failures: bool
     counts_updates: bool
 
-    def admit_training(self, training: Spending | None) -> None:
-        """As the privacy gate's, which only the parent has."""
-        ask_parent(_Question("admit_training", (training,)))
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """What the privacy gate answers, which only the parent has."""
+        return ask_parent((method, arguments))
 
-    def row_noise(self, release: str) -> tuple[float, float] | None:
-        """As the privacy gate's."""
-        found: tuple[float, float] | None = ask_parent(_Question("row_noise", (release,)))
-        return found
-
-    def release_minimum(self, kind: ReleaseKind, release: str) -> int | None:
-        """As the privacy gate's."""
-        found: int | None = ask_parent(_Question("release_minimum", (kind, release)))
-        return found
-
-    def begin_reading(self) -> None:
-        """As the privacy gate's."""
-        ask_parent(_Question("begin_reading"))
-
-    def note_failure(self, cause: str, fault: Fault) -> None:
-        """As the privacy gate's."""
-        ask_parent(_Question("note_failure", (cause, fault)))
-
-
-@dataclass(frozen=True)
-class _Question:
-    """A call of one of the methods of :class:`TrainingGate`."""
-
-    method: str
-    arguments: tuple[Any, ...] = ()
-
-
-def release_minimum(kind: ReleaseKind, release: str, fl_ctx: FLContext) -> int | None:
-    """How many cases the site's gate, if there is one, asks behind a release's counts, see :class:`TrainingGate`."""
-    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
-    return gate.release_minimum(kind, release) if gate is not None else 1
-
-
-def row_noise(release: str, fl_ctx: FLContext) -> tuple[float, float] | None:
-    """What the site's gate, if there is one, does to each row of a release, see :class:`TrainingGate`."""
-    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
-    return gate.row_noise(release) if gate is not None else None
+    admit_training = partialmethod(_ask, "admit_training")
+    begin_reading = partialmethod(_ask, "begin_reading")
+    note_failure = partialmethod(_ask, "note_failure")
+    row_noise = partialmethod(_ask, "row_noise")
+    release_minimum = partialmethod(_ask, "release_minimum")
 
 
 def require_gate(fl_ctx: FLContext) -> None:
@@ -130,27 +101,6 @@ def require_gate(fl_ctx: FLContext) -> None:
         raise ConfigurationError(
             "this kit has no privacy gate, so it works on no task: see local/privacy.json, and run grandrounds doctor"
         )
-
-
-def hides_failures(fl_ctx: FLContext, own_model: bool) -> bool:
-    """Whether the site has a gate that hides that a training has failed; ``own_model``: no update leaves."""
-    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
-    return gate is not None and (gate.counts_updates if own_model else gate.hides_failures)
-
-
-def declare_training(training: Spending | None, fl_ctx: FLContext) -> None:
-    """Ask the site's gate, if there is one, before a training.
-
-    Args:
-        training: its cost, if it hides single images; None is any other training.
-        fl_ctx: FLARE's context of the site.
-
-    Raises:
-        GrandRoundsError: if the gate refuses.
-    """
-    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
-    if gate is not None:
-        gate.admit_training(training)
 
 
 def run_in_child(
@@ -177,7 +127,7 @@ def run_in_child(
             SiteIdentity.of(fl_ctx),
             aborted=lambda: bool(abort_signal.triggered),
             seconds=seconds_left(payload),
-            reply=lambda question: getattr(fl_ctx.get_prop(TRAINING_GATE), question.method)(*question.arguments),
+            reply=lambda question: methodcaller(question[0], *question[1])(gate_of(fl_ctx)),
         )
         return answer
     except WorkerStopped:

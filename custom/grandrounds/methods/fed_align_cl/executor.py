@@ -145,7 +145,7 @@ class FedAlignExecutor(SiteExecutor):
         rates = self.alignment.learning_rates(self.schedule.learning_rate)
         optimizers = {role: self.make_optimizer(parts[role], rates[role], role=role) for role in ROLES}
         random_bytes = self.noise_source.random_bytes(context.key("training noise"))
-        gate = context.row_noise(BANK)
+        gate = context.gate.row_noise(BANK)
         norm = self.alignment.alignment_norm
         added = self._added_to_logits(context)
         noise = self.embedding_noise
@@ -259,7 +259,7 @@ class FedAlignExecutor(SiteExecutor):
 
     def _warn_of_clipping(self, embeddings: Tensor, context: SiteContext) -> None:
         bounds = {"executor.embedding_clip": clip_bound(embeddings, self.embedding_noise)}
-        gate = context.row_noise(BANK)
+        gate = context.gate.row_noise(BANK)
         if gate is not None:
             bounds["the clip of the bank's rule in privacy.json"] = gate[0]
         for name, bound in bounds.items():
