@@ -7,20 +7,20 @@ Lin, Kong, Stich & Jaggi, "Ensemble Distillation for Robust Model Fusion in Fede
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.options import ServerComputeOptions, UpdateOptions
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
 from grandrounds.federation.site.data import load_dataset
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.feddf.fusion import FusionOptions, distil, ensemble_soft_labels, means_by_architecture
-from grandrounds.methods.mutual.controller import DeliveringController
-from grandrounds.models.registry import build_model
+from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.option_annotations import METHOD
 from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
@@ -40,14 +40,15 @@ class PublicSetOptions(Options):
     public: Annotated[str, "the name under which the server knows the public images", METHOD] = PUBLIC
 
 
-class FusionController(DeliveringController):
+class FusionController(RoundController):
     """Ensemble distillation for sites with different networks.
 
     In each round the sites train the model of their architecture and send updates; models of one architecture are averaged,
     and the model of each architecture learns the mean prediction of all sites' models on public images that the server has.
-    The last round only delivers what the round before has made.
+    The last round only delivers what the round before has made, and every site tests its own model.
     """
 
+    registrations: ClassVar[bool] = True
     public_set: PublicSetOptions
     fusion: FusionOptions
     updates: UpdateOptions
@@ -55,11 +56,25 @@ class FusionController(DeliveringController):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        if self.rounds < 2:
+            raise ConfigurationError(f"rounds must be at least 2: the last only delivers, got {self.rounds}")
+        if self.problem.weights is not None and not self.problem.has_frozen:
+            raise ConfigurationError(
+                "problem.weights must be null unless problem.trainable freezes layers: the first models come from the seed"
+            )
         self._device = choose_device(self.server_compute.server_device)
         self._prototypes: dict[str, dict[str, Tensor]] = {}
         self._sent: dict[str, State] = {}
         self._trained: dict[str, dict[str, Tensor]] = {}
         self._losses: dict[str, float] = {}
+
+    @property
+    def delivers(self) -> bool:
+        """Whether this is the last round."""
+        return self.round_number == self.rounds
+
+    def model(self) -> None:
+        """There is none: each site scores and tests its own."""
 
     def start(self) -> None:
         """Find the public images.
@@ -75,7 +90,7 @@ class FusionController(DeliveringController):
         self.fusion.require_batch(len(self._public.images))
 
     def check_registration(self, site: str, registration: Registration) -> None:
-        """Refuse a network that the server cannot build.
+        """Refuse a network that the server cannot build, or that differs from the server's.
 
         Raises:
             MessageError: naming the backbone.
@@ -85,7 +100,11 @@ class FusionController(DeliveringController):
             state = self._network(backbone).state_dict()
         except ConfigurationError as error:
             raise MessageError(f"{site} has a network that the server does not know: {error}") from error
-        self.require_architecture(site, registration, state)
+        if registration.facts.get("architecture") != architecture_fingerprint(state):
+            raise MessageError(
+                f"{site} has a {registration.facts.get('backbone')} that differs from the job's in more than its weights "
+                "(backbone, norm, channels or classes); take these out of its grandrounds.json"
+            )
 
     def open_round(self, sites: list[str]) -> None:
         """Make the first model of each architecture that is new."""

@@ -25,7 +25,6 @@ from grandrounds.methods.mutual.options import ContributorOptions, ExchangeOptio
 from grandrounds.methods.mutual.public import comparable
 from grandrounds.methods.mutual.schedule import Exchanges
 from grandrounds.methods.mutual.soft_labels import SoftLabels, encode
-from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import Payload, ReleaseKind, Result, State
 from grandrounds.protocol.paths import require_confined
@@ -34,46 +33,6 @@ from grandrounds.protocol.registration import Registration
 MAX_PUBLIC_IMAGES = 10**7
 PUBLIC_IMAGES = "public_images"
 """The number in a registration."""
-
-
-class DeliveringController(RoundController):
-    """Sites train the model that they are sent; the last round delivers it, and every site tests its own."""
-
-    registrations: ClassVar[bool] = True
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        if self.rounds < 2:
-            raise ConfigurationError(f"rounds must be at least 2: the last only delivers, got {self.rounds}")
-        if self.problem.weights is not None and not self.problem.has_frozen:
-            raise ConfigurationError(
-                "problem.weights must be null unless problem.trainable freezes layers: the first models come from the seed"
-            )
-
-    @property
-    def delivers(self) -> bool:
-        """Whether this is the last round."""
-        return self.round_number == self.rounds
-
-    def model(self) -> None:
-        """There is none: each site scores and tests its own."""
-
-    def require_architecture(self, site: str, registration: Registration, expected: State) -> None:
-        """Refuse a site whose network differs from the server's.
-
-        Args:
-            site: its name.
-            registration: what it has reported.
-            expected: state of the server's network of that backbone.
-
-        Raises:
-            MessageError: naming the backbone.
-        """
-        if registration.facts.get("architecture") != architecture_fingerprint(expected):
-            raise MessageError(
-                f"{site} has a {registration.facts.get('backbone')} that differs from the job's in more than its weights "
-                "(backbone, norm, channels or classes); take these out of its grandrounds.json"
-            )
 
 
 class MutualController(RoundController):

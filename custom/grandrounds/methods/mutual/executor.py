@@ -6,7 +6,6 @@ Beside it the bases of all sites that train on their own labels (FedDF, encrypte
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -30,7 +29,7 @@ from grandrounds.methods.mutual.public import PublicImages, public_images
 from grandrounds.methods.mutual.schedule import Exchanges
 from grandrounds.methods.mutual.soft_labels import SoftLabels, decode
 from grandrounds.methods.mutual.training import train_locally
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, State
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.wire import decode_result
 
@@ -88,35 +87,6 @@ class OwnModelExecutor(LocalTrainingExecutor):
         record, _ = score(network.eval(), context.data.rows("test"), context)
         leaves = record.suppressed(context.data.min_support)
         return {f"{prefix}.{name}": value for name, value in leaves.exact.items()}
-
-
-class DeliveredModelExecutor(OwnModelExecutor):
-    """Trains the model that the server sends and keeps it as the site's own; the last round only delivers.
-
-    In each of the last ``test_rounds`` rounds the model that was sent is tested.
-    """
-
-    required: ClassVar[tuple[str, ...]] = ()
-    """Parts that each training task must have."""
-
-    @abstractmethod
-    def releases_of(self, trained: State, sent: State) -> dict[str, Release]:
-        """What leaves of a model that was trained from the state that was sent."""
-
-    def train(self, payload: Payload, context: SiteContext) -> Result:
-        """Train what was sent; in the last round keep it as it is."""
-        if not set(self.required) <= payload.parts.keys() or not isinstance(payload.values.get("rounds"), int):
-            raise MessageError(f"the task lacks the number of rounds{''.join(f' or {part}' for part in self.required)}")
-        sent, rounds, number = self.starting_state(payload, context), payload.values["rounds"], context.round_number
-        network = self.starting_model(payload, context)
-        metrics = self.scores_of_round(network, context, rounds)
-        first = not self.kept
-        self.kept = {"model": copy_to_cpu(sent)}
-        samples = len(context.data.rows("labelled"))
-        if number == rounds:
-            return Result({}, metrics, samples)
-        metrics |= self.train_round(network, first, number - 1, rounds - 1, context)
-        return Result(self.releases_of(copy_to_cpu(network.state_dict()), sent), metrics, samples)
 
 
 FINGERPRINTS, SOFT_LABELS, VALUES = "fingerprints", "soft_labels", "values"
