@@ -41,11 +41,7 @@ def mean_similarity(
         \bar W_{out} = \operatorname{mean}\{W_{mn} : g_m \ne g_n\}
 
     of the matrix :math:`W`, shape ``(sites, sites)``, with the sites in the order of the rows in communities :math:`g`.
-
-    Raises:
-        ValueError: if the matrix does not fit the sites.
     """
-    require_square(matrix, sites)
     community = np.array([groups[site] for site in sites])
     same = community[:, None] == community[None, :]
     pairs = matrix[same & ~np.eye(len(sites), dtype=bool)], matrix[~same]
@@ -81,9 +77,3 @@ def pick_matrix(picks: Iterable[tuple[str, str]], sites: Sequence[str]) -> NDArr
         counts[position[target], position[peer]] += 1
     totals = counts.sum(axis=1, keepdims=True)
     return np.where(totals > 0, counts / np.maximum(totals, 1), 0.0)
-
-
-def require_square(matrix: NDArray[np.float64], sites: Sequence[str]) -> None:
-    """Raise :class:`ValueError` unless the matrix has a row and a column for each site."""
-    if matrix.shape != (len(sites), len(sites)):
-        raise ValueError(f"the matrix must have shape ({len(sites)}, {len(sites)}), got {matrix.shape}")

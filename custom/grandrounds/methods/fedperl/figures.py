@@ -23,7 +23,6 @@ from grandrounds.methods.fedperl.communities import (
     community_order,
     mean_similarity,
     pick_matrix,
-    require_square,
     within_group_share,
 )
 from grandrounds.plotting import (
@@ -135,11 +134,7 @@ def peer_frequency_figure(
         groups: the community of each site; their boundaries are drawn.
         own: for each site the share of its picks in its own community, and what picking at random would give; drawn
             beside the matrix. NaN where a site had no picks; a site without others in its community is left out.
-
-    Raises:
-        ValueError: if the matrix does not fit the sites.
     """
-    require_square(frequency, sites)
     side = max(3.2, 0.42 * len(sites))
     widths = [side, 1.7] if own else [side]
     figure = new_figure(sum(widths) + 2.6, side + 1.2)
@@ -177,17 +172,12 @@ def similarity_figure(
 
     Args:
         rounds: all that are known, at least one.
-        shown: the rounds whose matrices are drawn, at least one.
+        shown: those of them whose matrices are drawn, at least one.
         sites: names of rows and columns, communities side by side; a site that has not trained yet has an empty row.
         groups: the community of each site; without, the curve is the mean over all pairs.
         first_peers: the first round in which any site had peers.
-
-    Raises:
-        ValueError: if a matrix does not fit its sites, or a round that is to be shown is not among them.
     """
     by_number = {entry.round_number: entry for entry in rounds}
-    if not shown or any(number not in by_number for number in shown):
-        raise ValueError(f"shown must be rounds with a similarity matrix, {list(by_number)}, got {list(shown)}")
     matrices = {number: _on_all_sites(by_number[number], sites) for number in shown}
     values = np.concatenate([matrix[~np.isnan(matrix)] for matrix in matrices.values()])
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
@@ -237,7 +227,6 @@ def _draw_own_share(axes: Axes, sites: Sequence[str], own: Mapping[str, tuple[fl
 
 def _on_all_sites(entry: SimilarityRound, sites: Sequence[str]) -> NDArray[np.float64]:
     """The matrix with a row for every site; NaN for those that have not trained and on the diagonal."""
-    require_square(entry.matrix, entry.sites)
     matrix = np.full((len(sites), len(sites)), np.nan)
     rows = [list(sites).index(site) for site in entry.sites]
     matrix[np.ix_(rows, rows)] = entry.matrix

@@ -31,9 +31,6 @@ def mean_prediction(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
     Returns:
         Probabilities of that shape.
 
-    Raises:
-        ValueError: if a peer's shape differs from the local one.
-
     Example:
         >>> local = torch.tensor([[0.5, 0.3, 0.2]])
         >>> mean_prediction(local, [torch.tensor([[0.8, 0.1, 0.1]])])
@@ -41,7 +38,6 @@ def mean_prediction(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
         >>> torch.equal(mean_prediction(local, []), local)  # without peers FedPerl is FixMatch
         True
     """
-    _require_same_shape(local, peers)
     return torch.stack([local, *peers]).mean(dim=0)
 
 
@@ -61,14 +57,10 @@ def peer_consistency_loss(local: Tensor, peers: Sequence[Tensor], reduction: Con
     Returns:
         Scalar, at least zero; a differentiable zero without peers or images.
 
-    Raises:
-        ValueError: if a peer's shape differs from the local one.
-
     Example:
         >>> peer_consistency_loss(torch.tensor([[0.5, 0.3, 0.2]]), [torch.tensor([[0.8, 0.1, 0.1]])])  # 0.14 / 3
         tensor(0.0467)
     """
-    _require_same_shape(local, peers)
     if not peers or not len(local):
         return local[:0].sum()
     squares = (local - torch.stack(list(peers)).detach()).square()
@@ -88,15 +80,11 @@ def majority_label(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
     Returns:
         Classes, shape ``(batch,)``, int64; the lowest index where votes are tied.
 
-    Raises:
-        ValueError: if a peer's shape differs from the local one.
-
     Example:
         >>> votes = [torch.tensor([[0.1, 0.9]]), torch.tensor([[0.4, 0.6]])]
         >>> majority_label(torch.tensor([[0.99, 0.01]]), votes)  # two to one, whatever the confidence
         tensor([1])
     """
-    _require_same_shape(local, peers)
     votes = torch.stack([local, *peers]).argmax(dim=-1)
     return F.one_hot(votes, local.shape[1]).sum(dim=0).argmax(dim=-1)
 
@@ -111,15 +99,11 @@ def unanimous(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
     Returns:
         Shape ``(batch,)``, bool; always true without peers.
 
-    Raises:
-        ValueError: if a peer's shape differs from the local one.
-
     Example:
         >>> local = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
         >>> unanimous(local, [torch.tensor([[0.7, 0.3], [0.4, 0.6]])])
         tensor([ True, False])
     """
-    _require_same_shape(local, peers)
     votes = torch.stack([local, *peers]).argmax(dim=-1)
     return (votes == votes[0]).all(dim=0)
 
@@ -137,14 +121,10 @@ def peer_divergence(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
     Returns:
         Scalar, in nats, at least zero; a differentiable zero without peers or images.
 
-    Raises:
-        ValueError: if a peer's shape differs from the local one.
-
     Example:
         >>> peer_divergence(torch.tensor([[0.5, 0.5]]), [torch.tensor([[1.0, 0.0]])])  # ln 2
         tensor(0.6931)
     """
-    _require_same_shape(local, peers)
     if not peers or not len(local):
         return local[:0].sum()
     targets = torch.stack(list(peers)).detach()
@@ -213,13 +193,3 @@ class VotingPseudoLabeler(PeerPseudoLabeler):
         """The divergence of the helpers on the accepted images."""
         accepted = labels.accepted.nonzero()[:, 0]  # once: an accelerator waits to know them
         return peer_divergence(local[accepted], [prediction[accepted] for prediction in predictions])
-
-
-def _require_same_shape(local: Tensor, peers: Sequence[Tensor]) -> None:
-    if local.dim() != 2:
-        raise ValueError(f"local must have shape (batch, classes), got {tuple(local.shape)}")
-    for number, peer in enumerate(peers):
-        if peer.shape != local.shape:
-            raise ValueError(
-                f"peer {number} must have the shape of local, {tuple(local.shape)}, got {tuple(peer.shape)}"
-            )

@@ -7,8 +7,8 @@ average of their parameters, so that no hospital's model is shown to another (pe
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -40,9 +40,6 @@ def similar_peers(target: str, sites: Sequence[str], similarity: Tensor, top: in
     Returns:
         Up to ``top`` names, most similar first, ties in natural order; none for a target that has not trained.
 
-    Raises:
-        ValueError: if a site is listed twice, or ``similarity`` has another shape or NaN.
-
     Example:
         >>> likeness = torch.tensor([[1.0, 0.2, 0.9], [0.2, 1.0, 0.4], [0.9, 0.4, 1.0]])
         >>> similar_peers("site-1", ["site-1", "site-3", "site-6"], likeness, top=2)
@@ -50,15 +47,9 @@ def similar_peers(target: str, sites: Sequence[str], similarity: Tensor, top: in
         >>> similar_peers("site-2", ["site-1", "site-3", "site-6"], likeness, top=2)
         []
     """
-    if len(set(sites)) != len(sites):
-        raise ValueError(f"each site may be listed once, got {list(sites)}")
-    if similarity.shape != (len(sites), len(sites)):
-        raise ValueError(f"similarity must have shape ({len(sites)}, {len(sites)}), got {tuple(similarity.shape)}")
     if target not in sites:
         return []
     likeness = dict(zip(sites, similarity[list(sites).index(target)].tolist(), strict=True))
-    if any(math.isnan(value) for value in likeness.values()):
-        raise ValueError(f"the similarities of {target} have NaN")
     candidates = sorted(set(sites) - {target}, key=lambda site: (-likeness[site], natural_key(site), site))
     return candidates[:top]
 
@@ -125,8 +116,8 @@ def passing_peers(
     gate: float = 0.0,
     scale: GateScale = "absolute",
     target: str = "",
-    accuracy: Mapping[str, float] | None = None,
-    similarity: Mapping[str, float] | None = None,
+    accuracy: Mapping[str, float] = MappingProxyType({}),
+    similarity: Mapping[str, float] = MappingProxyType({}),
 ) -> list[str]:
     r"""Keep the peers that pass a policy.
 
@@ -148,9 +139,6 @@ def passing_peers(
     Returns:
         The peers that pass, in their order; may be empty.
 
-    Raises:
-        ValueError: if the values that the policy needs are missing.
-
     Example:
         >>> accuracy = {"a": 0.7, "b": 0.7, "c": 0.69}
         >>> passing_peers(["b", "c"], "validation", target="a", accuracy=accuracy)
@@ -163,11 +151,6 @@ def passing_peers(
     if policy == "none":
         return list(peers)
     values = similarity if policy == "gated_similarity" else accuracy
-    if values is None:
-        raise ValueError(f"policy {policy} needs {'similarity' if policy == 'gated_similarity' else 'accuracy'}")
-    for site in [*peers, *([target] if policy == "validation" else [])]:
-        if site not in values:
-            raise ValueError(f"policy {policy} has no value for {site!r}, only for {', '.join(values) or 'none'}")
     if policy == "validation":
         minimum = values[target]
     else:
@@ -183,36 +166,17 @@ def anonymised_peer(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]
     Running means and variances of batch norm are averaged, too; integer entries take the maximum.
 
     Args:
-        states: the peers' states, with the same entries. The average of one state is a copy of it and anonymises no site.
+        states: the peers' states, at least one, with the same entries. The average of one state is a copy of it and
+            anonymises no site.
 
     Returns:
         New tensors of the same names, shapes and dtypes; they do not depend on the order of the states.
-
-    Raises:
-        ValueError: if there is no state, or the states differ in an entry's name, shape or dtype.
 
     Example:
         >>> anonymised_peer([{"weight": torch.tensor([1.0, 2.0])}, {"weight": torch.tensor([3.0, 6.0])}])
         {'weight': tensor([2., 4.])}
     """
-    if not states:
-        raise ValueError("an anonymised peer needs at least one state, got none")
-    for number, state in enumerate(states):
-        _require_same_entries(states[0], state, number)
     return {name: _average([state[name].detach() for state in states]) for name in states[0]}
-
-
-def _require_same_entries(first: Mapping[str, Tensor], state: Mapping[str, Tensor], number: int) -> None:
-    different = sorted(first.keys() ^ state.keys())
-    if different:
-        raise ValueError(f"state {number} and state 0 do not both have {different[0]}")
-    for name, value in state.items():
-        expected = first[name]
-        if value.shape != expected.shape or value.dtype != expected.dtype:
-            raise ValueError(
-                f"{name} is {tuple(value.shape)} {value.dtype} in state {number}, "
-                f"but {tuple(expected.shape)} {expected.dtype} in state 0"
-            )
 
 
 def _average(values: list[Tensor]) -> Tensor:

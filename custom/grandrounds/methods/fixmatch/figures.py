@@ -32,12 +32,7 @@ def pseudo_label_figure(accepted: Curves, accuracy: Curves) -> Figure:
     Args:
         accepted: accepted share of the unlabelled images, in [0, 1], for each site and the rounds it took part in.
         accuracy: share of the accepted ones that are right, where the hidden labels are known; may be empty.
-
-    Raises:
-        ValueError: if nothing is known of any round.
     """
-    if not any(accepted.values()):
-        raise ValueError("accepted must have at least one value")
     parts = [("accepted share of unlabelled images", accepted, BLUE)]
     if any(accuracy.values()):
         parts.append(("right among the accepted", accuracy, VERMILION))

@@ -112,15 +112,6 @@ def test_no_peers_or_no_images_give_zero_and_a_graph(function, peers):
     assert torch.equal(local.grad, torch.zeros_like(local))
 
 
-@pytest.mark.parametrize("function", [mean_prediction, peer_consistency_loss, majority_label, peer_divergence])
-def test_refuses_a_peer_of_another_shape(function):
-    local = torch.full((2, 2), 0.5)
-    with pytest.raises(ValueError, match=r"peer 1 must have the shape of local, \(2, 2\), got \(1, 2\)"):
-        function(local, [local, local[:1]])  # would broadcast
-    with pytest.raises(ValueError, match=r"local must have shape \(batch, classes\), got \(2,\)"):
-        function(local[0], [])
-
-
 @pytest.mark.parametrize(
     ("local", "peers", "label"),
     [

@@ -1,7 +1,5 @@
 """The figure of pseudo-labels shows sites as dots and their mean as a line."""
 
-import pytest
-
 from grandrounds.methods.fixmatch.figures import pseudo_label_figure
 
 
@@ -15,8 +13,3 @@ def test_pseudo_labels_are_dots_with_the_mean_over_the_rounds_participants():
 def test_without_known_labels_there_is_no_panel_of_accuracy():
     (axes,) = pseudo_label_figure({"site-1": {1: 0.25}}, {}).get_axes()
     assert axes.get_title(loc="left") == "accepted share of unlabelled images"
-
-
-def test_refuses_pseudo_labels_of_no_round():
-    with pytest.raises(ValueError, match="accepted must have at least one value"):
-        pseudo_label_figure({"site-1": {}}, {})
