@@ -12,7 +12,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from grandrounds.checks import require_at_least
 from grandrounds.methods.fedirm.relation import Relation
 
 RampKind = Literal["squared", "printed"]
@@ -31,26 +30,18 @@ def consistency_loss(student: Tensor, teacher: Tensor, batch_size: int | None = 
     Args:
         student: :math:`p`, probabilities with gradient, shape ``(batch, classes)``.
         teacher: :math:`p_t`, probabilities of that shape; they get no gradient.
-        batch_size: :math:`B`; None is the number of images. The code divides a short batch by the full size, 48.
+        batch_size: :math:`B`, at least the number of images, which None is. The code divides a short batch by the full
+            size, 48.
 
     Returns:
         Scalar, at least zero; a differentiable zero for an empty batch.
-
-    Raises:
-        ValueError: if the shapes differ, or ``batch_size`` is below the number of images.
 
     Example:
         >>> student, teacher = torch.tensor([[0.7, 0.2, 0.1]]), torch.tensor([[0.6, 0.3, 0.1]])
         >>> consistency_loss(student, teacher)
         tensor(0.0200)
     """
-    if student.dim() != 2 or teacher.shape != student.shape:
-        raise ValueError(
-            "student and teacher must both have shape (batch, classes), "
-            f"got {tuple(student.shape)} and {tuple(teacher.shape)}"
-        )
     divisor = len(student) if batch_size is None else batch_size
-    require_at_least(divisor, len(student), "batch_size")
     return (student - teacher.detach()).square().sum() / max(divisor, 1)
 
 
@@ -66,13 +57,10 @@ def relation_matching_loss(target: Relation, local: Relation) -> Tensor:
 
     Args:
         target: :math:`M`, of the labelled sites; it gets no gradient.
-        local: :math:`s`, of a batch.
+        local: :math:`s`, of a batch, for the same classes.
 
     Returns:
         Scalar, at least zero, in nats; a differentiable zero if no row is known in both.
-
-    Raises:
-        ValueError: if the two are for different numbers of classes.
 
     Example:
         >>> target = Relation(torch.tensor([[0.8, 0.2], [0.2, 0.8]]), torch.tensor([2, 2]))
@@ -82,11 +70,6 @@ def relation_matching_loss(target: Relation, local: Relation) -> Tensor:
         >>> relation_matching_loss(target, target)
         tensor(0.)
     """
-    if target.matrix.shape != local.matrix.shape:
-        raise ValueError(
-            "both relation matrices must be for the same classes, "
-            f"got {tuple(target.matrix.shape)} and {tuple(local.matrix.shape)}"
-        )
     expected = target.matrix.detach().to(local.matrix).clamp(min=FLOOR)
     given = local.matrix.clamp(min=FLOOR)
     divergences = ((expected - given) * (expected.log() - given.log())).sum(dim=1)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grandrounds.checks import require_fraction
-
 
 def class_thresholds(confident: Tensor, threshold: float) -> Tensor:
     r"""Lower the threshold of classes that are seldom predicted with confidence.
@@ -28,17 +26,11 @@ def class_thresholds(confident: Tensor, threshold: float) -> Tensor:
     Returns:
         :math:`\tau_c`, shape ``(classes,)``, float32; the threshold itself for all classes where no image reaches it.
 
-    Raises:
-        ValueError: if the threshold is not in [0, 1], or counts are not one-dimensional or negative.
-
     Example:
         >>> import torch
         >>> class_thresholds(torch.tensor([30, 15, 0]), 0.9)  # 0.9, 0.9 / 3, 0
         tensor([0.9000, 0.3000, 0.0000])
     """
-    require_fraction(threshold, "threshold")
-    if confident.dim() != 1 or bool((confident < 0).any()):
-        raise ValueError(f"confident must be counts by class, shape (classes,), got {confident.tolist()}")
     most = confident.max()
     if not most:
         return confident.new_full(confident.shape, threshold, dtype=torch.float32)

@@ -134,22 +134,6 @@ def test_the_unlabelled_objective_weighs_its_terms(weights, expected):
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: consistency_loss(UNIFORM, UNIFORM[:1]), r"got \(3, 3\) and \(1, 3\)"),
-        (lambda: consistency_loss(UNIFORM, UNIFORM, 2), "batch_size must be at least 3, got 2"),
-        (
-            lambda: relation_matching_loss(Relation(TARGET, ALL), Relation(UNIFORM[:1], ALL)),
-            r"must be for the same classes, got \(3, 3\) and \(1, 3\)",
-        ),
-    ],
-)
-def test_refuses_what_does_not_fit(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-@pytest.mark.parametrize(
     ("elapsed", "weight"),
     [
         (0, 0.0067379),

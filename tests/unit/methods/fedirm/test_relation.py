@@ -235,26 +235,3 @@ def test_a_matrix_of_distributions_passes():
 def test_an_invalid_matrix_is_refused(rows, support, message):
     with pytest.raises(ValueError, match=message):
         require_relation(relation(rows, support), (3, 3), "M of site-2")
-
-
-def test_the_mean_refuses_a_wrong_matrix_by_its_number_and_no_matrix_at_all():
-    with pytest.raises(ValueError, match=r"relation 1 must have shape \(3, 3\), a row for each class, got \(2, 2\)"):
-        mean_relation([random_relation(1), random_relation(2, classes=2)])
-    with pytest.raises(ValueError, match="at least one labelled site, got none"):
-        mean_relation([])
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"vectors": LOGITS[0]}, r"expected vectors \(batch, classes\) and labels \(batch,\), got \(3,\) and \(3,\)"),
-        ({"labels": LABELS[:2]}, r"got \(3, 3\) and \(2,\)"),
-        ({"labels": torch.tensor([0, 3, 1])}, r"the label of sample 1 must be in \[0, 3\), got 3"),
-        ({"labels": torch.tensor([0, 0, -1])}, r"the label of sample 2 must be in \[0, 3\), got -1"),
-        ({"keep": torch.tensor([True])}, r"keep must be bool of shape \(3,\), got torch.bool \(1,\)"),
-        ({"keep": LABELS}, r"keep must be bool of shape \(3,\), got torch.int64 \(3,\)"),
-    ],
-)
-def test_refuses_a_batch_that_does_not_fit(changed, message):
-    with pytest.raises(ValueError, match=message):
-        relation_matrix(**{"vectors": LOGITS, "labels": LABELS, **changed})

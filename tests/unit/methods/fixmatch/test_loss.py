@@ -16,11 +16,6 @@ def test_thresholds_of_classes_follow_flexmatch(confident, expected):
     torch.testing.assert_close(class_thresholds(torch.tensor(confident), 0.9), torch.tensor(expected))
 
 
-def test_counts_of_confident_images_are_counts():
-    with pytest.raises(ValueError, match=r"confident must be counts by class, shape \(classes,\), got \[1, -1\]"):
-        class_thresholds(torch.tensor([1, -1]), 0.9)
-
-
 def test_aligned_predictions_have_the_expected_mean_where_they_are_certain():
     # Three of four images are surely of class 0, where half are expected: 1/2 / 3/4 = 2/3 against 1/2 / 1/4 = 2.
     certain = torch.eye(2)[[0, 0, 0, 1]]

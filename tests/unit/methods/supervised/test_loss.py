@@ -1,7 +1,5 @@
 """Rare classes have higher weights, and a batch of weight zero has no loss."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -27,17 +25,3 @@ def test_class_weights_agree_with_numpys_median(counts):
     median = np.median([count for count in counts if count])
     expected = [median / count if count else 100.0 for count in counts]
     assert median_class_weights(torch.tensor(counts)).tolist() == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("counts", "message"),
-    [
-        ([[1, 2]], r"counts must have shape \(classes,\), got \(1, 2\)"),
-        ([3, -1], "the count of class 1 must be 0 or more, got -1"),
-        ([3.0, math.nan], "the count of class 1 must be 0 or more, got nan"),
-        ([0, 0], "at least one labelled image"),
-    ],
-)
-def test_invalid_counts_are_refused(counts, message):
-    with pytest.raises(ValueError, match=message):
-        median_class_weights(torch.tensor(counts))
