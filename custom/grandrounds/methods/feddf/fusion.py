@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -68,20 +68,18 @@ def means_by_architecture(
         By fingerprint: floating-point entries averaged in the natural order of the sites, others as the first site has
         them.
 
-    Raises:
-        ValueError: if two states of one architecture differ in names or shapes, or a site has no architecture.
-
     Example:
         >>> states = {"a": {"w": torch.tensor([1.0])}, "b": {"w": torch.tensor([3.0])}, "c": {"v": torch.tensor([5.0])}}
         >>> means_by_architecture(states, {"a": "x", "b": "x", "c": "y"})
         {'x': {'w': tensor([2.])}, 'y': {'v': tensor([5.])}}
     """
-    members: dict[str, list[str]] = {}
+    members: dict[str, list[Mapping[str, Tensor]]] = {}
     for site in natural_sorted(states):
-        if site not in architectures:
-            raise ValueError(f"the architecture of {site} is not known")
-        members.setdefault(architectures[site], []).append(site)
-    return {kind: _mean_state([states[site] for site in sites], sites) for kind, sites in members.items()}
+        members.setdefault(architectures[site], []).append(states[site])
+    return {
+        kind: {name: _mean_entry([state[name] for state in found]) for name in found[0]}
+        for kind, found in members.items()
+    }
 
 
 def ensemble_target(teachers: Sequence[Tensor], averaging: Averaging = "logits") -> Tensor:
@@ -94,26 +92,16 @@ def ensemble_target(teachers: Sequence[Tensor], averaging: Averaging = "logits")
     that of FedDF's mean over the teachers of the divergences from each.
 
     Args:
-        teachers: logits of each model, every one of shape ``(batch, classes)``.
+        teachers: logits of each of at least one model, every one of shape ``(batch, classes)``.
         averaging: what is averaged; ``logits`` is FedDF's text, ``probabilities`` the default of its code.
 
     Returns:
         Probabilities, shape ``(batch, classes)``, without gradient.
 
-    Raises:
-        ValueError: if there is no teacher, their shapes differ, or ``averaging`` is unknown.
-
     Example:
         >>> ensemble_target([torch.tensor([[0.8, 0.2]]).log(), torch.tensor([[0.2, 0.8]]).log()])
         tensor([[0.5000, 0.5000]])
     """
-    if averaging not in get_args(Averaging):
-        raise ValueError(f"averaging must be logits or probabilities, got {averaging!r}")
-    if not teachers:
-        raise ValueError("an ensemble needs at least one teacher, got none")
-    shapes = {tuple(teacher.shape) for teacher in teachers}
-    if len(shapes) > 1 or teachers[0].dim() != 2:
-        raise ValueError(f"logits must all have one shape (batch, classes), got {sorted(shapes)}")
     scores = torch.stack([teacher.detach() for teacher in teachers])
     if averaging == "logits":
         return scores.mean(dim=0).softmax(dim=-1)
@@ -126,16 +114,13 @@ def ensemble_soft_labels(
     """The ensemble's soft labels for all public images, once for all steps: the teachers do not change meanwhile.
 
     Args:
-        teachers: the models of all sites.
+        teachers: the models of all sites, at least one.
         context: of the server's computation; its data are the public images.
         averaging: see :func:`ensemble_target`.
         batch_size: maximum number of images in a batch.
 
     Returns:
         Probabilities, shape ``(images, classes)``, on the CPU.
-
-    Raises:
-        ValueError: if there is no teacher, or they differ in the number of classes.
     """
     images = context.data.images
     rows = np.arange(len(images), dtype=np.int64)
@@ -174,17 +159,15 @@ def distil(
         target: soft labels of all public images, see :func:`ensemble_soft_labels`.
         options: how.
         generator: draws the batches, without replacement within a batch.
-        context: of the server's computation; its data are the public images.
+        context: of the server's computation; its data are the public images, at least a batch.
 
     Returns:
         The mean loss over the steps, in nats.
 
     Raises:
-        ConfigurationError: if the images do not make a batch.
         GrandRoundsError: if the loss is not finite.
     """
     images, steps = context.data.images, options.distillation_steps
-    options.require_batch(len(images))
     student.train()
     wanted = target.to(context.device, next(student.parameters()).dtype)
 
@@ -200,14 +183,6 @@ def distil(
     if options.recalibrate_bn:
         recalibrate_batch_norm(student, np.arange(len(images), dtype=np.int64), context, images)
     return meter.total("loss") / steps
-
-
-def _mean_state(states: Sequence[Mapping[str, Tensor]], sites: Sequence[str]) -> dict[str, Tensor]:
-    shapes = [{name: entry.shape for name, entry in state.items()} for state in states]
-    for site, own in zip(sites, shapes, strict=True):
-        if own != shapes[0]:
-            raise ValueError(f"models of {sites[0]} and {site} have the same architecture name but different entries")
-    return {name: _mean_entry([state[name] for state in states]) for name in states[0]}
 
 
 def _mean_entry(entries: Sequence[Tensor]) -> Tensor:

@@ -124,15 +124,12 @@ class SoftLabelExchange:
 def equal_weights(clients: int) -> list[float]:
     r"""The weights of MDH-FL, and of the first epoch of RHFL and RHFL+: :math:`1/(P-1)`, so that the others' sum to one.
 
-    Raises:
-        ValueError: with fewer than two clients.
+    There must be two clients at least.
 
     Example:
         >>> equal_weights(3)
         [0.5, 0.5, 0.5]
     """
-    if clients < 2:
-        raise ValueError(f"there must be at least 2 clients to learn from each other, got {clients}")
     return [1 / (clients - 1)] * clients
 
 
@@ -147,15 +144,12 @@ def ccr_weights(previous: Sequence[float], current: Sequence[float], strength: f
     not have this.
 
     Args:
-        previous: every client's mean loss on its own labels one epoch ago, above zero.
+        previous: the mean loss of each of at least two clients on its own labels one epoch ago, above zero and finite.
         current: the same now.
         strength: :math:`\beta`.
 
     Returns:
         One weight for each client; they sum to one over all clients. Equal where no loss changed.
-
-    Raises:
-        ValueError: if there are fewer than two clients, their numbers differ, or a loss is not positive and finite.
 
     Example:
         >>> [round(weight, 4) for weight in ccr_weights([1, 1, 1], [0.5, 0.8, 1.0])]
@@ -181,7 +175,7 @@ def eccr_weights(
 
     The code has no maximum: a client that does badly can get a negative weight there, and pushes the others away.
 
-    Arguments, result and errors are those of :func:`ccr_weights`; ``changes`` is :math:`\Delta_p`, see
+    Arguments and result are those of :func:`ccr_weights`; ``changes`` is :math:`\Delta_p`, see
     :func:`~grandrounds.methods.mutual.learner.parameter_change`, at least zero and finite.
 
     Example:
@@ -189,8 +183,6 @@ def eccr_weights(
         [0.5407, 0.2741, 0.1852]
     """
     base = equal_weights(len(current))
-    if len(changes) != len(current) or not all(0 <= change < math.inf for change in changes):
-        raise ValueError(f"expected {len(current)} changes, not negative and finite, got {list(changes)}")
     gains = _relative_gains(previous, current)
     qualities = [gain / (1 + change) for gain, change in zip(gains, changes, strict=True)]
     total = sum(map(abs, qualities))
@@ -202,9 +194,4 @@ def eccr_weights(
 
 
 def _relative_gains(previous: Sequence[float], current: Sequence[float]) -> list[float]:
-    if len(previous) != len(current):
-        raise ValueError(f"expected two losses of each client, got {len(previous)} and {len(current)}")
-    for loss in (*previous, *current):
-        if not 0 < loss < math.inf:
-            raise ValueError(f"losses must be positive and finite, got {loss}")
     return [(before - now) / now for before, now in zip(previous, current, strict=True)]

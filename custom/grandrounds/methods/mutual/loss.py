@@ -34,14 +34,10 @@ def reverse_cross_entropy(logits: Tensor, labels: Tensor, floor: float = LABEL_F
     Returns:
         Scalar in [0, ``-ln floor``], in nats; zero, and still differentiable, for an empty batch.
 
-    Raises:
-        ValueError: if the shapes do not fit.
-
     Example:
         >>> reverse_cross_entropy(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]))  # 9.2103 * 0.3348
         tensor(3.0832)
     """
-    _require_batch(logits, labels)
     if not len(labels):
         return logits.sum()
     given = logits.softmax(dim=1).gather(1, labels[:, None])
@@ -67,9 +63,6 @@ def symmetric_cross_entropy(
 
     Returns:
         Scalar, in nats; zero, and still differentiable, for an empty batch.
-
-    Raises:
-        ValueError: if the shapes do not fit.
 
     Example:
         >>> logits, labels = torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0])
@@ -114,15 +107,11 @@ def refined_cross_entropy(
     Returns:
         Scalar, in nats; zero, and still differentiable, for an empty batch.
 
-    Raises:
-        ValueError: if the shapes do not fit.
-
     Example:
         >>> logits, labels = torch.zeros(1, 2), torch.tensor([0])
         >>> refined_cross_entropy(logits, labels, trust=1.0, ce_weight=1.0, rce_weight=0.0)  # ln 2
         tensor(0.6931)
     """
-    _require_batch(logits, labels)
     surprise = (logits / temperature).log_softmax(dim=1)
     own = surprise.exp()
     given = F.one_hot(labels, logits.shape[1]).to(logits).clamp(min=floor)
@@ -150,9 +139,6 @@ def alignment_loss(logits: Tensor, target: Tensor) -> Tensor:
     Returns:
         Scalar, in nats, at least zero; zero, and still differentiable, for an empty batch.
 
-    Raises:
-        ValueError: if the shapes differ.
-
     Example:
         >>> own = torch.tensor([[0.5, 0.5]]).log()
         >>> alignment_loss(own, torch.tensor([[1.0, 0.0]]))  # ln 2
@@ -160,7 +146,6 @@ def alignment_loss(logits: Tensor, target: Tensor) -> Tensor:
         >>> alignment_loss(own, own.softmax(dim=1))  # they agree
         tensor(0.)
     """
-    _require_same_shape(logits, target)
     wanted = target.detach()
     divergences = torch.xlogy(wanted, wanted) - wanted * logits.log_softmax(dim=1)
     return divergences.sum() / max(len(logits), 1)
@@ -178,26 +163,8 @@ def digest_loss(logits: Tensor, target: Tensor) -> Tensor:
     Returns:
         Scalar, at least zero; zero, and still differentiable, for an empty batch.
 
-    Raises:
-        ValueError: if the shapes differ.
-
     Example:
         >>> digest_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 0.5]]))
         tensor(0.7500)
     """
-    _require_same_shape(logits, target)
     return (logits - target.detach()).abs().sum() / max(logits.numel(), 1)
-
-
-def _require_batch(logits: Tensor, labels: Tensor) -> None:
-    if logits.dim() != 2 or logits.shape[:1] != labels.shape:
-        raise ValueError(
-            f"expected logits (batch, classes) and labels (batch,), got {tuple(logits.shape)} and {tuple(labels.shape)}"
-        )
-
-
-def _require_same_shape(logits: Tensor, target: Tensor) -> None:
-    if logits.dim() != 2 or target.shape != logits.shape:
-        raise ValueError(
-            f"logits and target must both have shape (batch, classes), got {tuple(logits.shape)} and {tuple(target.shape)}"
-        )

@@ -135,11 +135,8 @@ def recent(latest: Mapping[str, SoftLabels], newest: int, max_age: int = 0) -> d
 
     Args:
         latest: the latest soft labels of each site.
-        newest: the current exchange; soft labels of later ones are refused.
+        newest: the current exchange; no soft labels are of a later one.
         max_age: how many exchanges older soft labels may be; 0 takes current ones only.
-
-    Raises:
-        ValueError: if soft labels are of a later exchange.
 
     Example:
         >>> sent = torch.ones(1, 1)
@@ -147,9 +144,6 @@ def recent(latest: Mapping[str, SoftLabels], newest: int, max_age: int = 0) -> d
         >>> list(recent(latest, newest=5)), list(recent(latest, newest=5, max_age=2))
         (['a'], ['a', 'b'])
     """
-    for site, labels in latest.items():
-        if labels.newest > newest:
-            raise ValueError(f"the soft labels of {site} are from round {labels.newest}, the newest is {newest}")
     return {site: latest[site] for site in natural_sorted(latest) if newest - latest[site].newest <= max_age}
 
 
@@ -159,14 +153,14 @@ def add_up(labels: Mapping[str, SoftLabels], weights: Mapping[str, float] | None
     The order of the sum is the natural order of the sites, so that it is equal to the bit in any order of arrival.
 
     Args:
-        labels: of each site, all of one shape.
+        labels: of each site, of one at least, all of one shape.
         weights: :math:`w_j` of each site, not negative; None is one each.
 
     Returns:
         The sum, in the dtype of the values.
 
     Raises:
-        ValueError: if there is no site, shapes differ, or weights are missing or negative.
+        ValueError: if a weight is negative.
 
     Example:
         >>> values = {"a": torch.tensor([[0.5, 0.5]]), "b": torch.tensor([[0.9, 0.1]])}
@@ -175,11 +169,6 @@ def add_up(labels: Mapping[str, SoftLabels], weights: Mapping[str, float] | None
     """
     sites = natural_sorted(labels)
     chosen = dict.fromkeys(sites, 1.0) if weights is None else dict(weights)
-    shapes = {tuple(labels[site].values.shape) for site in sites}
-    if len(shapes) > 1:
-        raise ValueError(f"soft labels must have one shape, got {', '.join(map(str, sorted(shapes)))}")
-    if not sites or set(sites) != set(chosen):
-        raise ValueError(f"expected weights of the contributors {sites}, got them of {sorted(chosen)}")
     total = torch.zeros_like(labels[sites[0]].values, dtype=torch.float64)
     for site in sites:
         total.add_(labels[site].values, alpha=chosen[site])

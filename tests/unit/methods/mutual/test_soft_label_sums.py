@@ -146,8 +146,6 @@ def test_only_contributions_up_to_the_age_are_used_in_natural_order():
     latest = {f"site-{n}": SoftLabels.of_site(f"site-{n}", n, D1) for n in (10, 9, 8, 7)}
     assert list(recent(latest, newest=10)) == ["site-10"]
     assert list(recent(latest, newest=10, max_age=2)) == ["site-8", "site-9", "site-10"]
-    with pytest.raises(ValueError, match="the soft labels of site-10 are from round 10, the newest is 9"):
-        recent(latest, newest=9)
 
 
 def test_the_sum_is_bit_identical_in_any_order_of_arrival():
@@ -177,12 +175,6 @@ def test_what_decryption_leaves_of_a_zero_is_zero_and_each_row_sums_to_one():
 
 
 def test_sums_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match=r"soft labels must have one shape, got \(1, 2\), \(2, 2\)"):
-        add_up({"a": SoftLabels.of_site("a", 1, D1), "b": SoftLabels.of_site("b", 1, D1.repeat(2, 1))})
-    with pytest.raises(ValueError, match=r"expected weights of the contributors \['a'\], got them of \['b'\]"):
-        add_up({"a": SoftLabels.of_site("a", 1, D1)}, {"b": 1.0})
-    with pytest.raises(ValueError, match=r"expected weights of the contributors \[\], got them of \[\]"):
-        add_up({})
     with pytest.raises(ValueError, match=r"weight of a must be at least 0, got -1\.0"):
         add_up({"a": SoftLabels.of_site("a", 1, D1)}, {"a": -1.0})
     with pytest.raises(ValueError, match=r"each with a round and a weight, got rounds of \['a'\] and weights of \[\]"):
@@ -200,10 +192,8 @@ def test_fedmds_consensus_is_the_mean_of_all_and_the_digest_the_absolute_error()
 
 
 @pytest.mark.parametrize("loss", [alignment_loss, digest_loss])
-def test_empty_batches_cost_nothing_and_other_shapes_are_refused(loss):
+def test_empty_batches_cost_nothing(loss):
     logits = torch.zeros(0, 3, requires_grad=True)
     value = loss(logits, torch.zeros(0, 3))
     value.backward()
     assert float(value) == 0
-    with pytest.raises(ValueError, match=r"must both have shape \(batch, classes\), got \(2, 3\) and \(2, 4\)"):
-        loss(torch.zeros(2, 3), torch.zeros(2, 4))
