@@ -72,11 +72,10 @@ class Memory:
     def before(self, correct: Flags, ends_epoch: bool) -> None:
         """Note which predictions of the local model are correct before a communication, if it is wanted."""
         if self.wants_before(ends_epoch):
-            self._own = self._checked(correct)
+            self._own = correct
 
     def after(self, correct: Flags, ends_epoch: bool) -> None:
         """Note which predictions of the deployed model are correct; at the end of an epoch find what was forgotten in it."""
-        correct = self._checked(correct)
         if not self.wants_after(ends_epoch):
             return
         if self._own is not None:
@@ -114,11 +113,6 @@ class Memory:
         self._own = None if own is None else own.numpy().astype(np.bool_)
         self._epoch = state["epoch"].numpy().astype(np.bool_)
         self._forgotten = state["forgotten"].numpy().astype(np.bool_)
-
-    def _checked(self, correct: Flags) -> Flags:
-        if correct.shape != (self._images,):
-            raise ValueError(f"expected a prediction for each of {self._images} images, got shape {correct.shape}")
-        return correct.astype(np.bool_)
 
 
 def forgotten(local_correct: Flags, global_correct: Flags) -> Flags:

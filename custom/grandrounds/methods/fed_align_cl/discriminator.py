@@ -17,40 +17,23 @@ RELEASED_WEIGHT = 0.1
 
 
 def train_discriminator(
-    discriminator: nn.Module, optimizer: torch.optim.Optimizer, own: Tensor, others: Sequence[Tensor]
+    discriminator: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    own: Tensor,
+    others: Sequence[Tensor],
+    as_released: bool = False,
 ) -> Tensor:
-    """Take one step of the discriminator for each other site, in their order; no encoder is trained.
+    r"""Take one step of the discriminator for each other site, in their order; no encoder is trained.
 
     Args:
         discriminator: the site's own.
         optimizer: of its parameters.
         own: the site's embeddings, shape ``(samples, width)``.
         others: noisy embeddings of each other site, at least one, each of shape ``(samples, width)``.
-
-    Returns:
-        The mean of the losses before the steps, a scalar without a graph.
-    """
-    losses = []
-    for theirs in others:
-        loss = discriminator_loss(discriminator(own.detach()), discriminator(theirs.detach()))
-        _step(optimizer, loss)
-        losses.append(loss.detach())
-    return torch.stack(losses).mean()
-
-
-def train_discriminator_as_released(
-    discriminator: nn.Module, optimizer: torch.optim.Optimizer, own: Tensor, others: Sequence[Tensor]
-) -> Tensor:
-    r"""The step of the authors' released code, to reproduce its results: the discriminator learns two opposite things.
-
-    The code collects the gradients of both losses in the discriminator before it steps, which amounts to :math:`\nabla
-    L_F + 0.1 \, \nabla L_D`, and detaches the embeddings from their encoders, so that no encoder learns anything.
-
-    Args:
-        discriminator: as for :func:`train_discriminator`.
-        optimizer: of its parameters.
-        own: with noise, which the code adds to both sides.
-        others: as for :func:`train_discriminator`.
+        as_released: take the steps of the authors' released code, to reproduce its results: the discriminator learns two
+            opposite things. The code collects the gradients of both losses in the discriminator before it steps, which
+            amounts to :math:`\nabla L_F + 0.1 \, \nabla L_D`, and detaches the embeddings from their encoders, so that no
+            encoder learns anything. Its own embeddings have noise, too.
 
     Returns:
         The mean of :math:`L_D` before the steps, a scalar without a graph.
@@ -58,9 +41,11 @@ def train_discriminator_as_released(
     losses = []
     for theirs in others:
         logits = discriminator(own.detach()), discriminator(theirs.detach())
-        wanted = discriminator_loss(*logits)
-        _step(optimizer, encoder_loss(*logits) + RELEASED_WEIGHT * wanted)
-        losses.append(wanted.detach())
+        loss = discriminator_loss(*logits)
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(encoder_loss(*logits) + RELEASED_WEIGHT * loss if as_released else loss)
+        optimizer.step()
+        losses.append(loss.detach())
     return torch.stack(losses).mean()
 
 
@@ -121,9 +106,3 @@ def received_discriminator(state: Mapping[str, Tensor], width: int, name: str) -
             raise MessageError(f"{name}: {entry} has a value that is NaN or infinite")
     discriminator.to(next(iter(state.values())).dtype).load_state_dict(state)
     return discriminator.requires_grad_(False)
-
-
-def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(loss)
-    optimizer.step()

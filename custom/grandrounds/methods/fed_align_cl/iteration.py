@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from grandrounds.checks import on_host
 from grandrounds.errors import GrandRoundsError
 from grandrounds.methods.fed_align_cl.bank import draw_rows
-from grandrounds.methods.fed_align_cl.discriminator import train_discriminator, train_discriminator_as_released
+from grandrounds.methods.fed_align_cl.discriminator import train_discriminator
 from grandrounds.methods.fed_align_cl.loss import encoder_objective, moment_distance, source_objective, target_objective
 from grandrounds.methods.fed_align_cl.noise import noisy_embeddings
 from grandrounds.methods.fed_align_cl.options import AlignmentNorm, EmbeddingNoiseOptions, EncoderAlignmentOptions, Role
@@ -129,13 +129,13 @@ class AlignmentTrainer:
         with self._embedding_norm(count_statistics):
             return self.as_seen(self._encoder(images))
 
-    def discriminate(self, own: Embedded, others: Sequence[Tensor]) -> Tensor:
-        """Train the discriminator, a step for each other site; return its mean loss."""
-        return train_discriminator(self.discriminator, self._optimizers["discriminator"], own.source, others)
+    def discriminate(self, own: Embedded, others: Sequence[Tensor], as_released: bool = False) -> Tensor:
+        """Train the discriminator, a step for each other site; return its mean loss.
 
-    def discriminate_as_released(self, own: Embedded, others: Sequence[Tensor]) -> Tensor:
-        """The authors' code in place of :meth:`discriminate`, after which they do not train the encoder."""
-        return train_discriminator_as_released(self.discriminator, self._optimizers["discriminator"], own.noisy, others)
+        ``as_released`` is the authors' code, which does not train the encoder afterwards.
+        """
+        seen = own.noisy if as_released else own.source
+        return train_discriminator(self.discriminator, self._optimizers["discriminator"], seen, others, as_released)
 
     def align(self, own: Embedded, others: Sequence[nn.Module]) -> Tensor:
         """One step of the encoder on all pairs, given the other sites' discriminators; return the loss."""
@@ -281,7 +281,7 @@ def train_iteration(
         # Its second pass updates the running statistics once more, which is its only effect on the encoder.
         with torch.no_grad():
             own = trainer.embed(images, count_statistics=True)
-        return {**losses, "loss_discriminator": trainer.discriminate_as_released(banked or own, batches)}
+        return {**losses, "loss_discriminator": trainer.discriminate(banked or own, batches, as_released=True)}
     own = trainer.embed(images)
     losses["loss_discriminator"] = trainer.discriminate(banked or own, batches)
     losses["loss_alignment"] = trainer.align(own, discriminators)

@@ -34,20 +34,17 @@ def discriminator_loss(source_logits: Tensor, target_logits: Tensor) -> Tensor:
     .. math:: L_D = -\frac{1}{B_i} \sum \log d(e_i) - \frac{1}{B_j} \sum \log (1 - d(\tilde e_j))
 
     Args:
-        source_logits: of :math:`d` for the site's own embeddings, shape ``(samples,)``, before the sigmoid.
+        source_logits: of :math:`d` for the site's own embeddings, shape ``(samples,)``, at least one, before the sigmoid.
         target_logits: for noisy embeddings of another site, shape ``(samples,)``; the numbers may differ.
 
     Returns:
         A scalar, at least zero; 2 ln 2 without any knowledge.
 
-    Raises:
-        ValueError: if a shape is another, or there is no sample.
-
     Example:
         >>> discriminator_loss(torch.zeros(4), torch.zeros(4))
         tensor(1.3863)
     """
-    return non_saturating_loss(source_logits) + _mean_softplus(target_logits, "target_logits")
+    return non_saturating_loss(source_logits) + F.softplus(target_logits).mean()
 
 
 def encoder_loss(source_logits: Tensor, target_logits: Tensor) -> Tensor:
@@ -58,7 +55,7 @@ def encoder_loss(source_logits: Tensor, target_logits: Tensor) -> Tensor:
     Not the negative of :math:`L_D`: its gradient does not vanish where the discriminator is certain. The first term
     also moves the source's embeddings.
 
-    Arguments and errors are those of :func:`discriminator_loss`. Zero where all embeddings are surely classified as the
+    Arguments are those of :func:`discriminator_loss`. Zero where all embeddings are surely classified as the
     site's own.
 
     Example:
@@ -72,11 +69,9 @@ def non_saturating_loss(logits: Tensor) -> Tensor:
     r"""One term of the above: :math:`-\frac{1}{B} \sum \log d(e)`, from logits of shape ``(samples,)``.
 
     A site knows the two terms of :math:`L_F` separately: the first as source, the second as target.
-
-    Raises:
-        ValueError: if the shape is another, or there is no sample.
     """
-    return _mean_softplus(-logits, "logits")
+    # The logarithm of a sigmoid is infinite where the sigmoid rounds to zero; softplus is exact there.
+    return F.softplus(-logits).mean()
 
 
 def source_objective(own: nn.Module, embeddings: Tensor, pairs: int) -> Tensor:
@@ -156,10 +151,3 @@ def moment_distance(embeddings: Tensor, own: Tensor, others: Sequence[Tensor]) -
     centred = embeddings - means[0]
     change = (shifts.sum(dim=0) * centred / scale + spreads.sum(dim=0) * centred.square() / (2 * scale.square())).mean()
     return distance + (change - change.detach())
-
-
-def _mean_softplus(values: Tensor, name: str) -> Tensor:
-    # The logarithm of a sigmoid is infinite where the sigmoid rounds to zero; softplus is exact there.
-    if values.dim() != 1 or not len(values):
-        raise ValueError(f"{name} must have shape (samples,) with a sample at least, got {tuple(values.shape)}")
-    return F.softplus(values).mean()

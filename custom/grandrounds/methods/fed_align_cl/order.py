@@ -59,19 +59,14 @@ def _first_places(order: Indices) -> Indices:
 
 
 def epoch_batches(order: Indices, batch_size: int, iterations: int) -> Indices:
-    """The batches of an epoch: the first images of the order, the surplus left out.
+    """The batches of an epoch: the first images of the order, which are enough; the surplus is left out.
 
     Returns:
         Shape ``(iterations, batch_size)``.
-
-    Raises:
-        ValueError: if the order is too short.
 
     Example:
         >>> epoch_batches(np.array([3, 0, 2, 1, 4]), batch_size=2, iterations=2)
         array([[3, 0],
                [2, 1]])
     """
-    if len(order) < batch_size * iterations:
-        raise ValueError(f"{len(order)} images make no {iterations} batches of {batch_size}")
     return order[: batch_size * iterations].reshape(iterations, batch_size)

@@ -54,12 +54,7 @@ def intensity_shares(
 
     Returns:
         Share of the pixels of the released bins, shape ``(C, bins)``; a channel's shares sum to one, withheld bins are NaN.
-
-    Raises:
-        ValueError: if ``bins`` does not divide 256.
     """
-    if bins < 1 or GREY_LEVELS % bins:
-        raise ValueError(f"bins must divide {GREY_LEVELS}, got {bins}")
     channels = images.shape[-1]
     pixels = np.zeros((channels, bins), np.int64)
     patients: list[list[set[str]]] = [[set() for _ in range(bins)] for _ in range(channels)]

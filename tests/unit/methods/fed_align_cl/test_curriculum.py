@@ -82,8 +82,6 @@ def test_draws_with_replacement_miss_images():
 def test_surplus_images_are_left_out():
     assert epoch_batches(np.arange(287), 2, 120).shape == (120, 2)
     assert epoch_batches(np.arange(287), 2, 120).max() == 239
-    with pytest.raises(ValueError, match="119 images make no 120 batches of 1"):
-        epoch_batches(np.arange(119), 1, 120)
 
 
 def epoch(memory: Memory, *communications: tuple[str, str]) -> str:
@@ -134,5 +132,3 @@ def test_a_memory_of_other_images_is_refused():
     memory = Memory("every_comm", 4)
     with pytest.raises(CheckpointError, match=r"'epoch' is of \(3,\) images, but the site has 4"):
         memory.load_state_dict(Memory("every_comm", 3).state_dict())
-    with pytest.raises(ValueError, match=r"a prediction for each of 4 images, got shape \(3,\)"):
-        memory.after(flags("111"), ends_epoch=True)

@@ -62,7 +62,7 @@ def test_a_discriminator_learns_own_embeddings_as_sent_and_takes_a_step_for_each
 def test_the_released_discriminator_learns_own_embeddings_with_noise():
     hospital, own, others = own_and_others()
     expected = by_hand(copy.deepcopy(hospital.discriminator), own.noisy.detach(), others, released)
-    hospital.discriminate_as_released(own, others)
+    hospital.discriminate(own, others, as_released=True)
     require_equal(hospital.discriminator.state_dict(), expected)
 
 

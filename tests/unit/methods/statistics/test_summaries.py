@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 
 from grandrounds.methods.statistics.summaries import class_counts, intensity_shares, size_counts
 
@@ -38,12 +37,6 @@ def test_a_bin_that_one_patient_fills_is_withheld_and_leaves_no_gap():
 def test_only_the_rows_asked_for_count():
     images = np.array([[[[0]]], [[[255]]]], np.uint8)
     np.testing.assert_allclose(intensity_shares(images, np.array([1]), ["p", "q"], 2, 1), [[np.nan, 1.0]])
-
-
-@pytest.mark.parametrize("bins", [0, 3, 512])
-def test_bins_must_divide_the_levels(bins):
-    with pytest.raises(ValueError, match=f"bins must divide 256, got {bins}"):
-        intensity_shares(np.zeros((1, 1, 1, 1), np.uint8), np.array([0]), ["p"], bins, 1)
 
 
 def test_sizes_are_those_of_the_shorter_side():
