@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from grandrounds.data.images.tensors import to_device
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.training import Adam, Meter, train_steps
+from grandrounds.federation.site.training import Adam, Meter, OptimizerStep, train_steps
 from grandrounds.methods.mutual.loss import alignment_loss
 from grandrounds.methods.mutual.public import as_input, predict_public
 from grandrounds.methods.mutual.training import recalibrate_batch_norm
@@ -130,22 +130,17 @@ def ensemble_soft_labels(
     return ensemble_target(logits, averaging)
 
 
-class DistillationStep:
+class DistillationStep(OptimizerStep):
     """Takes steps of Adam with clipped gradients and a learning rate that falls along a half cosine."""
 
     def __init__(self, student: nn.Module, options: FusionOptions) -> None:
-        self._parameters = list(student.parameters())
-        self._clip_norm = options.clip_norm
-        self._optimizer = Adam(self._parameters, lr=options.distillation_rate, fused=True)
-        self._decay = torch.optim.lr_scheduler.CosineAnnealingLR(self._optimizer, options.distillation_steps)
+        optimizer = Adam(student.parameters(), lr=options.distillation_rate, fused=True)
+        super().__init__(student, optimizer, clip_norm=options.clip_norm)
+        self._decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.distillation_steps)
 
     def step(self, losses: Iterable[Tensor]) -> None:
         """Go one step down the sum of the losses."""
-        self._optimizer.zero_grad(set_to_none=True)
-        for loss in losses:
-            torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
-        self._optimizer.step()
+        super().step(losses)
         self._decay.step()
 
 

@@ -7,7 +7,7 @@ one of the teacher; with dropout before the last layer the uncertainty needs no 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -142,12 +142,8 @@ class UnlabelledStep:
 
     def loss(self, rows: np.ndarray, step: int, ramp: float) -> Tensor:
         """The loss of a batch, which is added to :attr:`meter` and :attr:`pseudo_relation`."""
-        return self.loss_of_views(rows, self.views.draw(rows, step, 2), step, ramp)
-
-    def loss_of_views(self, rows: np.ndarray, views: Sequence[Tensor], step: int, ramp: float) -> Tensor:
-        """The loss of given views, the student's first."""
         options = self._options
-        first, second = views
+        first, second = self.views.draw(rows, step, 2)
         with self._context.autocast():
             features = self._encoder(first)
             logits = self._head(features)

@@ -131,6 +131,7 @@ class SimilarityTracker:
         validation: accuracy and class-weighted loss on the server's validation images, shape ``(2,)``, by site; empty
             if no option needs them.
         embeddings: the prediction on a fixed noise image, by site; empty if no option needs them.
+        similarity: cosine of every pair of models, shape ``(sites, sites)``, float64.
     """
 
     features: LayerSelection
@@ -139,18 +140,13 @@ class SimilarityTracker:
     with_validation: bool = False
     validation: dict[str, Tensor] = field(default_factory=dict)
     embeddings: dict[str, Tensor] = field(default_factory=dict)
+    similarity: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))
     _moments: dict[str, Tensor] = field(default_factory=dict)
-    _similarity: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))
 
     @property
     def sites(self) -> list[str]:
         """The sites that have trained, in natural order: the order of the similarity's rows."""
         return natural_sorted(self._moments)
-
-    @property
-    def similarity(self) -> Tensor:
-        """Cosine of every pair of models, shape ``(sites, sites)``, float64."""
-        return self._similarity
 
     def describe(self, site: str, state: Mapping[str, Tensor]) -> None:
         """Describe a site's new model; call :meth:`compare` after all models of a round."""
@@ -159,7 +155,7 @@ class SimilarityTracker:
     def compare(self) -> None:
         """Compare every pair of models."""
         if self._moments:
-            self._similarity = similarity_matrix(self._feature_matrix(), self.scaling)
+            self.similarity = similarity_matrix(self._feature_matrix(), self.scaling)
 
     def raw_cosines(self) -> tuple[float, float] | None:
         """The minimum and maximum cosine of two sites' unscaled features; None with fewer than two sites."""
@@ -174,7 +170,7 @@ class SimilarityTracker:
         sites = self.sites
         if site not in sites:
             return {}
-        row = self._similarity[sites.index(site)].tolist()
+        row = self.similarity[sites.index(site)].tolist()
         return {other: value for other, value in zip(sites, row, strict=True) if other != site}
 
     def accuracy(self) -> dict[str, float]:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from nvflare.apis.shareable import Shareable
 from torch import Tensor, nn
 
@@ -25,7 +27,7 @@ from grandrounds.federation.site.scoring import score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.methods.mutual.learner import MutualLearner
 from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, FinalTestOptions, LocalOptions
-from grandrounds.methods.mutual.public import PublicImages, public_images
+from grandrounds.methods.mutual.public import public_images
 from grandrounds.methods.mutual.schedule import Exchanges
 from grandrounds.methods.mutual.soft_labels import SoftLabels, decode
 from grandrounds.methods.mutual.training import train_locally
@@ -106,7 +108,7 @@ class MutualExecutor(OwnModelExecutor):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._public: tuple[SiteData, PublicSet, PublicImages] | None = None
+        self._public: tuple[SiteData, PublicSet, NDArray[np.uint8]] | None = None
 
     def register(self, payload: Payload, context: SiteContext) -> Registration:
         """Which public images this site has; they are compared with the server's list if it has sent one.
@@ -121,8 +123,8 @@ class MutualExecutor(OwnModelExecutor):
             difference = first_unlike(public, payload.parts[PUBLIC][FINGERPRINTS].numpy())
             if difference:
                 raise MessageError(f"{context.site}: {difference}; copy the public set again")
-        scalars = {"public_images": float(len(images.images)), "classes": float(len(context.problem.classes))}
-        return Registration(scalars, {PUBLIC: images.digest})
+        scalars = {"public_images": float(len(images)), "classes": float(len(context.problem.classes))}
+        return Registration(scalars, {PUBLIC: public.digest})
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Learn from the last exchange, train locally, and publish for the next exchange."""
@@ -191,7 +193,7 @@ class MutualExecutor(OwnModelExecutor):
                 f"executor.alignment={alignment} learns from {learnt}, controller.content is {exchange.content}; change "
                 "one of them"
             )
-        return Exchanges(len(self._public_set(payload, context)[1].images), context.seed, exchange), rounds
+        return Exchanges(len(self._public_set(payload, context)[1]), context.seed, exchange), rounds
 
     def _learner(self, payload: Payload, context: SiteContext, exchanges: Exchanges, rounds: int) -> MutualLearner:
         public = self._public_set(payload, context)[1]
@@ -247,7 +249,7 @@ class MutualExecutor(OwnModelExecutor):
         mean = decode(encoded, *shape, "the sum of the soft labels", options.content == "logits")
         return SoftLabels(mean * sum(weights.values()), dict(rounds), dict(weights))
 
-    def _public_set(self, payload: Payload, context: SiteContext) -> tuple[PublicSet, PublicImages]:
+    def _public_set(self, payload: Payload, context: SiteContext) -> tuple[PublicSet, NDArray[np.uint8]]:
         data = context.dataset(payload.values["public"])
         if self._public is None or self._public[0] is not data:
             self._public = (data, *public_images(data, context.site))

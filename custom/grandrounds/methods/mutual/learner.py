@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
-from grandrounds.methods.mutual.public import PublicImages, predict_public
+from grandrounds.methods.mutual.public import predict_public
 from grandrounds.methods.mutual.schedule import whole_batches
 from grandrounds.methods.mutual.soft_labels import SoftLabels, decode, encode
 from grandrounds.methods.mutual.training import (
@@ -44,7 +44,7 @@ class MutualLearner:
         self,
         context: SiteContext,
         network: nn.Module,
-        public: PublicImages,
+        public: NDArray[np.uint8],
         epochs: int,
         exchange: ExchangeOptions,
         alignment: AlignmentOptions,
@@ -82,7 +82,7 @@ class MutualLearner:
         options, exchange = self._alignment, self._exchange
         values = predict_public(
             self.network,
-            self._public.images,
+            self._public,
             np.sort(part),
             self._context,
             statistics=options.teacher_statistics,
@@ -133,12 +133,11 @@ class MutualLearner:
         self._note_start()
         key = derive_seed(self._context.seed, "alignment views", number)
         batches = whole_batches(part, self._exchange.public_batch) * self._alignment.alignment_epochs
-        images = self._public.images
         if self._step is None or self._step[0] != epoch:
             self._step = (epoch, AlignmentStep(self.network, self._alignment))
         step = self._step[1]
-        values, step.scale = _by_image(target[0], part, len(images)), target[1]
-        loss = align(self.network, step, images, values, batches, self._alignment, key, self._context)
+        values, step.scale = _by_image(target[0], part, len(self._public)), target[1]
+        loss = align(self.network, step, self._public, values, batches, self._alignment, key, self._context)
         if self._local.recalibrate_bn:
             recalibrate_batch_norm(self.network, self._context.data.rows("labelled"), self._context)
         return loss

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,20 +30,7 @@ Indices = NDArray[np.int64]
 CPU_BATCH = 32
 
 
-@dataclass(frozen=True, eq=False)
-class PublicImages:
-    """The public set at a site.
-
-    Attributes:
-        images: in canonical order, shape ``(images, height, width, channels)``, uint8.
-        digest: of the set, see ``data.partition.public_set``.
-    """
-
-    images: NDArray[np.uint8]
-    digest: str
-
-
-def public_images(data: SiteData, site: str) -> tuple[PublicSet, PublicImages]:
+def public_images(data: SiteData, site: str) -> tuple[PublicSet, NDArray[np.uint8]]:
     """List the public images of a site.
 
     Args:
@@ -51,7 +38,8 @@ def public_images(data: SiteData, site: str) -> tuple[PublicSet, PublicImages]:
         site: whose it is, for errors.
 
     Returns:
-        The list, without hashes of the files; and the images in its order, which is that of the names.
+        The list, without hashes of the files; and the images in its order, which is that of the names: shape ``(images,
+        height, width, channels)``.
 
     Raises:
         DataError: if there is no image, or a name occurs twice.
@@ -66,8 +54,7 @@ def public_images(data: SiteData, site: str) -> tuple[PublicSet, PublicImages]:
     # Manifests are sorted as a rule, and then the decoded images need not be copied out of their file.
     images = data.images if order == list(range(len(order))) else data.images[np.array(order)]
     entries = (PublicImage(name, "", _digest(image)) for name, image in zip(names, images, strict=True))
-    public = PublicSet(tuple(entries))
-    return public, PublicImages(images, public.digest)
+    return PublicSet(tuple(entries)), images
 
 
 def comparable(public: PublicSet, path: str) -> PublicSet:

@@ -10,7 +10,6 @@ from torch import nn
 
 from grandrounds.methods.mutual.learner import MutualLearner
 from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
-from grandrounds.methods.mutual.public import PublicImages
 from grandrounds.methods.mutual.soft_labels import SoftLabels
 from grandrounds.methods.mutual.training import recalibrate_batch_norm, train_locally
 from grandrounds.seeding import numpy_generator
@@ -87,7 +86,7 @@ def test_training_on_own_labels_ends_with_the_statistics_of_the_own_training_ima
 @pytest.mark.parametrize("recalibrated", [True, False])
 def test_alignment_ends_with_the_statistics_of_the_own_images_too(recalibrated):
     draw = numpy_generator("participant")
-    public = PublicImages(draw.integers(0, 128, (8, 4, 4, 1), dtype=np.uint8), "digest")
+    public = draw.integers(0, 128, (8, 4, 4, 1), dtype=np.uint8)
     own = draw.integers(128, 256, (8, 4, 4, 1), dtype=np.uint8)
     context = site_context(own, np.arange(8) % 2)
     options = ExchangeOptions(public_batch=2), AlignmentOptions(), LocalOptions(recalibrate_bn=recalibrated)

@@ -14,14 +14,13 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
 from grandrounds.methods.mutual.learner import MutualLearner, parameter_change
 from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
-from grandrounds.methods.mutual.public import PublicImages
 from grandrounds.methods.mutual.schedule import exchange_chunks, local_batches, public_order
 from grandrounds.methods.mutual.soft_labels import SoftLabels, decode, encode
 from grandrounds.seeding import numpy_generator
 
 SITES = tuple(f"site-{number}" for number in range(1, 5))
 CLASSES, SIDE, EPOCHS, BATCH, SEED = 3, 6, 2, 4, 7
-PUBLIC = PublicImages(numpy_generator("public").integers(0, 256, (18, SIDE, SIDE, 3), dtype=np.uint8), "ab" * 32)
+PUBLIC = numpy_generator("public").integers(0, 256, (18, SIDE, SIDE, 3), dtype=np.uint8)
 
 
 def network(number):
@@ -87,7 +86,7 @@ def run_federation(chosen, members=None, epochs=range(1, EPOCHS + 1), server=Non
         for member in members.values():
             member.pretrain()
     for epoch in epochs:
-        order = public_order(len(PUBLIC.images), SEED, epoch, chosen.exchange.per_round)
+        order = public_order(len(PUBLIC), SEED, epoch, chosen.exchange.per_round)
         parts = exchange_chunks(order, BATCH, chosen.exchange.chunk)
         for index, part in enumerate(parts):
             exchange_once(server, members, (epoch - 1) * len(parts) + index + 1, part, epoch, chosen)
@@ -123,7 +122,7 @@ def one_process(local_epochs=1.0, public=18):
     """All models in one loop: divergences from every other model, no sums, no messages."""
     models = {site: network(int(site[-1])) for site in SITES}
     train_together(models, 0, 1.0)
-    images = pixels(PUBLIC.images)
+    images = pixels(PUBLIC)
     for epoch in range(1, EPOCHS + 1):
         with torch.no_grad():
             rows = {site: model.eval()(images).softmax(1) for site, model in models.items()}
@@ -233,7 +232,7 @@ def test_rhfl_plus_sends_how_far_alignment_and_labels_have_moved_it_in_an_epoch(
 def test_fedmd_moves_towards_the_mean_logits_of_all():
     chosen = choices(exchange={"content": "logits"}, alignment={"alignment": "digest"})
     members = federation(chosen)
-    images = pixels(PUBLIC.images)
+    images = pixels(PUBLIC)
     with torch.no_grad():
         mean = torch.stack([member.network.eval()(images) for member in members.values()]).mean(0)
     server = SoftLabelExchange(CLASSES, chosen.exchange)
