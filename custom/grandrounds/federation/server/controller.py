@@ -43,10 +43,10 @@ from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import with_intensities
 from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
-from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, find_key
 from grandrounds.protocol.messages import COUNT_SUM, FROZEN, GLOBAL, POOL, TEST, VALIDATE, Payload, State
 from grandrounds.protocol.names import SERVER, VALIDATION, VALIDATION_PREFIX
-from grandrounds.protocol.paths import claimed_folder, in_kit, require_confined, result_folder
+from grandrounds.protocol.paths import claimed_folder, in_kit, key_folders, require_confined, result_folder
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UPDATE_PRECISION
@@ -216,6 +216,8 @@ class RoundController(Configurable, RoundHooks, Controller):
         require_confined(self.problem.weights, "problem.weights", self.fl_ctx)
         self.problem = with_intensities(self.problem)
         self.start()
+        if self.encrypts:
+            self.public_key = find_key(key_folders(self.fl_ctx), SERVER)
         identity = {**self._identity(), **self.fingerprint()}
         schedule = ("rounds", "run_name", "min_sites", "mandatory_sites", "preset")
         # Of the sites' options the one that changes what a given model predicts.

@@ -280,6 +280,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
     ) -> tuple[Shareable, SiteStore]:
         """Do one task in this process; return the answer, and where the state after a training is staged."""
+        if self.encrypts:
+            self.secret_key = find_key(key_folders(fl_ctx), fl_ctx.get_identity_name())
         torch.set_num_threads(self.compute.threads(in_kit(fl_ctx)))
         tasks = {
             JOIN: self._join,

@@ -134,7 +134,7 @@ class MutualExecutor(OwnModelExecutor):
         metrics = self._learn(learner, exchanges, rounds, payload, context)
         releases: dict[str, Release] = {}
         if number < rounds and exchanges.options.content != "none":
-            releases[SOFT_LABELS] = self.release_of(learner.publish(number, exchanges.part(number)))
+            releases[SOFT_LABELS] = self.release_of(learner.publish(number, exchanges.part(number)), payload, context)
             loss = learner.mean_loss() if exchanges.begins_epoch(number) else None
             if loss is not None:
                 metrics |= {LOSS: loss, CHANGE: learner.change}
@@ -215,13 +215,14 @@ class MutualExecutor(OwnModelExecutor):
         sent = payload.parts[SOFT_LABELS][VALUES]
         try:
             contributors = payload.values["exchange"]["contributors"]
-            return self.decoded_sum(sent, contributors["rounds"], contributors["weights"], shape, exchanges.options)
+            rounds, weights = contributors["rounds"], contributors["weights"]
+            return self.decoded_sum(sent, rounds, weights, shape, exchanges.options, payload)
         except KeyError as error:
             raise MessageError(f"the task has soft labels, but {error} is missing; update the server") from error
         except ValueError as error:
             raise MessageError(str(error)) from error
 
-    def release_of(self, encoded: Tensor) -> Release:
+    def release_of(self, encoded: Tensor, payload: Payload, context: SiteContext) -> Release:
         """The soft labels as they leave the site."""
         return Release(ReleaseKind.SOFT_LABELS, {VALUES: encoded})
 
@@ -232,6 +233,7 @@ class MutualExecutor(OwnModelExecutor):
         weights: Mapping[str, float],
         shape: tuple[int, int],
         options: ExchangeOptions,
+        payload: Payload,
     ) -> SoftLabels:
         """The sum from what travelled.
 
@@ -241,6 +243,7 @@ class MutualExecutor(OwnModelExecutor):
             weights: of the contributors.
             shape: public images and classes.
             options: what is exchanged.
+            payload: the task.
 
         Raises:
             MessageError: if the values are not such soft labels.

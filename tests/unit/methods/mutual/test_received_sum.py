@@ -80,12 +80,12 @@ def test_contributors_that_do_not_match_are_refused(described, reason):
 
 def test_a_sum_is_the_mean_times_the_weights():
     weights = {"a": 0.5, "b": 2.0}
-    found = executor().decoded_sum(MEAN, ROUNDS, weights, (IMAGES, CLASSES), ExchangeOptions())
+    found = executor().decoded_sum(MEAN, ROUNDS, weights, (IMAGES, CLASSES), ExchangeOptions(), Payload(2, {}))
     torch.testing.assert_close(found.values, MEAN * 2.5)
     assert (found.rounds, found.weights) == (ROUNDS, weights)
 
 
 def test_logits_need_not_be_distributions():
     options = ExchangeOptions(content="logits")
-    found = executor().decoded_sum(MEAN * -7, ROUNDS, WEIGHTS, (IMAGES, CLASSES), options)
+    found = executor().decoded_sum(MEAN * -7, ROUNDS, WEIGHTS, (IMAGES, CLASSES), options, Payload(2, {}))
     torch.testing.assert_close(found.values, MEAN * -14)

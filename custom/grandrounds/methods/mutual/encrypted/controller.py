@@ -12,10 +12,8 @@ from grandrounds.methods.mutual.exchange import SoftLabelExchange
 from grandrounds.methods.mutual.executor import SOFT_LABELS
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels, recent
-from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, EncryptedSum, find_key
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, EncryptedSum
 from grandrounds.protocol.messages import ReleaseKind
-from grandrounds.protocol.names import SERVER
-from grandrounds.protocol.paths import key_folders
 
 ENCRYPTED_OPTIONS = {"content": "probabilities", "weighting": "uniform", "wire": "fp32"}
 
@@ -63,6 +61,7 @@ class EncryptedController(MutualController):
     one of as many distributions as there are contributors. ``content``, ``weighting`` and ``wire`` keep their defaults.
     """
 
+    encrypts: ClassVar[bool] = True
     release_kind: ClassVar[ReleaseKind] = ReleaseKind.ENCRYPTED_VALUES
 
     def __init__(self, **options: Any) -> None:
@@ -81,20 +80,6 @@ class EncryptedController(MutualController):
                     f"{option} must be at least {MIN_SITES} where soft labels are encrypted, got {given}: of two, each "
                     "site learns the other's"
                 )
-        self._key = b""
-
-    def start(self) -> None:
-        """Read the list of the public set, if there is one, and the public key.
-
-        Raises:
-            ConfigurationError: if there is no key, or it is a secret one.
-        """
-        super().start()
-        self._key = find_key(key_folders(self.fl_ctx), SERVER)
-
-    def sum_key(self) -> bytes | None:
-        """That of the soft labels."""
-        return self._key
 
     def encoded_sum(self, total: SoftLabels) -> Tensor:
         """The ciphertexts of the sum."""
@@ -106,4 +91,4 @@ class EncryptedController(MutualController):
 
     def new_exchange(self, per_epoch: int) -> SoftLabelExchange:
         """What receives ciphertexts and adds them up."""
-        return EncryptedExchange(len(self.problem.classes), self.exchange, self._key)
+        return EncryptedExchange(len(self.problem.classes), self.exchange, self.public_key)

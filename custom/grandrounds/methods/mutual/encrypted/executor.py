@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
-from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
-from nvflare.apis.signal import Signal
 from torch import Tensor
 
 from grandrounds.errors import MessageError
+from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES, MutualExecutor
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels, require_soft_labels
-from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, SumOf, decrypt_sum, encrypt_tensors, find_key
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, SumOf, decrypt_sum, encrypt_tensors
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind
-from grandrounds.protocol.paths import key_folders
 
 
 class EncryptedExecutor(MutualExecutor):
     """Learns from the sum of all soft labels, which the sites alone can decrypt."""
 
+    encrypts: ClassVar[bool] = True
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({SOFT_LABELS: ReleaseKind.ENCRYPTED_VALUES})
-
-    def work(
-        self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
-    ) -> tuple[Shareable, SiteStore]:
-        """Find the secret key, then do the task.
-
-        Raises:
-            ConfigurationError: if there is no key.
-        """
-        self._site = fl_ctx.get_identity_name()
-        self._key = find_key(key_folders(fl_ctx), self._site)
-        self._use = SumOf(payload.values["run_id"], SOFT_LABELS, payload.round_number)
-        return super().work(task_name, payload, fl_ctx, abort_signal)
 
     def on_result_released(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
         """Nothing: ciphertexts leave unmodified or not at all."""
 
-    def release_of(self, encoded: Tensor) -> Release:
+    def release_of(self, encoded: Tensor, payload: Payload, context: SiteContext) -> Release:
         """The ciphertexts of the soft labels."""
-        contribution = encrypt_tensors({SOFT_LABELS: encoded}, self._site, self._key, self._use)
+        use = SumOf(payload.values["run_id"], SOFT_LABELS, payload.round_number)
+        contribution = encrypt_tensors({SOFT_LABELS: encoded}, context.site, self.secret_key, use)
         return Release(ReleaseKind.ENCRYPTED_VALUES, {VALUES: contribution})
 
     def decoded_sum(
@@ -55,15 +41,16 @@ class EncryptedExecutor(MutualExecutor):
         weights: Mapping[str, float],
         shape: tuple[int, int],
         options: ExchangeOptions,
+        payload: Payload,
     ) -> SoftLabels:
         """The decrypted sum.
 
         Raises:
             MessageError: if it is damaged, not as large, or no sum of so many distributions of these contributors.
         """
-        last = self._use.round_number - 1
-        use = replace(self._use, round_number=last, oldest=last - options.max_age)
-        return decrypted_sum(encoded, self._key, rounds, weights, shape, use, self.confidentiality.min_models)
+        last = payload.round_number - 1
+        use = SumOf(payload.values["run_id"], SOFT_LABELS, last, oldest=last - options.max_age)
+        return decrypted_sum(encoded, self.secret_key, rounds, weights, shape, use, self.confidentiality.min_models)
 
 
 def decrypted_sum(

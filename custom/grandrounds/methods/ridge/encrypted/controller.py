@@ -35,10 +35,8 @@ from grandrounds.methods.ridge.phases import (
 )
 from grandrounds.models.closed_form.logits import DEFAULT_TEMPERATURE, TEMPERATURES
 from grandrounds.ordering import natural_sorted
-from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, EncryptedSum, Shapes, find_key
+from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, EncryptedSum, Shapes
 from grandrounds.protocol.messages import CONTRIBUTION, GLOBAL, Payload, ReleaseKind, Result, State
-from grandrounds.protocol.names import SERVER
-from grandrounds.protocol.paths import key_folders
 
 MOST_SCORED = 8
 """Penalties: the losses of each say something of the sum."""
@@ -51,6 +49,7 @@ SUM_OF_PHASE: Mapping[str, str] = {COUNT: CLASS_COUNTS, SOLVE: SUMS}
 class EncryptedRidgeController(RidgeController):
     """Ridge regression on encrypted sums of at least three sites (``rounds`` is 4); the server has the public key alone."""
 
+    encrypts: ClassVar[bool] = True
     phases: ClassVar[tuple[str, ...]] = (*PHASES, AGREE)
 
     def __init__(self, **options: Any) -> None:
@@ -64,24 +63,15 @@ class EncryptedRidgeController(RidgeController):
             raise ConfigurationError(f"penalties must be at most {MOST_SCORED} where sums are encrypted")
 
     def start(self) -> None:
-        """Build the network, and read the public key.
-
-        Raises:
-            ConfigurationError: if there is no key, or it is a secret one.
-        """
+        """Build the network."""
         super().start()
-        self._key = find_key(key_folders(self.fl_ctx), SERVER)
         self._packed: dict[str, Tensor] = {}
         self._choice: dict[str, float] = {}
-
-    def sum_key(self) -> bytes:
-        """That of the sums."""
-        return self._key
 
     def open_round(self, sites: list[str]) -> None:
         """Start an empty sum."""
         super().open_round(sites)
-        self._sum = EncryptedSum(self._key, SUM_OF_PHASE.get(self.phase, self.phase))
+        self._sum = EncryptedSum(self.public_key, SUM_OF_PHASE.get(self.phase, self.phase))
         self._heads: dict[str, State] = {}
 
     def payload_for(self, site: str) -> Payload:

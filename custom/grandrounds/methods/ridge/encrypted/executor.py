@@ -8,16 +8,12 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
-from nvflare.apis.signal import Signal
 from torch import Tensor
 
 from grandrounds.data.batches import eval_batches
 from grandrounds.errors import MessageError
 from grandrounds.federation.encrypted_counts import COUNT_TOLERANCE
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.ridge.executor import RidgeExecutor
 from grandrounds.methods.ridge.phases import (
     AGREE,
@@ -43,9 +39,8 @@ from grandrounds.models.closed_form.sums import SYMMETRY, Sums, class_weights, p
 from grandrounds.models.depths import depth_features, depth_head
 from grandrounds.models.inference.forward import BATCH
 from grandrounds.privacy.mechanisms.ciphertexts import MAX_ENCODED
-from grandrounds.privacy.mechanisms.encrypted_sums import Shapes, SumOf, decrypt_sum, encrypt_tensors, find_key
+from grandrounds.privacy.mechanisms.encrypted_sums import Shapes, SumOf, decrypt_sum, encrypt_tensors
 from grandrounds.protocol.messages import CONTRIBUTION, Payload, Release, ReleaseKind, Result
-from grandrounds.protocol.paths import key_folders
 
 ROUNDS: Mapping[str, int] = {CLASS_COUNTS: 1, SUMS: 2}
 """In which contributions to a sum are made."""
@@ -72,6 +67,7 @@ class _Counted(NamedTuple):
 class EncryptedRidgeExecutor(RidgeExecutor):
     """Solves the sum of all sites, which the sites alone can decrypt; no class of a site is left out of it."""
 
+    encrypts: ClassVar[bool] = True
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType(
         {
             CLASS_COUNTS: ReleaseKind.ENCRYPTED_VALUES,
@@ -79,17 +75,6 @@ class EncryptedRidgeExecutor(RidgeExecutor):
             SOLVED: ReleaseKind.SOLVED_HEAD,
         }
     )
-
-    def work(
-        self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
-    ) -> tuple[Shareable, SiteStore]:
-        """Find the secret key, then do the task.
-
-        Raises:
-            ConfigurationError: if there is no key.
-        """
-        self._key = find_key(key_folders(fl_ctx), fl_ctx.get_identity_name())
-        return super().work(task_name, payload, fl_ctx, abort_signal)
 
     @property
     def answers(self) -> Mapping[Any, Callable[[Payload, SiteContext], Result]]:
@@ -148,7 +133,7 @@ class EncryptedRidgeExecutor(RidgeExecutor):
 
     def _contribution(self, name: str, tensors: Mapping[str, Tensor], payload: Payload, context: SiteContext) -> Result:
         """What this site adds to a sum."""
-        packed = encrypt_tensors(tensors, context.site, self._key, self._sum_of(name, payload))
+        packed = encrypt_tensors(tensors, context.site, self.secret_key, self._sum_of(name, payload))
         return Result({name: Release(ReleaseKind.ENCRYPTED_VALUES, {CONTRIBUTION: packed})}, samples=1)
 
     def _sum_of(self, name: str, payload: Payload) -> SumOf:
@@ -164,7 +149,7 @@ class EncryptedRidgeExecutor(RidgeExecutor):
             raise MessageError(f"the task has no encrypted sum of {name}")
         use = self._sum_of(name, payload)
         try:
-            return decrypt_sum(part[CONTRIBUTION], self._key, shapes, use, self.confidentiality.min_models)
+            return decrypt_sum(part[CONTRIBUTION], self.secret_key, shapes, use, self.confidentiality.min_models)
         except MessageError as error:
             self._unreadable = error
             raise
