@@ -61,20 +61,14 @@ class _Line:
         with self._sending:
             self._connection.send_bytes(message)
 
+    def put_nowait(self, record: logging.LogRecord) -> None:
+        """Send a log record, for the standard library's handler."""
+        self.send(LOG, record)
+
     def receive(self) -> tuple[str, Any]:
         """Wait for a message: its kind and its value."""
         kind, value = pickle.loads(self._connection.recv_bytes())
         return kind, value
-
-
-class _RecordsToParent(QueueHandler):
-    def __init__(self, line: _Line) -> None:
-        super().__init__(line)  # type: ignore[arg-type]
-        self._line = line
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        """The handler's hook."""
-        self._line.send(LOG, record)
 
 
 _parent: _Line | None = None
@@ -226,7 +220,8 @@ def _work(connection: Connection, work: bytes, environment: dict[str, str], leve
     os.environ.clear()
     os.environ.update(environment)
     _parent = line = _Line(connection)
-    logging.basicConfig(format="%(message)s", handlers=[_RecordsToParent(line)], level=level, force=True)
+    handler = QueueHandler(line)  # type: ignore[arg-type]
+    logging.basicConfig(format="%(message)s", handlers=[handler], level=level, force=True)
     try:
         function, arguments = pickle.loads(work)
     except Exception as error:
