@@ -1,15 +1,16 @@
-"""Argument checks whose errors name the argument, what was expected and what came."""
+"""Checks whose errors name the argument, what was expected and what came; and where, in errors of others."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,3 +118,21 @@ def require_known_label(label: str, classes: Sequence[str], where: str) -> None:
     nearest = difflib.get_close_matches(label.casefold(), folded, n=1, cutoff=0.5)
     hint = f"; did you mean {folded[nearest[0]]!r}?" if nearest else ""
     raise DataError(f"{where}: {label!r} is not one of the classes {', '.join(classes)}{hint}")
+
+
+@contextmanager
+def naming(where: str, caught: type[ValueError], raised: type[GrandRoundsError] | None = None) -> Iterator[None]:
+    """Put the file, site or option at the head of an error of a block, which ``raised`` makes one of another class.
+
+    Example:
+        >>> from grandrounds.errors import MessageError
+        >>> with naming("site-1", ValueError, MessageError):
+        ...     float("two")
+        Traceback (most recent call last):
+        ...
+        grandrounds.errors.MessageError: site-1: could not convert string to float: 'two'
+    """
+    try:
+        yield
+    except caught as error:
+        raise (raised or type(error))(f"{where}: {error}") from error

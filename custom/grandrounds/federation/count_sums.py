@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from grandrounds.checks import naming
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, counts_shape
 from grandrounds.evaluation.record import EvalRecord, pooled
@@ -108,10 +109,8 @@ class CountSums:
             found = released.get(site, {}).get(model, {})
             if found.keys() != {IMAGES, PATIENTS}:
                 raise MessageError(f"{site} has not released the sum of the counts")
-            try:
+            with naming(site, ValueError, MessageError):
                 tables[site] = check_counts(found[IMAGES].numpy(), found[PATIENTS].numpy(), self._shape)
-            except ValueError as error:
-                raise MessageError(f"{site}: {error}") from error
         first, *others = tables.values()
         for site, other in zip(sites[1:], others, strict=True):
             if not all((one == two).all() for one, two in zip(first, other, strict=True)):

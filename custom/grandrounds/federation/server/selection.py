@@ -14,6 +14,7 @@ import torch
 from nvflare.apis.fl_context import FLContext
 from torch import nn
 
+from grandrounds.checks import naming
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.counts import HIDDEN, SiteCounts, counts_shape
@@ -334,10 +335,8 @@ class ServerImages:
     def __init__(
         self, problem: Problem, seed: int, fl_ctx: FLContext, compute: ServerComputeOptions, needed_by: str
     ) -> None:
-        try:
+        with naming(f"{needed_by} needs images at the server", ConfigurationError):
             data = load_checked_data(problem, SERVER, fl_ctx, False, _logger, trains=False)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{needed_by} needs images at the server: {error}") from error
         self._rows = data.rows("val")
         self._needed_by = needed_by
         self._network: nn.Module | None = None

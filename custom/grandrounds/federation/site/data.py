@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
+from grandrounds.checks import naming
 from grandrounds.data.doctor import examine, require_healthy
 from grandrounds.data.images.ahead import ViewsAhead
 from grandrounds.data.images.tensors import HeldImages
@@ -48,10 +49,8 @@ def load_checked_data(
     """
     cache = cache_folder(fl_ctx)
     location = locate(problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx))
-    try:
+    with naming(site, GrandRoundsError):
         data = load_site_data(location, problem, cache)
-    except GrandRoundsError as error:
-        raise type(error)(f"{site}: {error}") from error
     findings = examine(data, site, needs_labels, trains)
     for finding in findings:
         if finding.level == "warning":
@@ -77,10 +76,8 @@ def load_dataset(name: str, problem: Problem, site: str, fl_ctx: FLContext) -> S
     """
     cache = cache_folder(fl_ctx)
     location = replace(locate(name, site, data_folders(fl_ctx), cache), max_unreadable=0.0)
-    try:
+    with naming(f"{site}: data set {name!r}", GrandRoundsError):
         return load_site_data(location, replace(problem, task=SINGLE.name), cache, foreign_labels=True)
-    except GrandRoundsError as error:
-        raise type(error)(f"{site}: data set {name!r}: {error}") from error
 
 
 def require_other_images(public: SiteData, private: SiteData, where: str) -> None:
@@ -137,15 +134,13 @@ def own_model_spec(
 
 
 def _changed(spec: ModelSpec, changes: Mapping[str, Any], where: str) -> ModelSpec:
-    try:
+    with naming(where, ConfigurationError):
         changed = replace(spec, **changes)
         if "weights" in changes:
             changed = replace(changed, load_weights=True)
         elif changed.backbone != spec.backbone and not spec.has_frozen:
             changed = replace(changed, weights=None)
         require_buildable(changed)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}") from error
     return changed
 
 

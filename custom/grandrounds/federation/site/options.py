@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 
+from grandrounds.checks import naming
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.machine import usable_cores
 from grandrounds.models.inference.forms import form_named
@@ -48,10 +49,8 @@ class SiteOptions(Options):
         if self.backbones and self.model != "own":
             raise ConfigurationError("backbones gives sites networks of their own, which needs model=own")
         for site, backbone in (self.backbones or {}).items():
-            try:
+            with naming(f"backbones: {site}", ConfigurationError):
                 minimum_image_size(backbone)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"backbones: {site}: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from grandrounds.checks import naming
 from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.server.controller import RoundController
@@ -83,10 +84,8 @@ class FusionController(RoundController):
             ConfigurationError: if the server has none, or fewer than a batch, or has no whole models.
         """
         require_whole_models(self.problem, "FedDF")
-        try:
+        with naming("FedDF distils on public images at the server", ConfigurationError):
             self._public = load_dataset(self.public_set.public, self.problem, SERVER, self.fl_ctx)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"FedDF distils on public images at the server: {error}") from error
         self.fusion.require_batch(len(self._public.images))
 
     def check_registration(self, site: str, registration: Registration) -> None:
@@ -96,10 +95,8 @@ class FusionController(RoundController):
             MessageError: naming the backbone.
         """
         backbone = registration.facts.get("backbone", "")
-        try:
+        with naming(f"{site} has a network that the server does not know", ConfigurationError, MessageError):
             state = self._network(backbone).state_dict()
-        except ConfigurationError as error:
-            raise MessageError(f"{site} has a network that the server does not know: {error}") from error
         if registration.facts.get("architecture") != architecture_fingerprint(state):
             raise MessageError(
                 f"{site} has a {registration.facts.get('backbone')} that differs from the job's in more than its weights "
