@@ -67,7 +67,7 @@ def interrupted(command, record, folder):
         )
         await_true(lambda: program.poll() is not None or round_of(record) >= 2)
         os.killpg(program.pid, signal.SIGINT)
-        assert program.wait(60) == 130
+        assert program.wait(600) == 130
         await_true(lambda: not processes_of_group(program.pid))
         printed.seek(0)
         return printed.read()
