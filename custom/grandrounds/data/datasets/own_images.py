@@ -120,6 +120,11 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
         notes.append(
             "the first folders are taken for sites, the second for classes (--layout 'class/*' if the first are classes)"
         )
+    tables = [name for name in left_out if name.casefold().endswith((".csv", ".tsv", ".xlsx", ".xls", ".parquet"))]
+    if tables:
+        notes.append(
+            f"the folders are the labels; {tables[0]} is not read: import it with --root {root} if it has the labels"
+        )
     account = Import("files", found, left_out, tuple(notes))
     account = account.without(set(names) - {record.image for record in records}, UNWANTED)
     splits = any(split for _, split in places)

@@ -137,6 +137,12 @@ def test_it_is_said_that_first_folders_are_taken_for_sites(folder):
     assert read(root, layout="*/class")[1].account.notes == ()
 
 
+def test_a_table_beside_the_folders_is_named(folder):
+    root = folder("part_1/a.png", "part_2/b.png")
+    (root / "metadata.CSV").write_text("image,label\na,nevus\nb,melanoma\n")
+    assert "metadata.CSV is not read" in read(root)[1].account.notes[0]
+
+
 def test_links_out_of_a_folder_are_named_with_what_copies_them(folder, tmp_path):
     folder("store/a.png")
     links = tmp_path / "links" / "nevus"
