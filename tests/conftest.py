@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from grandrounds import plugins
 from grandrounds.data.partition.phantom_site import phantom_site
 
 REPOSITORY = Path(__file__).parents[1]
@@ -71,6 +72,15 @@ def nothing_waits_for_the_disk():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def registrations_of_one_test():
+    """What a test registers is its own: new processes of later tests would look for its module."""
+    registering = plugins._registering
+    plugins._registering = dict(registering)
+    yield
+    plugins._registering = registering
 
 
 @pytest.fixture(autouse=True, scope="session")
