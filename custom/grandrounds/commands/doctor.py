@@ -6,9 +6,8 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -46,11 +45,7 @@ if something must be fixed first. With --page you see the images as a network wi
 """
 
 
-class For(Enum):
-    """What the data are for."""
-
-    TRAINING = "training"
-    EVALUATION = "evaluation"
+Purpose = Literal["training", "evaluation"]
 
 
 def doctor(
@@ -84,9 +79,9 @@ def doctor(
             "--allow-overlap", help="With --sites-dir: pictures and patients at two sites are only a warning."
         ),
     ] = False,
-    purpose: Annotated[For, typer.Option(help="Training, or testing a finished model (test images only).")] = (
-        For.TRAINING
-    ),
+    purpose: Annotated[
+        Purpose, typer.Option(help="Training, or testing a finished model (test images only).")
+    ] = "training",
     json: Json = False,
 ) -> None:
     """Check sites or a kit and show the findings."""
@@ -111,7 +106,7 @@ def doctor(
             step("comparing the sites")
             found |= _compared(looked, sites_dir, allow_overlap)
     failures, warnings = _count(found, "failure"), _count(found, "warning")
-    end = f"fix the failures before {purpose.value}" if failures else f"these sites are ready for {purpose.value}"
+    end = f"fix the failures before {purpose}" if failures else f"these sites are ready for {purpose}"
     _report(found, f"{len(located)} sites: {failures} failures, {warnings} warnings; {end}", json)
 
 
@@ -190,7 +185,7 @@ def _check_data(
     located: Mapping[str, DatasetLocation],
     problem: Problem,
     needs_labels: bool,
-    purpose: For,
+    purpose: Purpose,
     step: Step,
     pages: Mapping[str, Path],
 ) -> tuple[dict[str, list[Finding]], dict[str, Looked]]:
@@ -205,7 +200,7 @@ def _check_data(
         for number, (site, location) in enumerate(located.items(), start=1):
             step(f"reading {site}, {number} of {len(located)}")
             more = _page_writer(site, pages.get(site), problem.preprocessing, location.preprocess)
-            found[site], own = examine_location(location, problem, cache, site, needs_labels, purpose.value, more)
+            found[site], own = examine_location(location, problem, cache, site, needs_labels, purpose, more)
             looked |= {site: own} if own else {}
         return found, looked
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_text
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ from rich.text import Text
 from grandrounds.commands import completion
 from grandrounds.commands.options import Json, SimulatedJobArguments, takes
 from grandrounds.console.output import results, say, say_json
+from grandrounds.deployment.skeletons import Kind
 from grandrounds.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,15 +54,6 @@ NEW_HELP = """Write the skeleton of a plug-in: a package with one module that wo
   grandrounds new backbone my_net
   grandrounds new dataset clinic --out plugins/clinic
 """
-
-
-class What(StrEnum):
-    """What a plug-in adds."""
-
-    METHOD = "method"
-    BACKBONE = "backbone"
-    DATASET = "dataset"
-    VIEW = "view"
 
 
 def jobs(
@@ -203,7 +194,7 @@ def build(
 
 
 def new(
-    kind: Annotated[What, typer.Argument(help="What the plug-in adds.")],
+    kind: Annotated[Kind, typer.Argument(help="What the plug-in adds.")],
     name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and _.")],
     out: Annotated[Path | None, typer.Option(help="Folder to make; default: the name.")] = None,
 ) -> None:
@@ -211,7 +202,7 @@ def new(
     from grandrounds.deployment.skeletons import write_skeleton
 
     folder = out or Path(name)
-    files = write_skeleton(kind.value, name, folder)
+    files = write_skeleton(kind, name, folder)
     console = results()
     say(console, f"{folder} is written: {', '.join(path.name for path in files)}; next:")
     say(console, f"  cd {folder} && pytest && pip install --editable .")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -86,18 +85,12 @@ Communities = Annotated[
 ]
 
 
-class Model(Enum):
-    """Whose predictions a report scores."""
-
-    COMMON = "common"
-    OWN = "own"
-
-
 Reference = Annotated[
     str | None, typer.Option(help="The method to compare with; default: local training, else the first.")
 ]
 Whose = Annotated[
-    Model | None, typer.Option(help="Whose scores: one common model, or each site's own choice of a round's model.")
+    Literal["common", "own"] | None,
+    typer.Option(help="Whose scores: one common model, or each site's own choice of a round's model."),
 ]
 
 
@@ -140,7 +133,7 @@ def report(
             sites_dir,
             title=title,
             reference=reference,
-            model=model.value if model else None,
+            model=model,
             communities=groups,
             external=external or (),
             examples=examples,
@@ -167,7 +160,7 @@ def paper(
 
     given = _split(runs)
     named = dict(zip(names_of(given), (path for _, path in given), strict=True))
-    paths = write_parts(named, out, title=title, reference=reference, model=model.value if model else None)
+    paths = write_parts(named, out, title=title, reference=reference, model=model)
     if json:
         say_json([str(path) for path in paths])
     else:

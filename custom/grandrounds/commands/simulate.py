@@ -7,9 +7,8 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,13 +18,6 @@ from grandrounds.console.output import INTERRUPTED, notes, results, say, say_jso
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
-
-
-class EngineChoice(StrEnum):
-    """What runs a simulation; also listed here, so that the help does not import torch."""
-
-    IN_PROCESS = "in-process"
-    FLARE = "flare"
 
 
 SHARED = ("problem.", "controller.rounds=", "controller.seed=")
@@ -57,8 +49,9 @@ def simulate(
         typer.Option(help="Folder for everything that the run writes; default: runs/RUN_NAME.", show_default=False),
     ] = None,
     engine: Annotated[
-        EngineChoice, typer.Option(help="This program, or FLARE's simulator: slower, with its processes and messages.")
-    ] = EngineChoice.IN_PROCESS,
+        Literal["in-process", "flare"],
+        typer.Option(help="This program, or FLARE's simulator: slower, with its processes and messages."),
+    ] = "in-process",
     threads: Annotated[
         int | None, typer.Option(min=1, help="With flare: sites that work at the same time; default: all.")
     ] = None,
@@ -104,7 +97,7 @@ def simulate(
     gc.enable()
     folder = workspace or Path("runs") / arguments.configured({}).run_name
     if save_config is not None:
-        more = {"workspace": workspace, "engine": engine.value, "threads": threads, "workers": workers, "wire": wire}
+        more = {"workspace": workspace, "engine": engine, "threads": threads, "workers": workers, "wire": wire}
         more |= {"allow_overlap": allow_overlap, "reference": reference}
         _save(arguments, more, save_config)
         return
@@ -114,7 +107,7 @@ def simulate(
             job,
             sites,
             workspace=folder,
-            engine="flare" if engine is EngineChoice.FLARE else "in-process",
+            engine=engine,
             threads=threads,
             workers=workers,
             wire=wire,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -20,13 +19,6 @@ from grandrounds.ordering import natural_sorted
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import CheckedJob, Job
     from grandrounds.deployment.submission import Outcome
-
-
-class Resume(StrEnum):
-    """Whether a run that has not finished is submitted again."""
-
-    AUTO = "auto"
-    NEVER = "never"
 
 
 SUBMIT_HELP = """Submit a job to a federation, watch it, and download its results.
@@ -71,8 +63,9 @@ def submit(
         typer.Option(metavar="SITE=GIB,...", help="GPU memory reserved at a site; without it jobs share the GPU."),
     ] = None,
     resume: Annotated[
-        Resume, typer.Option(help="auto: submit again until the run has finished, and when a site is back.")
-    ] = Resume.NEVER,
+        Literal["auto", "never"],
+        typer.Option(help="auto: submit again until the run has finished, and when a site is back."),
+    ] = "never",
     resume_from: Annotated[
         int | None,
         typer.Option(
@@ -102,7 +95,7 @@ def submit(
     if scope:
         job = replace(job, meta={**job.meta, "scope": scope})
     target = out or Path("runs") / job.run_name
-    outcome = _run(job, kit, target, attempts if resume is Resume.AUTO else 1, dry_run)
+    outcome = _run(job, kit, target, attempts if resume == "auto" else 1, dry_run)
     if outcome is None:
         return
     if reference and outcome.finished:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal
 
 from grandrounds import __version__
 from grandrounds.errors import ConfigurationError
@@ -268,10 +268,8 @@ def write_skeleton(kind: Kind, name: str, folder: Path) -> list[Path]:
         The files that were written.
 
     Raises:
-        ConfigurationError: if the kind or the name does not fit, or the folder exists.
+        ConfigurationError: if the name does not fit, or the folder exists.
     """
-    if kind not in get_args(Kind):
-        raise ConfigurationError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
     if not PLUGIN_NAME.fullmatch(name):
         raise ConfigurationError(f"the name must be lower-case letters, digits and _, at most 40; got {name!r}")
     if folder.exists():

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from grandrounds import __version__
 from grandrounds.cli import COMMANDS, GROUPS, build_app
 from grandrounds.commands.jobs import describe
-from grandrounds.commands.simulate import EngineChoice
 from grandrounds.deployment.jobs import job_names, load_job
 from grandrounds.protocol.names import BACKBONE_NAMES
 
@@ -85,14 +84,6 @@ print("heavy after simulate", *heavy())
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found = [line for line in done.stdout.splitlines() if line.startswith("heavy")]
     assert found == ["heavy after jobs", "heavy after doctor", "heavy after simulate nvflare torch"]
-
-
-def test_the_engines_of_the_command_are_those_of_the_package():
-    from typing import get_args
-
-    from grandrounds.deployment.simulate import Engine
-
-    assert tuple(EngineChoice) == get_args(Engine)
 
 
 @pytest.mark.parametrize(

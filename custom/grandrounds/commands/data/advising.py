@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,39 +22,24 @@ ADVISE_HELP = """Recommend one method for the sites of a partition: the command,
 """
 
 
-class NetworksChoice(StrEnum):
-    """Whether all sites can train one network."""
-
-    ONE = "one"
-    OWN = "own"
-
-
-class LeavesChoice(StrEnum):
-    """What may leave a site."""
-
-    SUMS = "sums"
-    UPDATES = "updates"
-    NOISY = "noisy"
-
-
 def advise(
     sites_dir: Annotated[Path, typer.Option(help="Folder of a partition, as of grandrounds import or partition.")],
     networks: Annotated[
-        NetworksChoice, typer.Option(help="One network for all sites, or each site has a network of its own.")
-    ] = NetworksChoice.ONE,
+        Literal["one", "own"], typer.Option(help="One network for all sites, or each site has a network of its own.")
+    ] = "one",
     leaves: Annotated[
-        LeavesChoice,
+        Literal["sums", "updates", "noisy"],
         typer.Option(
             help="What may leave a site: exact sums of features (they say much of a site), model updates, or only updates "
             "with noise, under an epsilon."
         ),
-    ] = LeavesChoice.SUMS,
+    ] = "sums",
     json: Json = False,
 ) -> None:
     """Show what was found and what to run."""
     from grandrounds.api import advising
 
-    found = advising.situation(sites_dir, networks.value, leaves.value)
+    found = advising.situation(sites_dir, networks, leaves)
     advice = advising.advise(found)
     command = advice.command(sites_dir)
     if json:
