@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from grandrounds.api.reports import Workspace, folder_of
 from grandrounds.api.sites import Sites
 from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.output import notes, say
-from grandrounds.console.steps import no_steps, steps_on
+from grandrounds.console.steps import steps_on
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import sites_and_problem
@@ -180,8 +179,7 @@ def evaluate(
     _require_possible(labels, of_classes, threshold is not None or bool(prevalences) or share > 0)
     if adaptation:
         trained.problem.kind.require_exclusive(f"--recalibrate {recalibrate}", "give a share of the cases")
-    with ExitStack() as shown:
-        step = shown.enter_context(steps_on(notes())) if progress else no_steps
+    with steps_on(notes(), progress) as step:
         step("reading the run")
         record = read_run(trained.record, run_name(folder))
         if trained.is_ensemble:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grandrounds.checks import as_path
 from grandrounds.console.output import notes
-from grandrounds.console.steps import Step, no_steps, steps_on
+from grandrounds.console.steps import Step, steps_on
 from grandrounds.data.population import communities_of
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.history import RunHistory, selection_metric
@@ -80,8 +79,7 @@ def report(
     folder = as_path(out, "out, the folder of the report,")
     place = getattr(sites, "folder", sites)
     named = _named(runs)
-    with ExitStack() as shown:
-        step = shown.enter_context(steps_on(notes())) if progress else no_steps
+    with steps_on(notes(), progress) as step:
         content = report_content(
             named,
             None if place is None else as_path(place, "sites", "give Sites, or the folder of a partition"),
@@ -127,8 +125,7 @@ def paper(
     folder = as_path(out, "out, the folder of the files,")
     require_new_folder(folder)
     named = _named(runs)
-    with ExitStack() as shown:
-        step = shown.enter_context(steps_on(notes())) if progress else no_steps
+    with steps_on(notes(), progress) as step:
         content = report_content(named, None, title=title, reference=reference, model=model, step=step)
         return write_paper(content, folder, step)
 
@@ -137,13 +134,13 @@ def report_content(
     named: Named,
     sites_dir: Path | None,
     *,
-    title: str | None = None,
-    reference: str | None = None,
-    model: str | None = None,
+    title: str | None,
+    reference: str | None,
+    model: str | None,
+    step: Step,
     communities: Path | None = None,
     external: Sequence[Path] = (),
     examples: bool = False,
-    step: Step = no_steps,
 ) -> Report:
     """The content of a report as values; arguments as those of :func:`report`.
 

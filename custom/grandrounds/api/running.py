@@ -14,7 +14,7 @@ from grandrounds.api.methods import ConfiguredMethod, unfolded
 from grandrounds.api.sites import Sites
 from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.account import start_line
-from grandrounds.console.follow import Follower
+from grandrounds.console.follow import following
 from grandrounds.console.output import notes, say
 from grandrounds.console.progress import progress_on
 from grandrounds.deployment.assignments import assignment
@@ -410,7 +410,7 @@ def _followed(job: CheckedJob, folder: Path, sites: Sites) -> Iterator[None]:
     if idle := nothing_to_do(job, sites.names, sites.folder):
         say(notes(), f"warning: {job.name}: {idle}")
     events = Simulation(folder.absolute(), job.run_name).record / EVENTS
-    with progress_on(notes()) as bar, Follower(events, bar.show):
+    with progress_on(notes()) as show, following(events, show):
         yield
 
 

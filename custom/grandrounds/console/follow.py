@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 FOLLOW_SECONDS = 0.1
@@ -68,31 +68,23 @@ def _event(line: bytes) -> Event:
         return {}
 
 
-class Follower:
-    """A context in which ``show`` is called with every new event of a file, in a thread of its own."""
+@contextmanager
+def following(path: Path, show: Callable[[Event], None]) -> Iterator[None]:
+    """A block in which ``show`` is called with every new event of a file, in a thread of its own."""
+    tail, done = EventTail(path), threading.Event()
 
-    def __init__(self, path: Path, show: Callable[[Event], None]) -> None:
-        self._tail = EventTail(path)
-        self._show = show
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="follow-events", daemon=True)
-
-    def __enter__(self) -> Follower:
-        """Start the thread."""
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Show the remaining events, and stop."""
-        self._done.set()
-        self._thread.join()
-        self._tail.close()
-
-    def _follow(self) -> None:
+    def follow() -> None:
         last = False
         while not last:
-            last = self._done.wait(FOLLOW_SECONDS)
-            for event in self._tail.read():
-                self._show(event)
+            last = done.wait(FOLLOW_SECONDS)
+            for event in tail.read():
+                show(event)
+
+    thread = threading.Thread(target=follow, name="follow-events", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        tail.close()

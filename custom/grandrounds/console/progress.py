@@ -6,7 +6,7 @@ The run may be in this process or in FLARE's; the file is the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import fmean, median
@@ -120,47 +120,17 @@ class RunProgress:
         return [f"finished: the model after round {event['selected']['round']} is selected"]
 
 
-class LineProgress:
-    """Prints a line per round; for logs and pipes."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress = RunProgress()
-
-    def show(self, event: Event) -> None:
-        """Print the lines about an event."""
-        for line in self._progress.update(event):
-            say(self._console, line)
-
-
-class BarProgress:
-    """Moves a bar on a terminal; important events are lines above it."""
-
-    def __init__(self, console: Console, bar: Progress) -> None:
-        self._console = console
-        self._bar = bar
-        self._task = bar.add_task("starting", total=None, note="")
-        self._progress = RunProgress()
-
-    def show(self, event: Event) -> None:
-        """Move the bar, and print important events."""
-        lines = self._progress.update(event)
-        if event["event"] in ("resume", "start", "dropped", "remark", "finished"):
-            for line in lines:
-                say(self._console, line)
-        state = self._progress
-        training = state.done < state.rounds
-        description = f"round {min(state.done + 1, state.rounds)}/{state.rounds}" if training else "testing"
-        self._bar.update(
-            self._task, description=description, completed=state.done, total=state.rounds or None, note=state.note
-        )
-
-
 @contextmanager
-def progress_on(console: Console) -> Iterator[LineProgress | BarProgress]:
-    """A bar on a terminal, lines elsewhere."""
+def progress_on(console: Console) -> Iterator[Callable[[Event], None]]:
+    """What shows each event: a bar on a terminal, with important events as lines above it; elsewhere a line per round."""
+    state = RunProgress()
     if not console.is_terminal:
-        yield LineProgress(console)
+
+        def print_lines(event: Event) -> None:
+            for line in state.update(event):
+                say(console, line)
+
+        yield print_lines
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -169,4 +139,14 @@ def progress_on(console: Console) -> Iterator[LineProgress | BarProgress]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        yield BarProgress(console, bar)
+        task = bar.add_task("starting", total=None, note="")
+
+        def move(event: Event) -> None:
+            lines = state.update(event)
+            for line in lines if event["event"] in ("resume", "start", "dropped", "remark", "finished") else ():
+                say(console, line)
+            training = state.done < state.rounds
+            description = f"round {min(state.done + 1, state.rounds)}/{state.rounds}" if training else "testing"
+            bar.update(task, description=description, completed=state.done, total=state.rounds or None, note=state.note)
+
+        yield move

@@ -71,17 +71,16 @@ class Steps:
 
 
 @contextmanager
-def steps_on(console: Console) -> Iterator[Step]:
-    """A context in which the steps of a command are shown if it takes long."""
+def steps_on(console: Console, wanted: bool = True) -> Iterator[Step]:
+    """A context in which the steps of a command are shown, if wanted and if it takes long."""
+    if not wanted:
+        yield lambda _: None
+        return
     steps = Steps(console, PATIENCE_SECONDS)
     try:
         yield steps.step
     finally:
         steps.end()
-
-
-def no_steps(_: str) -> None:
-    """Show no step."""
 
 
 LINES = 10

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from grandrounds.console.follow import EventTail, Follower
+from grandrounds.console.follow import EventTail, following
 from grandrounds.console.progress import RunProgress, progress_on
 from grandrounds.console.steps import Steps
 
@@ -84,11 +84,11 @@ def test_a_complete_run_is_reported_as_complete():
 def test_drops_are_printed_with_and_without_a_terminal(terminal):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=120)
-    with progress_on(console) as progress:
-        progress.show(START)
+    with progress_on(console) as show:
+        show(START)
         for event in round_events(1, 1.0, {"site-1": 1.0}):
-            progress.show(event)
-        progress.show({"event": "dropped", "round": 2, "site": "site-2", "reason": "[no] images"})
+            show(event)
+        show({"event": "dropped", "round": 2, "site": "site-2", "reason": "[no] images"})
     assert "round 2: site-2 is dropped: [no] images" in stream.getvalue()
     assert ("round 1/10: 1 of 1 sites" in stream.getvalue()) is not terminal
     assert ("round 2/10" in stream.getvalue()) is terminal
@@ -142,7 +142,7 @@ def test_half_a_line_waits_for_its_other_half(tmp_path):
 def test_the_last_events_before_the_end_are_shown(tmp_path):
     path, shown = tmp_path / "events.jsonl", []
     append(path, 0)
-    with Follower(path, shown.append):
+    with following(path, shown.append):
         append(path, 1, 2, 3)
     assert numbers(shown) == [1, 2, 3]
 
