@@ -43,6 +43,11 @@ def read_certificate(path: Path) -> x509.Certificate:
         raise ConfigurationError(f"{path} is not a certificate; ask the operator for the kit again") from error
 
 
+def subject_text(certificate: x509.Certificate, attribute: x509.ObjectIdentifier) -> str:
+    """What a certificate says of its subject; empty where it says nothing."""
+    return next((str(found.value) for found in certificate.subject.get_attributes_for_oid(attribute)), "")
+
+
 def certificate_fault(kit: Kit) -> str:
     """The fault of the kit's certificate and key, apart from dates; empty if there is none.
 
@@ -54,10 +59,10 @@ def certificate_fault(kit: Kit) -> str:
         own.verify_directly_issued_by(authority)
     except (InvalidSignature, TypeError, ValueError):
         return f"{kit.certificate.name} is not signed by {kit.authority.name}: the files are of two projects"
-    if (name := _common_name(own)) != kit.name:
+    if (name := subject_text(own, NameOID.COMMON_NAME)) != kit.name:
         return f"{kit.certificate.name} is of {name!r}, but the kit is of {kit.name!r}"
-    if _common_name(authority) != kit.project:
-        return f"{kit.authority.name} is of project {_common_name(authority)!r}, but the kit is of {kit.project!r}"
+    if (project := subject_text(authority, NameOID.COMMON_NAME)) != kit.project:
+        return f"{kit.authority.name} is of project {project!r}, but the kit is of {kit.project!r}"
     try:
         key = load_pem_private_key(kit.key.read_bytes(), password=None)
     except (OSError, ValueError, TypeError):
@@ -164,8 +169,3 @@ def _handshake(kit: Kit, seconds: float) -> str:
         with suppress(TimeoutError):
             secured.recv(1)
     return ""
-
-
-def _common_name(certificate: x509.Certificate) -> str:
-    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(names[0].value) if names else ""

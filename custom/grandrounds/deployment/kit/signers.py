@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from nvflare.fuel.utils.zip_utils import unzip_all_from_bytes
 from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
-from grandrounds.deployment.kit.certificates import read_certificate
+from grandrounds.deployment.kit.certificates import read_certificate, subject_text
 from grandrounds.deployment.kit.read import Kit, read_kit
 from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import require_object
@@ -86,13 +86,13 @@ def signers_of(app: bytes, authority: Path) -> list[tuple[str, str, str]]:
 
 def submitter_fault(kit: Kit) -> str:
     """Why jobs are not submitted with this kit, with the kits beside it that are for that; empty if it is one of these."""
-    if kit.kind == "person" and (role := _role(kit)) in (*SUBMITTERS, ""):
+    if kit.kind == "person" and (role := role_of(kit)) in (*SUBMITTERS, ""):
         return ""
     whose = f"person with the role {role}" if kit.kind == "person" else kit.kind
     others = []
     for folder in sorted(kit.folder.parent.iterdir()):
         with suppress(ConfigurationError, OSError):
-            if (other := read_kit(folder)).kind == "person" and _role(other) in SUBMITTERS:
+            if (other := read_kit(folder)).kind == "person" and role_of(other) in SUBMITTERS:
                 others.append(str(folder))
     right = f", such as {' or '.join(others)}" if others else ""
     roles = " or ".join(SUBMITTERS)
@@ -101,10 +101,9 @@ def submitter_fault(kit: Kit) -> str:
     )
 
 
-def _role(kit: Kit) -> str:
+def role_of(kit: Kit) -> str:
     """A person's role, as FLARE keeps it in the certificate; empty if there is none."""
-    subject = read_certificate(kit.certificate).subject
-    return next((str(role.value) for role in subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)), "")
+    return subject_text(read_certificate(kit.certificate), NameOID.UNSTRUCTURED_NAME)
 
 
 def _texts(entry: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:

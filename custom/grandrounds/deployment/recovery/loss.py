@@ -6,12 +6,11 @@ import math
 from collections.abc import Collection, Sequence
 
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from cryptography.x509 import Certificate
 from cryptography.x509.oid import NameOID
 
 from grandrounds.data.location import locate
 from grandrounds.data.site import private_datasets
-from grandrounds.deployment.kit.certificates import certificate_fault, days_left, read_certificate
+from grandrounds.deployment.kit.certificates import certificate_fault, days_left, read_certificate, subject_text
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import Kit, require_owner
 from grandrounds.deployment.recovery.known import KnownSpending, ServerKnowledge
@@ -133,7 +132,7 @@ def _signer(kit: Kit, person: Kit) -> tuple[str, str, Key]:
         raise ConfigurationError(f"{person.folder}: the certificate of {person.name} has expired")
     if person.authority.read_bytes() != kit.authority.read_bytes():
         raise ConfigurationError(f"{person.folder} is of another authority than {kit.folder}")
-    theirs, ours = _organisation(own), _organisation(site)
+    theirs, ours = (subject_text(one, NameOID.ORGANIZATION_NAME) for one in (own, site))
     if theirs != ours:
         raise ConfigurationError(
             f"{person.name} is of {theirs or 'no organisation'}, {kit.name} of {ours or 'none'}: the site's own "
@@ -143,11 +142,6 @@ def _signer(kit: Kit, person: Kit) -> tuple[str, str, Key]:
     if not isinstance(key, Key):
         raise ConfigurationError(f"{person.key} is no RSA or elliptic-curve key")
     return person.name, person.certificate.read_text(encoding="ascii"), key
-
-
-def _organisation(certificate: Certificate) -> str:
-    found = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-    return str(found[0].value) if found else ""
 
 
 def _multiplier(epsilon: float, delta: float) -> float:

@@ -8,12 +8,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from cryptography.x509.oid import NameOID
-
 from grandrounds.data.site import CONFIG_NAME
-from grandrounds.deployment.kit.certificates import read_certificate
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, Settings, apply_overlay
-from grandrounds.deployment.kit.read import CERTIFICATES, KIT_MARKERS, Kit, read_kit
+from grandrounds.deployment.kit.read import KIT_MARKERS, Kit, read_kit
+from grandrounds.deployment.kit.signers import role_of
 from grandrounds.deployment.local_federation import DESCRIPTION, PARTS, Federation, load
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import write_json
@@ -74,7 +72,7 @@ def copy_kits(kits: Sequence[Kit], folder: Path, port: int) -> Federation:
             apply_overlay(read_kit(kit.folder), Settings(storage=storage))
         if kit.kind == "site" and not (kit.local / LEDGER_FOLDER).is_dir():  # the overlay makes one the first time only
             Ledger.create(kit.local / LEDGER_FOLDER, kit.name)
-    people = {_role(kit): kit.name for kit in copies if kit.kind == "person"}
+    people = {role_of(kit): kit.name for kit in copies if kit.kind == "person"}
     operator, researcher = (
         next((people[role] for role in roles if role in people), "") for roles in (OPERATORS, RESEARCHERS)
     )
@@ -119,10 +117,3 @@ def _move(server: Kit, port: int) -> None:
     one |= {"admin_server": "localhost", "admin_port": port}
     one.setdefault("identity", server.name)
     write_json(path, content)
-
-
-def _role(kit: Kit) -> str:
-    """Of a person, as its certificate says it."""
-    certificate = read_certificate(kit.startup / CERTIFICATES[kit.kind][0])
-    found = certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
-    return str(found[0].value) if found else ""
