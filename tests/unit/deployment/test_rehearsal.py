@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,8 +195,8 @@ def result(**more):
     calm = RehearsedRun("rehearsal-0", "finished", 1, 12, 0, 80.0, "", {"accuracy": 0.5})
     hit = RehearsedRun("rehearsal-1", "finished", 3, 12, 2, 130.0, "", {"accuracy": 0.48})
     return {
-        "undisturbed": outcome.told(calm),
-        "runs": [outcome.told(hit)],
+        "undisturbed": asdict(calm),
+        "runs": [asdict(hit)],
         "largest_difference": 0.02,
         "by_fault": outcome.by_fault([cost("cut connection", 7.0, 2)]),
         "nothing_to_harm": ["killed training"],

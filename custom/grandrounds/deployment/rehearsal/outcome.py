@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -125,11 +125,6 @@ def by_fault(costs: Sequence[FaultCost]) -> dict[str, dict[str, Any]]:
     for cost in costs:
         alike[cost.kind].append(cost)
     return {kind: _together(alike[kind]) for kind in sorted(alike)}
-
-
-def told(cost: FaultCost | RehearsedRun) -> dict[str, Any]:
-    """As plain values."""
-    return asdict(cost)
 
 
 def _together(costs: Sequence[FaultCost]) -> dict[str, Any]:

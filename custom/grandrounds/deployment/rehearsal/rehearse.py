@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from grandrounds.deployment.rehearsal.outcome import (
     differences,
     drawn_test_images,
     rehearsed_run,
-    told,
 )
 from grandrounds.deployment.rehearsal.renewing import authority_key
 from grandrounds.deployment.rehearsal.watching import FaultWatch
@@ -150,11 +149,11 @@ def _rehearsed(place: _Place, plan: Rehearsal, report: Callable[[str], None]) ->
         "minutes": round((time.monotonic() - started) / 60, 1),
         "minutes_undisturbed": round((started - begun) / 60, 1),
         "test_images": sum(len(test.names) for test in place.images.values()),
-        "undisturbed": told(undisturbed),
-        "runs": [{**told(run), "differences": found} for run, found in zip(runs, compared, strict=True)],
+        "undisturbed": asdict(undisturbed),
+        "runs": [{**asdict(run), "differences": found} for run, found in zip(runs, compared, strict=True)],
         "largest_difference": max((abs(value) for found in compared for value in found.values()), default=None),
         "by_fault": by_fault(watch.costs),
-        "faults": [told(cost) for cost in watch.costs],
+        "faults": [asdict(cost) for cost in watch.costs],
         "nothing_to_harm": watch.skipped,
     }
 
