@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from grandrounds.deployment.kit.read import Kit
+from grandrounds.deployment.processes import variables_set
 from grandrounds.errors import ConfigurationError
-from grandrounds.json_files import read_json_object
 from grandrounds.plugins import (
     GROUP,
     LISTED_VARIABLE,
@@ -33,8 +32,7 @@ def locked_libraries(kit: Kit) -> list[Distribution]:
     Raises:
         ConfigurationError: if the lock is damaged.
     """
-    lock = read_json_object(kit.local / LOCK) if (kit.local / LOCK).is_file() else {}
-    return [Distribution(**entry) for entry in lock.get("libraries", [])]
+    return [Distribution(**entry) for entry in kit.own_file(LOCK).get("libraries", [])]
 
 
 def locked_plugins(kit: Kit) -> list[Distribution]:
@@ -43,8 +41,7 @@ def locked_plugins(kit: Kit) -> list[Distribution]:
     Raises:
         ConfigurationError: if the lock is damaged.
     """
-    lock = read_json_object(kit.local / LOCK) if (kit.local / LOCK).is_file() else {}
-    return [Distribution(**entry) for entry in lock.get(LISTED, [])]
+    return [Distribution(**entry) for entry in kit.own_file(LOCK).get(LISTED, [])]
 
 
 def locked_networks(kit: Kit) -> dict[str, Distribution]:
@@ -53,8 +50,7 @@ def locked_networks(kit: Kit) -> dict[str, Distribution]:
     Raises:
         ConfigurationError: if the lock is damaged.
     """
-    lock = read_json_object(kit.local / LOCK) if (kit.local / LOCK).is_file() else {}
-    return {name: Distribution(**entry) for name, entry in lock.get(NETWORKS, {}).items()}
+    return {name: Distribution(**entry) for name, entry in kit.own_file(LOCK).get(NETWORKS, {}).items()}
 
 
 def reviewed_networks(names: Sequence[str]) -> dict[str, Distribution]:
@@ -63,9 +59,8 @@ def reviewed_networks(names: Sequence[str]) -> dict[str, Distribution]:
     Raises:
         ConfigurationError: if a library is not installed, or has no such network.
     """
-    from grandrounds.models.backbones.libraries import (
-        library_of,
-    )  # with torch, which a kit without networks does not need
+    # With torch, which a kit without networks does not need.
+    from grandrounds.models.backbones.libraries import library_of
 
     return {name: library_of(name) for name in sorted(names)}
 
@@ -87,15 +82,11 @@ def reviewed_plugins(names: Sequence[str]) -> list[Distribution]:
 @contextmanager
 def listed_plugins(listed: Sequence[Distribution]) -> Iterator[None]:
     """Inside the block this process imports these plug-ins and no others, as the kit's processes do."""
-    before = os.environ.get(LISTED_VARIABLE)
-    os.environ[LISTED_VARIABLE] = json.dumps(listed)
-    load_plugins.cache_clear()
     try:
-        yield
+        with variables_set({LISTED_VARIABLE: json.dumps(listed)}):
+            load_plugins.cache_clear()
+            yield
     finally:
-        os.environ.pop(LISTED_VARIABLE)
-        if before is not None:
-            os.environ[LISTED_VARIABLE] = before
         load_plugins.cache_clear()
 
 

@@ -113,12 +113,12 @@ def apply_overlay(kit: Kit, settings: Settings | None = None) -> list[Change]:
 def _applied(kit: Kit, settings: Settings, distributions: Mapping[str, Any]) -> list[Change]:
     contents: dict[str, Any] = {
         RESOURCES: _resources(kit, settings),
-        AUTHORIZATION: restricted(_existing(kit, AUTHORIZATION) or read_json_object(OVERLAYS / AUTHORIZATION)),
+        AUTHORIZATION: restricted(kit.own_file(AUTHORIZATION) or read_json_object(OVERLAYS / AUTHORIZATION)),
         LOG_CONFIG: line_log(_log_config(kit), kit.name),
     }
     if kit.kind == "site":
         contents[POLICY_FILE] = _privacy(kit, settings)
-        contents[SIGNERS] = _existing(kit, SIGNERS) or read_json_object(OVERLAYS / SIGNERS)
+        contents[SIGNERS] = kit.own_file(SIGNERS) or read_json_object(OVERLAYS / SIGNERS)
         read_signers(contents[SIGNERS], str(kit.local / SIGNERS))
         datasets = _datasets(settings)
         contents |= {} if datasets is None else {CONFIG_NAME: datasets}
@@ -144,7 +144,7 @@ def _applied(kit: Kit, settings: Settings, distributions: Mapping[str, Any]) -> 
 
 def read_at_start(kit: Kit) -> dict[str, Any]:
     """What the lock pins of the package and of the files that FLARE reads when it starts; jobs read the others anew."""
-    lock = _existing(kit, LOCK) or {}
+    lock = kit.own_file(LOCK)
     anew = (CONFIG_NAME, ROSTER, SIGNERS)
     files = {name: digest for name, digest in lock.get("files", {}).items() if name not in anew}
     return {**lock, "files": files}
@@ -176,11 +176,11 @@ def _require_no_earlier_ledger(kit: Kit) -> None:
 
 def _resources(kit: Kit, settings: Settings) -> dict[str, Any]:
     default = kit.local / (RESOURCES + DEFAULT)
-    current = _existing(kit, RESOURCES) or read_json_object(default)
+    current = kit.own_file(RESOURCES) or read_json_object(default)
     if kit.kind == "site":
         return site_resources(current, settings.gpus, settings.gpu_memory)
     # FLARE's default is a folder for temporary files, which machines empty and two servers would share.
-    first = _existing(kit, RESOURCES) is None
+    first = not (kit.local / RESOURCES).is_file()
     storage = settings.storage or (kit.folder / "storage" if first else None)
     return server_resources(current, storage.absolute() if storage else None, _classes(kit, settings))
 
@@ -189,7 +189,7 @@ def _log_config(kit: Kit) -> dict[str, Any]:
     """How the kit writes its logs: by its own file, the one that it was made with, or FLARE's."""
     default = kit.local / (LOG_CONFIG + DEFAULT)
     made_with = read_json_object(default) if default.is_file() else copy.deepcopy(default_log_dict)
-    return _existing(kit, LOG_CONFIG) or made_with
+    return kit.own_file(LOG_CONFIG) or made_with
 
 
 def _classes(kit: Kit, settings: Settings) -> list[str]:
@@ -199,11 +199,11 @@ def _classes(kit: Kit, settings: Settings) -> list[str]:
 
 def listed_classes(kit: Kit) -> list[str]:
     """The classes of FLARE's own that jobs may use at a server, by its lock."""
-    return list((_existing(kit, LOCK) or {}).get(CLASSES, []))
+    return list(kit.own_file(LOCK).get(CLASSES, []))
 
 
 def _privacy(kit: Kit, settings: Settings) -> dict[str, Any]:
-    if settings.privacy is None and (existing := _existing(kit, POLICY_FILE)):
+    if settings.privacy is None and (existing := kit.own_file(POLICY_FILE)):
         return existing
     source = settings.privacy or OVERLAYS / POLICY_FILE
     content = read_json_object(source)
@@ -227,7 +227,7 @@ def _package(kit: Kit, wheel: Path | None) -> dict[str, Any]:
     """The installed package; a pinned wheel stays pinned until another one is given."""
     installed = installed_digest()
     package: dict[str, Any] = {"version": __version__, "contents": installed}
-    pinned = (_existing(kit, LOCK) or {}).get("package", {})
+    pinned = kit.own_file(LOCK).get("package", {})
     if wheel is None and "wheel" in pinned:
         if pinned.get("contents") != installed:
             raise ConfigurationError(
@@ -243,11 +243,6 @@ def _package(kit: Kit, wheel: Path | None) -> dict[str, Any]:
             )
         package |= {"wheel": wheel.name, "wheel_sha256": file_digest(wheel)}
     return {"package": package, "versions": versions()}
-
-
-def _existing(kit: Kit, name: str) -> dict[str, Any] | None:
-    path = kit.local / name
-    return read_json_object(path) if path.is_file() else None
 
 
 def _write(path: Path, content: dict[str, Any]) -> Change:

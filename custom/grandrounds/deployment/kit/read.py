@@ -48,6 +48,15 @@ class Kit:
         """The participant's own files: allowed classes, rights, privacy, data sets."""
         return self.folder / "local"
 
+    def own_file(self, name: str) -> dict[str, Any]:
+        """A JSON file of the participant's own; empty where there is none.
+
+        Raises:
+            ConfigurationError: if it is damaged.
+        """
+        path = self.local / name
+        return read_json_object(path) if path.is_file() else {}
+
     @property
     def certificate(self) -> Path:
         """The participant's certificate."""

@@ -280,8 +280,7 @@ def _supervisor(kit: Kit, reduce: _Reducer) -> dict[str, Any]:
 
 
 def _digests(kit: Kit) -> dict[str, Any]:
-    path = kit.local / LOCK
-    lock = read_json_object(path) if path.is_file() else {}
+    lock = kit.own_file(LOCK)
     pinned = {name: _plain(value) for name, value in lock.get("package", {}).items() if isinstance(value, str)}
     now = {name: file_digest(kit.local / name) for name in _locked(lock) if (kit.local / name).is_file()}
     return {"installed": installed_digest(), "pinned": pinned, "locked": _locked(lock), "now": now}
