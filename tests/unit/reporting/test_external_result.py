@@ -16,8 +16,9 @@ from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.plain import to_plain
 from grandrounds.reporting.external.adaptation import adapt_place
 from grandrounds.reporting.external.appearance import Appearance
+from grandrounds.reporting.external.overlap import Overlap
 from grandrounds.reporting.external.prediction import Place
-from grandrounds.reporting.external.preparation import Labels, Overlap, positive_group
+from grandrounds.reporting.external.preparation import Labels, positive_group
 from grandrounds.reporting.external.result import (
     external_result,
     read_result,
@@ -49,7 +50,7 @@ def scored(make_run):
         run = read_run(make_run(), "run")
         positive = positive_group(("bad",) if by_group else ("melanoma",), CLASSES, grouping, by_group)
         labels = Labels(grouping.names if by_group else CLASSES, grouping, by_group, positive)
-        place = Place("clinic", sites, {}, {"model": "00"}, 0, Overlap((), 0, (), ()), Appearance())
+        place = Place("clinic", sites, {}, {"model": "00"}, 0, Overlap(0, (), ()), Appearance())
         tested = run_at(run, place, labels)
         result = external_result(run, tested, place, labels, Request(point, **asked), "evaluate")
         return plain_scores(tested, place, labels), result
@@ -159,7 +160,7 @@ def adapted(make_run):
     def adapt(sites, images, minimum=10):
         run = read_run(make_run(), "run")
         labels = Labels(CLASSES, None, False, None)
-        place = Place("clinic", sites, {}, {"model": "00"}, 0, Overlap((), 0, (), ()), Appearance())
+        place = Place("clinic", sites, {}, {"model": "00"}, 0, Overlap(0, (), ()), Appearance())
         found = adapt_place(LabelOffsets(images), run, place, labels, not_read, not_read)
         request = Request(None, minimum=minimum)
         return found, external_result(run, run_at(run, place, labels), place, labels, request, "evaluate", found)

@@ -24,6 +24,7 @@ from grandrounds.evaluation.external import (
     tensors_of,
 )
 from grandrounds.federation.site.context import choose_device
+from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import replacing
 from grandrounds.models.closed_form.sums import clipped
 from grandrounds.models.depths import depth_features
@@ -32,10 +33,12 @@ from grandrounds.models.split import split_last_layer
 from grandrounds.models.trained import trained_models
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.appearance import Appearance, appearance_of
-from grandrounds.reporting.external.preparation import Overlap, overlap_with
+from grandrounds.reporting.external.overlap import Overlap
+from grandrounds.reporting.external.preparation import overlap_with
 from grandrounds.reporting.external.sums import PortableSums
 from grandrounds.reporting.external.trained import TrainedModel
 from grandrounds.reporting.figures.images import JudgedImages, failure_figure
+from grandrounds.reporting.format import format_list
 from grandrounds.reporting.predictions import decoded_images
 from grandrounds.reporting.run import ReadRun
 
@@ -55,13 +58,19 @@ class PlaceImages:
     @property
     def remarks(self) -> list[str]:
         """What must be known before a score is read, the most serious first."""
-        warning = f"WARNING: {self.overlap.message}: this is no external validation" if self.overlap.message else ""
+        message, unknown = self.overlap.message, self.overlap.not_compared
+        warning = [f"WARNING: {message}: this is no external validation"] if message else []
+        if unknown:
+            warning.append(
+                f"whether images are among those of {format_list(unknown)} is not known: the run's results have no "
+                f"{DIGESTS} of these sites"
+            )
         unreadable = [
             f"{name}: {test.unreadable} test images cannot be read and are left out"
             for name, test in self.sites.items()
             if test.unreadable
         ]
-        return [*filter(None, (warning, self.overlap.remark)), *unreadable, self.appearance.finding]
+        return [*warning, *unreadable, self.appearance.finding]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +125,7 @@ def read_images(
     step("comparing the images with those of the run")
     digests = {name: image_digests(test.images) for name, test in images.items()}
     overlap = overlap_with(folder, run.log.sites, locations, digests)
-    if overlap.images and not allowed:
+    if overlap.shared_images and not allowed:
         raise ConfigurationError(
             f"{overlap.message}, so this is no external validation; leave these images out, or add --allow-overlap"
         )

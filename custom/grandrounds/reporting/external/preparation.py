@@ -18,7 +18,7 @@ from grandrounds.federation.site.store import DIGESTS
 from grandrounds.json_files import read_json_object
 from grandrounds.protocol.names import VALIDATION
 from grandrounds.protocol.task import Task
-from grandrounds.reporting.format import format_list
+from grandrounds.reporting.external.overlap import Overlap
 from grandrounds.reporting.predictions import read_site_curves, read_tests
 
 NO_POINT = (
@@ -55,43 +55,6 @@ class Labels:
     grouping: Grouping | None
     by_group: bool
     positive: PositiveGroup | None
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """What a place has in common with the run.
-
-    Attributes:
-        sites: names that are sites of the run.
-        images: how many test images are images of a site of the run, by their pixels.
-        known: sites of the run whose images could be compared.
-        unknown: the run's other sites.
-    """
-
-    sites: tuple[str, ...]
-    images: int
-    known: tuple[str, ...]
-    unknown: tuple[str, ...]
-
-    @property
-    def message(self) -> str:
-        """What is wrong, as one sentence; empty if nothing is."""
-        parts = []
-        if self.images:
-            parts.append(f"{self.images} of the images are images of the run's sites")
-        if self.sites:
-            parts.append(f"{format_list(self.sites)} took part in the run")
-        return "; ".join(parts)
-
-    @property
-    def remark(self) -> str:
-        """What could not be compared; empty if everything was."""
-        if not self.unknown:
-            return ""
-        return (
-            f"whether images are among those of {format_list(self.unknown)} is not known: the run's results have no "
-            f"{DIGESTS} of these sites"
-        )
 
 
 def positive_group(
@@ -212,4 +175,4 @@ def overlap_with(
     together = set().union(*known.values())
     images = sum(digest in together for found in digests.values() for digest in found if digest)
     shared = tuple(place for place in places if place in sites)
-    return Overlap(shared, images, tuple(known), tuple(site for site in sites if site not in known))
+    return Overlap(images, shared, tuple(site for site in sites if site not in known))

@@ -27,6 +27,7 @@ from grandrounds.plain import from_plain, to_plain
 from grandrounds.reporting.caveats import caveats_of
 from grandrounds.reporting.external.appearance import Appearance
 from grandrounds.reporting.external.caveats import caveats_of_adaptation, caveats_of_group, caveats_of_thresholds
+from grandrounds.reporting.external.overlap import Overlap
 from grandrounds.reporting.run import FINISHED, ReadRun, RunLog, Tests
 from grandrounds.reporting.scores import RunScores, scores_of
 
@@ -36,15 +37,6 @@ if TYPE_CHECKING:
     from grandrounds.reporting.external.preparation import Labels
 
 RESULT_FORMAT = "grandrounds external evaluation 1"
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What a place shares with the run: images, names of sites, and the sites with which it could not be compared."""
-
-    shared_images: int
-    sites: tuple[str, ...]
-    not_compared: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +83,7 @@ class ExternalResult:
     cases: int | None
     unreadable: int
     classes: Mapping[str, int | None]
-    overlap: Shared
+    overlap: Overlap
     caveats: tuple[str, ...]
     scores: RunScores
     group: GroupResult | None = None
@@ -159,7 +151,7 @@ def external_result(
         cases=together.cases,
         unreadable=place.unreadable,
         classes=shown,
-        overlap=Shared(overlap.images, overlap.sites, overlap.unknown),
+        overlap=overlap,
         caveats=(
             *warning,
             *caveats_of_thresholds(scores.pooled.classes if scores.pooled else {}, group),
