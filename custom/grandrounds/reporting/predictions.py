@@ -36,7 +36,6 @@ class SitePredictions(NamedTuple):
     Attributes:
         images: shape ``(n, size, size, channels)``, 8 bit.
         probabilities: of the classes, shape ``(n, classes)``.
-        groups: the patient or lesion of each image.
         model: in evaluation mode.
     """
 
@@ -44,7 +43,6 @@ class SitePredictions(NamedTuple):
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float64]
-    groups: list[str]
     model: nn.Module
 
 
@@ -159,8 +157,7 @@ def site_predictions(run: ReadRun, sites_dir: Path, split: Part) -> Iterator[Sit
             probabilities = (
                 predict(model, tensors_of(data.images), rows, problem.kind, problem.test_view).double().numpy()
             )
-            groups = [data.groups[row] for row in rows]
-            yield SitePredictions(site, data.images[rows], data.labels[rows], probabilities, groups, model)
+            yield SitePredictions(site, data.images[rows], data.labels[rows], probabilities, model)
 
 
 def site_data_of(problem: Problem, site: str, sites_dir: Path) -> SiteData:

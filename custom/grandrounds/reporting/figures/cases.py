@@ -125,8 +125,8 @@ def _sheets(found: SitePredictions, judged: JudgedImages, model: str) -> dict[st
     maps = prediction_maps(found.model, to_tensor(shown.images))
     title = f"{found.site}, {len(found.labels)} test images, model of {model}"
     return {
-        f"samples_{found.site}": sample_figure(shown, title=title),
-        f"grad_cam_{found.site}": sample_figure(shown, maps, title=title),
+        f"samples_{found.site}": sample_figure(shown, title),
+        f"grad_cam_{found.site}": sample_figure(shown, title, maps),
         f"failures_{found.site}": failure_figure(judged, f"{found.site}, model of {model}"),
     }
 
@@ -140,5 +140,4 @@ def _plane(sites: Sequence[SitePredictions]) -> dict[str, Figure]:
     values = torch.cat(embedded).numpy()
     malignant = np.concatenate([found.labels for found in sites]) == 1
     caption = f"silhouette of the sites {site_silhouette(values, names):.2f}"
-    planes = {"embedding": plane_of(values, seed=1)}
-    return {"embeddings": plane_figure(planes, names.tolist(), malignant, captions={"embedding": caption})}
+    return {"embeddings": plane_figure(plane_of(values, seed=1), names, malignant, caption)}

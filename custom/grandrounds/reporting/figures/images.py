@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
-from grandrounds.checks import require_at_least
 from grandrounds.evaluation.explanation.grad_cam import Scenario, share_inside
 from grandrounds.ordering import natural_sorted
 from grandrounds.plotting import COLOURS, NORMAL_SIZE, SMALL_SIZE, new_figure
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SAMPLES = 6
+SAMPLES, FAILURES = 6, 24
+"""Images of each kind on a sheet of samples, and on one of errors."""
 MAP_COLOURS = "inferno"
 SHEET_TITLES = {
     "right": "right, by falling confidence",
@@ -57,9 +57,6 @@ class JudgedImages:
         probabilities: of the classes, shape ``(n, classes)``.
         classes: their names.
         task: decides; its classes exclude each other.
-
-    Raises:
-        ValueError: if there are not as many probabilities as labels.
     """
 
     images: NDArray[np.uint8]
@@ -67,12 +64,6 @@ class JudgedImages:
     probabilities: NDArray[np.float64]
     classes: Sequence[str]
     task: Task = SINGLE
-
-    def __post_init__(self) -> None:
-        if len(self.labels) != len(self.probabilities):
-            raise ValueError(
-                f"expected as many probabilities as labels ({len(self.labels)}), got {len(self.probabilities)}"
-            )
 
     @cached_property
     def predicted(self) -> NDArray[np.int64]:
@@ -112,7 +103,6 @@ def choose_samples(judged: JudgedImages, count: int = SAMPLES) -> Samples:
         >>> choose_samples(judged, count=1)
         Samples(right=array([0]), wrong=array([1]), uncertain=array([1]))
     """
-    require_at_least(count, 1, "count")
     confidence, right = judged.probabilities.max(axis=1), judged.right
     falling = np.argsort(-confidence, kind="stable")
     return Samples(
@@ -122,20 +112,17 @@ def choose_samples(judged: JudgedImages, count: int = SAMPLES) -> Samples:
     )
 
 
-def sample_figure(
-    judged: JudgedImages, maps: NDArray[np.float32] | None = None, count: int = SAMPLES, title: str = ""
-) -> Figure:
-    """Draw the sheet: a row of ``count`` images for each kind, under each image its class and its prediction.
+def sample_figure(judged: JudgedImages, title: str, maps: NDArray[np.float32] | None = None) -> Figure:
+    """Draw the sheet: a row of ``SAMPLES`` images for each kind, under each image its class and its prediction.
 
     Args:
         judged: the images to choose from.
-        maps: laid over the images, where the network finds its evidence; shape ``(n, size, size)``, in [0, 1].
-        count: how many of each kind.
         title: whose model and which images.
+        maps: laid over the images, where the network finds its evidence; shape ``(n, size, size)``, in [0, 1].
     """
-    chosen = choose_samples(judged, count)
-    figure = new_figure(1.5 * count + (0.7 if maps is not None else 0), 7.0)
-    panels = figure.subplots(len(chosen), count, squeeze=False)
+    chosen = choose_samples(judged)
+    figure = new_figure(1.5 * SAMPLES + (0.7 if maps is not None else 0), 7.0)
+    panels = figure.subplots(len(chosen), SAMPLES, squeeze=False)
     for row, (kind, rows) in zip(panels, chosen._asdict().items(), strict=True):
         row[0].set_title(SHEET_TITLES[kind] if len(rows) else f"{kind}: none", fontsize=NORMAL_SIZE, loc="left")
         for axes in row:
@@ -168,12 +155,12 @@ def _draw_map_scale(figure: Figure, panels: Any) -> None:
     bar.ax.tick_params(labelsize=SMALL_SIZE)
 
 
-def failure_figure(judged: JudgedImages, place: str, count: int = 24) -> Figure:
+def failure_figure(judged: JudgedImages, place: str) -> Figure:
     """Draw the most confident errors, by falling confidence, each with its class, the prediction and its probability.
 
     It shows patients' images and stays where they are: no report has it. ``place`` is written above.
     """
-    wrong = choose_samples(judged, count).wrong
+    wrong = choose_samples(judged, FAILURES).wrong
     columns = min(SAMPLES, max(len(wrong), 3))
     rows = max(-(-len(wrong) // columns), 1)
     figure = new_figure(1.6 * columns, 2.1 * rows + 0.9)
@@ -192,39 +179,34 @@ def failure_figure(judged: JudgedImages, place: str, count: int = 24) -> Figure:
 
 
 def plane_figure(
-    planes: Mapping[str, ArrayLike],
-    sites: Sequence[str],
-    malignant: NDArray[np.bool_],
-    captions: Mapping[str, str] | None = None,
+    plane: NDArray[np.float64], sites: NDArray[np.str_], malignant: NDArray[np.bool_], caption: str
 ) -> Figure:
-    """Draw the same images as several models embed them: a panel for each model, with one legend.
+    """Draw images as a model embeds them.
 
     Args:
-        planes: by the model's name, the images' positions, shape ``(images, 2)``, see
+        plane: the images' positions, shape ``(images, 2)``, see
             :func:`~grandrounds.evaluation.explanation.embeddings.plane_of`.
         sites: the hospital of each image; with more hospitals than colours, colours repeat.
         malignant: shape ``(images,)``; crosses, all others are circles.
-        captions: by the model's name, written below its panel.
-
-    Raises:
-        ValueError: if there is no plane, or the numbers of images differ.
+        caption: written below.
     """
-    if not planes:
-        raise ValueError("there must be at least one plane to draw")
-    positions = {name: np.asarray(plane, np.float64) for name, plane in planes.items()}
-    for name, plane in positions.items():
-        if plane.shape != (len(sites), 2) or malignant.shape != (len(sites),):
-            raise ValueError(
-                f"{name}: expected {len(sites)} positions and flags, one for each image, got {plane.shape} and "
-                f"{malignant.shape}"
-            )
-    figure = new_figure(PLANE_INCHES * len(positions), PLANE_INCHES + 0.6)
-    panels = figure.subplots(1, len(positions), squeeze=False)[0]
-    for axes, (name, plane) in zip(panels, positions.items(), strict=True):
-        _draw_plane(axes, plane, np.asarray(sites), malignant)
-        axes.set_title(name, fontsize=NORMAL_SIZE)
-        axes.set_xlabel((captions or {}).get(name, ""), fontsize=SMALL_SIZE)
-    handles, labels = panels[0].get_legend_handles_labels()
+    figure = new_figure(PLANE_INCHES, PLANE_INCHES + 0.6)
+    axes = figure.subplots()
+    for index, site in enumerate(natural_sorted(set(sites.tolist()))):
+        colour = COLOURS[index % len(COLOURS)]
+        own = sites == site
+        benign, cancers = plane[own & ~malignant], plane[own & malignant]
+        axes.scatter(benign[:, 0], benign[:, 1], s=7, facecolors="none", edgecolors=colour, linewidths=0.5)
+        axes.scatter(cancers[:, 0], cancers[:, 1], s=11, marker="x", color=colour, linewidths=0.8)
+        axes.scatter([], [], s=20, color=colour, label=site)
+    axes.scatter([], [], s=20, facecolors="none", edgecolors="black", label="not malignant")
+    axes.scatter([], [], s=20, marker="x", color="black", label="malignant")
+    # Neither axis of such a plane has a meaning or a scale.
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_title("embedding", fontsize=NORMAL_SIZE)
+    axes.set_xlabel(caption, fontsize=SMALL_SIZE)
+    handles, labels = axes.get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize=SMALL_SIZE, frameon=False
     )
@@ -247,8 +229,8 @@ def scenario_figure(
     found: Mapping[Scenario, Tensor],
     ours: str,
     reference: str,
-    breast: bool = True,
-    answers: Mapping[str, Sequence[str]] | None = None,
+    breast: bool,
+    answers: Mapping[str, Sequence[str]],
 ) -> Figure:
     """Draw the first image of each scenario in a row, plain and under each model's map, in the image's colours.
 
@@ -262,13 +244,7 @@ def scenario_figure(
         breast: whether the images are prepared mammograms: below a map is its share inside the breast (without activation
             a dash).
         answers: texts below the images: under an empty name each image's class, by model its prediction.
-
-    Raises:
-        ValueError: if maps and images differ in shape, or a model has no maps.
     """
-    missing = {ours, reference} - maps.keys()
-    if missing:
-        raise ValueError(f"maps of {', '.join(sorted(missing))} are missing")
     masks = breast_masks(images)
     shares = {name: share_inside(own, masks) for name, own in maps.items()}
     figure = new_figure(SCENARIO_INCHES * (1 + len(maps)), SCENARIO_INCHES * len(SCENARIO_TITLES))
@@ -284,36 +260,14 @@ def scenario_figure(
             continue
         image = images[indices[0]]
         row[0].imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
-        row[0].set_xlabel(answers[""][indices[0]] if answers else "", fontsize=SMALL_SIZE)
+        row[0].set_xlabel(answers[""][indices[0]], fontsize=SMALL_SIZE)
         for axes, name in zip(row[1:], maps, strict=True):
             axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
             axes.imshow(maps[name][indices[0]].numpy(), cmap=MAP_COLOURS, vmin=0, vmax=1, alpha=OVERLAY)
             share = shares[name][indices[0]]
             inside = ["—" if share.isnan() else f"{float(share):.0%} inside"] if breast else []
-            axes.set_xlabel(
-                "\n".join([*([answers[name][indices[0]]] if answers else []), *inside]), fontsize=SMALL_SIZE
-            )
+            axes.set_xlabel("\n".join([answers[name][indices[0]], *inside]), fontsize=SMALL_SIZE)
     for axes, name in zip(panels[0][1:], maps, strict=True):
         axes.set_title(name, fontsize=NORMAL_SIZE)
     _draw_map_scale(figure, panels)
     return figure
-
-
-def _draw_plane(
-    axes: Axes,
-    plane: NDArray[np.float64],
-    sites: NDArray[np.str_],
-    malignant: NDArray[np.bool_],
-) -> None:
-    for index, site in enumerate(natural_sorted(set(sites.tolist()))):
-        colour = COLOURS[index % len(COLOURS)]
-        own = sites == site
-        benign, cancers = plane[own & ~malignant], plane[own & malignant]
-        axes.scatter(benign[:, 0], benign[:, 1], s=7, facecolors="none", edgecolors=colour, linewidths=0.5)
-        axes.scatter(cancers[:, 0], cancers[:, 1], s=11, marker="x", color=colour, linewidths=0.8)
-        axes.scatter([], [], s=20, color=colour, label=site)
-    axes.scatter([], [], s=20, facecolors="none", edgecolors="black", label="not malignant")
-    axes.scatter([], [], s=20, marker="x", color="black", label="malignant")
-    # Neither axis of such a plane has a meaning or a scale.
-    axes.set_xticks([])
-    axes.set_yticks([])

@@ -1,18 +1,17 @@
 """Points in a plane: colour is the hospital, shape the diagnosis."""
 
 import numpy as np
-import pytest
 from matplotlib.colors import to_hex
 
 from grandrounds.reporting.figures.images import plane_figure
 
-SITES = ["site-2", "site-10", "site-2", "site-10"]
+SITES = np.array(["site-2", "site-10", "site-2", "site-10"])
 MALIGNANT = np.array([True, False, False, False])
-PLANE = [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
+PLANE = np.arange(8.0).reshape(4, 2)
 
 
 def test_a_hospital_has_a_colour_and_a_diagnosis_a_shape():
-    (axes,) = plane_figure({"Fed": PLANE}, SITES, MALIGNANT).axes
+    (axes,) = plane_figure(PLANE, SITES, MALIGNANT, "").axes
     filled = [dots for dots in axes.collections if len(dots.get_offsets())]
     offsets = [dots.get_offsets().tolist() for dots in filled]
     # Natural order: site-2 before site-10; circles before crosses; no malignant image at site-10.
@@ -20,18 +19,8 @@ def test_a_hospital_has_a_colour_and_a_diagnosis_a_shape():
     assert [to_hex(dots.get_edgecolor()[0]).upper() for dots in filled] == ["#0072B2", "#0072B2", "#D55E00"]
 
 
-def test_models_are_beside_each_other_with_one_legend():
-    figure = plane_figure({"Fed": PLANE, "Fed-Align": PLANE}, SITES, MALIGNANT, {"Fed": "probe 0.76"})
-    assert [axes.get_title() for axes in figure.axes] == ["Fed", "Fed-Align"]
-    assert [axes.get_xlabel() for axes in figure.axes] == ["probe 0.76", ""]
+def test_a_caption_is_below_and_a_legend_beside():
+    figure = plane_figure(PLANE, SITES, MALIGNANT, "silhouette 0.76")
+    assert [axes.get_xlabel() for axes in figure.axes] == ["silhouette 0.76"]
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["site-2", "site-10", "not malignant", "malignant"]
-
-
-@pytest.mark.parametrize(
-    ("planes", "message"),
-    [({}, "at least one plane"), ({"Fed": PLANE[:3]}, "Fed: expected 4 positions and flags")],
-)
-def test_values_that_do_not_fit_are_refused(planes, message):
-    with pytest.raises(ValueError, match=message):
-        plane_figure(planes, SITES, MALIGNANT)

@@ -1,7 +1,6 @@
 """The sheet shows the surest right and wrong cases and the least sure ones, each with its classes."""
 
 import numpy as np
-import pytest
 
 from grandrounds.reporting.figures.images import JudgedImages, choose_samples, failure_figure, sample_figure
 
@@ -22,23 +21,16 @@ def test_all_are_shown_where_there_are_few():
 def test_a_sheet_names_true_class_prediction_and_probability():
     maps = np.ones((5, 4, 4), np.float32)
     for given, layers in ((None, 1), (maps, 2)):
-        panels = sample_figure(JUDGED, given, count=3).get_axes()
-        assert len(panels) == 9 + (given is not None)  # a scale of the maps
-        assert [text.get_text() for text in panels[3].texts] == ["melanoma\nnevus 0.95"]
-        assert len(panels[3].images) == layers
-        assert not panels[5].images  # there is no third wrong case
+        panels = sample_figure(JUDGED, "clinic", given).get_axes()
+        assert len(panels) == 18 + (given is not None)  # a scale of the maps
+        assert [text.get_text() for text in panels[6].texts] == ["melanoma\nnevus 0.95"]
+        assert len(panels[6].images) == layers
+        assert not panels[8].images  # there is no third wrong case
 
 
 def test_a_kind_without_cases_has_the_title_none():
-    panels = sample_figure(JUDGED.at(np.array([0]))).get_axes()
+    panels = sample_figure(JUDGED.at(np.array([0])), "clinic").get_axes()
     assert panels[6].get_title(loc="left") == "wrong: none"
-
-
-def test_refuses_what_cannot_be_chosen_from():
-    with pytest.raises(ValueError, match="count"):
-        choose_samples(JUDGED, 0)
-    with pytest.raises(ValueError, match=r"labels \(2\), got 5"):
-        JudgedImages(JUDGED.images, LABELS[:2], PROBABILITIES, JUDGED.classes)
 
 
 def test_a_failure_sheet_has_the_most_confident_errors_alone():
