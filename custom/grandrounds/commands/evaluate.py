@@ -242,9 +242,7 @@ def _as_rich(table: PageTable) -> Table:
     for number, name in enumerate(table.header):
         shown.add_column(Text(name), justify="left" if number < table.text_columns else "right")
     for row in table.rows:
-        shown.add_row(
-            *(Text(cell if isinstance(cell, str) else f"{cell.text} {cell.interval}".strip()) for cell in row)
-        )
+        shown.add_row(*(Text(cell if isinstance(cell, str) else cell.line) for cell in row))
     return shown
 
 

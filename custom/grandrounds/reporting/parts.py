@@ -26,6 +26,11 @@ class Cell(NamedTuple):
     interval: str = ""
     missing: bool = False
 
+    @property
+    def line(self) -> str:
+        """The value with its interval behind it."""
+        return f"{self.text} {self.interval}" if self.interval else self.text
+
 
 class PageTable(NamedTuple):
     """A table of the page; its first columns are text, the others numbers."""
@@ -75,8 +80,7 @@ def format_estimate(estimate: Score | None) -> str:
         >>> format_estimate(Score(1.0, 0.9982, 1.0, 2600))
         '1.000 [0.998, 1.000]'
     """
-    cell = estimate_cell(estimate)
-    return f"{cell.text} {cell.interval}" if cell.interval else cell.text
+    return estimate_cell(estimate).line
 
 
 def estimate_cell(estimate: Score | None) -> Cell:

@@ -9,7 +9,7 @@ from grandrounds.reporting.comparison import Comparison
 from grandrounds.reporting.format import CLASS_NAMES, MISSING, SCORE_NAMES, format_number, format_p
 from grandrounds.reporting.model import Method, Report
 from grandrounds.reporting.paper.seeds import OVER_SEEDS, MethodRow, method_rows, over_seeds
-from grandrounds.reporting.parts import Cell, PageTable
+from grandrounds.reporting.parts import PageTable
 from grandrounds.reporting.population import population_tables, settings_of
 from grandrounds.reporting.run import ReadRun
 
@@ -144,14 +144,8 @@ def _population(run: ReadRun) -> Iterator[PaperTable]:
 
 
 def _printed(name: str, table: PageTable) -> PaperTable:
-    rows = [[_text(cell) for cell in row] for row in table.rows]
+    rows = [[cell if isinstance(cell, str) else cell.line for cell in row] for row in table.rows]
     return PaperTable(name, f"{table.caption}.", table.header, rows, table.text_columns)
-
-
-def _text(cell: Cell | str) -> str:
-    if isinstance(cell, str):
-        return cell
-    return f"{cell.text} {cell.interval}" if cell.interval else cell.text
 
 
 def _settings(report: Report) -> PaperTable:
