@@ -101,8 +101,7 @@ def compare(
         differences={method: difference for method, (difference, _) in found.items()},
         adjusted=holm({method: difference.p_value for method, (difference, _) in found.items()}),
         relative={
-            method: relative_improvement(base + difference.mean, base) if base > 0 else math.nan
-            for method, (difference, base) in found.items()
+            method: relative_improvement(base + difference.mean, base) for method, (difference, base) in found.items()
         },
         seeds={method: len(methods[method]) for method in (reference, *found)},
         left_out=tuple(method for method in others if method not in found),
@@ -147,16 +146,13 @@ def require_one_vocabulary(runs: Sequence[ReadRun]) -> None:
 def relative_improvement(value: float, reference: float) -> float:
     r"""Relative improvement over a reference, in percent: :math:`\mathrm{RI}(a|b) = 100 (a - b) / b`.
 
-    Raises:
-        ValueError: if the reference is not above zero.
+    NaN where the reference is not above zero.
 
     Example:
         >>> round(relative_improvement(0.747, 0.647), 3)
         15.456
     """
-    if not reference > 0:
-        raise ValueError(f"reference must be above 0, got {reference}")
-    return 100 * (value - reference) / reference
+    return 100 * (value - reference) / reference if reference > 0 else math.nan
 
 
 def chance_of(metric: str | None, classes: int) -> float | None:

@@ -55,7 +55,7 @@ def test_a_site_has_its_colour_in_every_figure_whatever_the_other_sites(run):
     expected = looks(sites)
     assert {site: line.get_color() for site, line in lines.items()} == {site: expected[site].colour for site in SITES}
     tested = {site: group.scores["balanced_accuracy"] for site, group in scores_of(run).sites.items()}
-    marks = site_figure({"x": tested}, sites, "balanced_accuracy").axes[0].lines
+    marks = site_figure({"x": tested}, sites, "balanced_accuracy", {}, 0.25).axes[0].lines
     assert {line.get_color() for line in marks if line.get_marker() != "None" and line.get_xdata().size} <= {
         look.colour for look in expected.values()
     }
@@ -113,7 +113,7 @@ def test_bars_are_megabytes():
 
 def test_a_method_has_its_seeds_its_mean_and_its_interval():
     means = {"a": Score(0.5, 0.4, 0.6, 20), "b": Score(0.7, np.nan, np.nan, 20)}
-    axes = method_figure({"a": [0.45, 0.55], "b": [0.7]}, means, "f1_macro", {"chance": 0.25}).axes[0]
+    axes = method_figure({"a": [0.45, 0.55], "b": [0.7]}, means, "f1_macro", 0.25).axes[0]
     line, mark, seeds = axes.lines[:3]
     assert [text.get_text().strip() for text in axes.texts] == ["chance"]
     assert (line.get_xdata().tolist(), mark.get_xdata().tolist()) == ([0.4, 0.6], [0.5])
@@ -143,5 +143,5 @@ def test_more_lines_than_colours_have_a_panel_each_and_chance_is_a_level():
 
 def test_a_site_has_the_score_of_its_commonest_class_beside_its_own():
     tested = {"site-1": Score(0.6, 0.5, 0.7, 40)}
-    axes = site_figure({"x": tested}, ["site-1"], "accuracy", {"site-1": 0.8}).axes[0]
+    axes = site_figure({"x": tested}, ["site-1"], "accuracy", {"site-1": 0.8}, 0.25).axes[0]
     assert [0.8, 0.8] in [list(line.get_xdata()) for line in axes.lines]

@@ -206,7 +206,7 @@ def _of_scores(methods: Mapping[str, Method], metric: str, chance: float) -> lis
     seeds = {name: [score.value for score in method.seeds] for name, method in methods.items()}
     return drawing_of(
         "methods",
-        method_figure(seeds, means, metric, {"chance": chance}) if means else None,
+        method_figure(seeds, means, metric, chance) if means else None,
         f"{SCORE_NAMES[metric]}: {'; '.join(f'{name} {format_estimate(mean)}' for name, mean in means.items())}",
         "Grey dots are seeds. Of three seeds or more the line is the interval of their mean, of one seed that of its test "
         "cases.",

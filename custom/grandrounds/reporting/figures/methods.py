@@ -43,11 +43,11 @@ HATCHES = ("", "//", "\\\\")
 
 
 def method_figure(
-    values: Mapping[str, Sequence[float]], means: Mapping[str, Score], metric: str, levels: Mapping[str, float]
+    values: Mapping[str, Sequence[float]], means: Mapping[str, Score], metric: str, chance: float
 ) -> Figure:
     """A score of each method: its seeds as small dots, their mean as a mark, its interval (if not NaN) as a line.
 
-    ``levels`` are references by name, such as chance and the commonest class, drawn as vertical lines.
+    ``chance`` is the score of a guess, drawn as a vertical line.
     """
     left = 0.4 + 0.075 * max(len(name) for name in values)
     figure, axes = new_axes(height=1.1 + 0.34 * max(len(values), 2), left=left)
@@ -57,12 +57,11 @@ def method_figure(
         axes.plot(mean.value, row, look.marker, color=look.colour, markersize=6)
         if len(found) > 1:
             axes.plot(found, [row + 0.22] * len(found), ".", color=GREY, markersize=4)
-    for (name, level), dash in zip(levels.items(), (":", "--"), strict=False):
-        axes.axvline(level, color=GREY, linewidth=1.2, linestyle=dash)
-        place = axes.get_xaxis_transform()
-        axes.text(
-            level, 0.5, name, fontsize=SMALL_SIZE, color=GREY, rotation=90, ha="right", va="center", transform=place
-        )
+    axes.axvline(chance, color=GREY, linewidth=1.2, linestyle=":")
+    place = axes.get_xaxis_transform()
+    axes.text(
+        chance, 0.5, "chance", fontsize=SMALL_SIZE, color=GREY, rotation=90, ha="right", va="center", transform=place
+    )
     axes.set_yticks(range(len(values)), list(values), fontsize=SMALL_SIZE)
     axes.set_ylim(len(values) - 0.4, -0.6)
     low, high = axes.get_xlim()
@@ -79,8 +78,8 @@ def site_figure(
     scores: Mapping[str, Mapping[str, Score]],
     sites: Sequence[str],
     metric: str,
-    constant: Mapping[str, float] | None = None,
-    chance: float | None = None,
+    constant: Mapping[str, float],
+    chance: float,
 ) -> Figure:
     """Test score at each site with its interval, a mark for each run or method; too few cases are not drawn.
 
@@ -108,10 +107,9 @@ def site_figure(
             axes.plot(estimate.value, row + offset, look.marker, color=colour, markersize=4)
         axes.plot([], [], look.marker, color=look.colour, markersize=4, label=name)
     for row, site in enumerate(sites):
-        if constant and site in constant:
+        if site in constant:
             axes.plot([constant[site]] * 2, [row - 0.42, row + 0.42], color=GREY, linewidth=2)
-    if chance is not None:
-        axes.axvline(chance, color=GREY, linewidth=1, linestyle=":")
+    axes.axvline(chance, color=GREY, linewidth=1, linestyle=":")
     axes.set_yticks(range(len(sites)), sites, fontsize=SMALL_SIZE)
     axes.set_ylim(len(sites) - 0.5, -0.5)
     axes.set_xlim(0, 1)
