@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 Arguments = ParamSpec("Arguments")
 Group = TypeVar("Group")
-JOB_PANEL, DATA_PANEL = "Options of the job", "Sites and images"
+_of_job = partial(typer.Option, rich_help_panel="Options of the job")
+_of_data = partial(typer.Option, rich_help_panel="Sites and images")
 LIST = "list"
 """In place of a preset: show the presets of the job."""
 OF_IMAGES = (
@@ -51,37 +53,24 @@ class JobArguments:
     ]
     preset: Annotated[
         str | None,
-        typer.Option(
+        _of_job(
             help="Named options of the job: paper, code, ...; several are applied in order: paper,rhfl; list shows them. "
             "Default: none; for images of your own on this machine recommended, unless --backbone or a smaller --image-size "
             "is given.",
             autocompletion=completion.preset,
-            rich_help_panel=JOB_PANEL,
         ),
     ] = None
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help="Short for --set controller.rounds=N.", rich_help_panel=JOB_PANEL)
-    ] = None
-    image_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Short for --set problem.image_size=N, in pixels.", rich_help_panel=JOB_PANEL),
-    ] = None
+    rounds: Annotated[int | None, _of_job(min=1, help="Short for --set controller.rounds=N.")] = None
+    image_size: Annotated[int | None, _of_job(min=1, help="Short for --set problem.image_size=N, in pixels.")] = None
     backbone: Annotated[
         str | None,
-        typer.Option(
-            help="Short for --set problem.backbone=NAME.", autocompletion=completion.backbone, rich_help_panel=JOB_PANEL
-        ),
+        _of_job(help="Short for --set problem.backbone=NAME.", autocompletion=completion.backbone),
     ] = None
-    seed: Annotated[int | None, typer.Option(help="Short for --set controller.seed=N.", rich_help_panel=JOB_PANEL)] = (
-        None
-    )
+    seed: Annotated[int | None, _of_job(help="Short for --set controller.seed=N.")] = None
     assignments: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="PART.OPTION=VALUE",
-            help="Set an option of controller, executor or problem; repeatable.",
-            rich_help_panel=JOB_PANEL,
+        _of_job(
+            "--set", metavar="PART.OPTION=VALUE", help="Set an option of controller, executor or problem; repeatable."
         ),
     ] = None
 
@@ -145,97 +134,68 @@ class SimulatedJobArguments(JobArguments):
     ] = None  # type: ignore[assignment]
     config: Annotated[
         Path | None,
-        typer.Option(
+        _of_job(
             help="YAML file with these arguments and the job's options; the command line wins.",
             callback=use_config,
             is_eager=True,
-            rich_help_panel=JOB_PANEL,
         ),
     ] = None
     sites_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of a partition; without it every site draws synthetic images.", rich_help_panel=DATA_PANEL
-        ),
+        _of_data(help="Folder of a partition; without it every site draws synthetic images."),
     ] = None
-    sites: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of sites; default: all of the partition, or 4.", rich_help_panel=DATA_PANEL),
-    ] = None
+    sites: Annotated[int | None, _of_data(min=1, help="Number of sites; default: all of the partition, or 4.")] = None
     images: Annotated[
         Path | None,
-        typer.Option(
+        _of_data(
             help="Images of your own: FOLDER/CLASS/* or FOLDER/SITE/CLASS/*, a .zip of it, or a table with columns image "
-            "and label (CSV, .xlsx, Parquet); a partition is made of them (more options: grandrounds import --help).",
-            rich_help_panel=DATA_PANEL,
+            "and label (CSV, .xlsx, Parquet); a partition is made of them (more options: grandrounds import --help)."
         ),
     ] = None
     patient_pattern: Annotated[
         str | None,
-        typer.Option(
-            metavar="REGEX",
-            help="With --images: the patient in an image's name; the first group, if any.",
-            rich_help_panel=DATA_PANEL,
-        ),
+        _of_data(metavar="REGEX", help="With --images: the patient in an image's name; the first group, if any."),
     ] = None
     label_map: Annotated[
         str | None,
-        typer.Option(
-            metavar="OLD=NEW,...",
-            help="With --images: labels to replace; OLD= leaves images out.",
-            rich_help_panel=DATA_PANEL,
-        ),
+        _of_data(metavar="OLD=NEW,...", help="With --images: labels to replace; OLD= leaves images out."),
     ] = None
     merge: Annotated[
         str | None,
-        typer.Option(
+        _of_data(
             metavar="KIND,...",
             help="With --images: near names that are one: patient, label, site; or label:OLD=NEW, label:none=.",
-            rich_help_panel=DATA_PANEL,
         ),
     ] = None
     distinct: Annotated[
         str | None,
-        typer.Option(
+        _of_data(
             metavar="KIND,...",
             help="With --images: near names that are different: patient, label, site; or label:none for one name.",
-            rich_help_panel=DATA_PANEL,
         ),
     ] = None
 
     root: Annotated[
         Path | None,
-        typer.Option(
-            help="With a table as --images: folder or .zip of the images; default: the table's.",
-            rich_help_panel=DATA_PANEL,
-        ),
+        _of_data(help="With a table as --images: folder or .zip of the images; default: the table's."),
     ] = None
     columns: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN=HEADING,...",
-            help="With a table as --images: its headings, label=Diagnose,patient=Fall.",
-            rich_help_panel=DATA_PANEL,
+        _of_data(
+            metavar="COLUMN=HEADING,...", help="With a table as --images: its headings, label=Diagnose,patient=Fall."
         ),
     ] = None
-    sheet: Annotated[
-        str | None,
-        typer.Option(help="With an .xlsx file as --images: one of several sheets.", rich_help_panel=DATA_PANEL),
-    ] = None
+    sheet: Annotated[str | None, _of_data(help="With an .xlsx file as --images: one of several sheets.")] = None
     layout: Annotated[
         str | None,
-        typer.Option(
-            help="With a folder as --images: class, site/class or class/patient; default: seen from the folders.",
-            rich_help_panel=DATA_PANEL,
-        ),
+        _of_data(help="With a folder as --images: class, site/class or class/patient; default: seen from the folders."),
     ] = None
     skip_unusable: Annotated[
         bool | None,
-        typer.Option(
+        _of_data(
             "--skip-unusable",
             help="With a table as --images: leave out rows whose image is missing or cannot be used.",
             show_default=False,
-            rich_help_panel=DATA_PANEL,
         ),
     ] = None
 
