@@ -6,7 +6,7 @@ handshake with the server, and a mebibyte of zeros that measures the line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,7 @@ from grandrounds.deployment.kit.certificates import (
     upload_speed,
 )
 from grandrounds.deployment.kit.distributions import listed_plugins, locked_plugins
-from grandrounds.deployment.kit.findings import APPLY, in_force, verdict
+from grandrounds.deployment.kit.findings import APPLY, Check, guarded, in_force, verdict
 from grandrounds.deployment.kit.overlay import (
     RESOURCES,
     file_digest,
@@ -59,7 +59,6 @@ POD_LAUNCHER = "k8s_launcher"
 """In the name of FLARE's component that starts a job in a pod of Kubernetes."""
 OTHERS = 0o077
 """Access rights of others than the owner in a file's mode."""
-Check = Callable[[Kit], Iterator[Finding]]
 
 
 def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
@@ -84,8 +83,9 @@ def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
         checks += [roster, storage, _port]
     elif network:
         checks.append(_server)
+    hint = f"; a file in {kit.local} is invalid; see those edited last"
     with listed_plugins(_listed(kit)):
-        return list(chain.from_iterable(_guarded(check, kit) for check in checks))
+        return list(chain.from_iterable(guarded(check, kit, hint) for check in checks))
 
 
 def _listed(kit: Kit) -> list[Distribution]:
@@ -94,17 +94,6 @@ def _listed(kit: Kit) -> list[Distribution]:
         return locked_plugins(kit)
     except (GrandRoundsError, TypeError, AttributeError):
         return []
-
-
-def _guarded(check: Check, kit: Kit) -> list[Finding]:
-    """The findings of a check; a check that fails with an error is itself a finding."""
-    try:
-        return list(check(kit))
-    except (GrandRoundsError, OSError) as error:
-        reason = str(error)
-    except Exception as error:  # a file that was edited by hand may have any form
-        reason = f"{type(error).__name__}: {error}; a file in {kit.local} is invalid; see those edited last"
-    return [Finding("failure", check.__name__.strip("_").replace("_", " "), reason)]
 
 
 def _certificate(kit: Kit) -> Iterator[Finding]:

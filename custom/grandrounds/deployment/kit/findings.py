@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from grandrounds.data.doctor import Finding
-from grandrounds.deployment.kit.overlay import (
-    DEFAULT,
-)
+from grandrounds.deployment.kit.overlay import DEFAULT
 from grandrounds.deployment.kit.read import Kit
+from grandrounds.errors import GrandRoundsError
 from grandrounds.json_files import read_json_object
 
 APPLY = "apply the overlay: grandrounds overlay"
+Check = Callable[[Kit], Iterator[Finding]]
 
 
 def verdict(check: str, fault: str, good: str) -> Finding:
     """A failure if there is a fault, else what is good."""
     return Finding("failure", check, fault) if fault else Finding("ok", check, good)
+
+
+def told(error: Exception, hint: str = "") -> str:
+    """An error in words; of one that nobody has foreseen, as of a file that was edited by hand, its kind and a hint."""
+    return str(error) if isinstance(error, GrandRoundsError | OSError) else f"{type(error).__name__}: {error}{hint}"
+
+
+def guarded(check: Check, kit: Kit, hint: str = "") -> list[Finding]:
+    """The findings of a check; one that fails with an error is itself a finding, and the others go on."""
+    try:
+        return list(check(kit))
+    except Exception as error:
+        return [Finding("failure", check.__name__.strip("_").replace("_", " "), told(error, hint))]
 
 
 def in_force(kit: Kit, name: str) -> dict[str, Any]:

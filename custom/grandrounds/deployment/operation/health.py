@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -15,6 +15,7 @@ from grandrounds.data.doctor import Finding
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.site import CONFIG_NAME, DatasetLocation, locate_dataset
 from grandrounds.deployment.kit.certificates import WARNING_DAYS, certificate_days
+from grandrounds.deployment.kit.findings import Check, guarded
 from grandrounds.deployment.kit.machine import GIB, GOOD_DISK, MIN_DISK, listens
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import PROCESSES, Kit, running_processes, supervisor
@@ -35,7 +36,6 @@ LOOKED_FOR = 64
 """Image files of a data set that are looked for; the doctor reads all."""
 MOST_COMPARED = 20_000
 """Images of a data set whose files are compared with those of the last job at every look."""
-Check = Callable[[Kit], Iterator[Finding]]
 
 
 def examine_health(kit: Kit) -> list[Finding]:
@@ -43,15 +43,6 @@ def examine_health(kit: Kit) -> list[Finding]:
     checks: list[Check] = [certificates, _disk, _processes]
     checks += [_connection, _identity, _policy, _ledger, _data_sets] if kit.kind == "site" else [_copies]
     return list(chain.from_iterable(guarded(check, kit) for check in checks))
-
-
-def guarded(check: Check, kit: Kit) -> list[Finding]:
-    """The findings of a check; one that fails with an error is itself a finding, and the others go on."""
-    try:
-        return list(check(kit))
-    except Exception as error:  # a file that was edited by hand may have any form
-        reason = str(error) if isinstance(error, GrandRoundsError | OSError) else f"{type(error).__name__}: {error}"
-        return [Finding("failure", check.__name__.strip("_").replace("_", " "), reason)]
 
 
 def certificates(kit: Kit) -> Iterator[Finding]:

@@ -18,20 +18,11 @@ from grandrounds.data.doctor import Finding
 from grandrounds.data.leaks.comparison import Level as FindingLevel
 from grandrounds.deployment.job_watch import admin_session, run_statistics
 from grandrounds.deployment.kit.certificates import certificate_days, connection_fault
+from grandrounds.deployment.kit.findings import guarded, told
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import Kit
-from grandrounds.deployment.operation.health import (
-    RECENT_SECONDS,
-    certificates,
-    examine_health,
-    guarded,
-)
-from grandrounds.deployment.operation.runs import (
-    SeenRun,
-    recorded_run,
-    running_first,
-    told_run,
-)
+from grandrounds.deployment.operation.health import RECENT_SECONDS, certificates, examine_health
+from grandrounds.deployment.operation.runs import SeenRun, recorded_run, running_first, told_run
 from grandrounds.deployment.operation.trail import read_trail
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import SUMMARY
@@ -146,11 +137,8 @@ def _runs(kit: Kit, status: Status) -> None:
         try:
             found.append(recorded_run(folder))
         except Exception as error:  # an old file may be cut, or have any form
-            reason = str(error) if isinstance(error, GrandRoundsError | OSError) else f"{type(error).__name__}: {error}"
-            message = (
-                f"the record of run {folder.parent.name} cannot be read ({reason}); {folder.parent} can be moved away"
-            )
-            status.add("warning", "runs", f"{message} when its study is over")
+            message = f"the record of run {folder.parent.name} cannot be read ({told(error)})"
+            status.add("warning", "runs", f"{message}; {folder.parent} can be moved away when its study is over")
     _show(status, found)
 
 
