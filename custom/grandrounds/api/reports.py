@@ -19,7 +19,7 @@ from grandrounds.reporting.model import Report, report_on
 from grandrounds.reporting.page import write_report
 from grandrounds.reporting.predictions import read_columns
 from grandrounds.reporting.run import ReadRun
-from grandrounds.reporting.runs import answers_folder, names_of, read_history, read_run
+from grandrounds.reporting.runs import answers_folder, named_runs, read_history, read_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -235,9 +235,10 @@ def _named(runs: Runs) -> Named:
 def _read(named: Named, sites_dir: Path | None, communities: Path | None, model: str | None) -> list[ReadRun]:
     if sites_dir is not None and not sites_dir.is_dir():
         raise ConfigurationError(f"--sites-dir: there is no folder {sites_dir}")
-    found = [read_run(path, name, model) for (_, path), name in zip(named, names_of(named), strict=True)]
+    runs = named_runs(named)
+    found = [read_run(path, name, model) for name, path in runs.items()]
     if sites_dir is not None:
-        found = [_with_columns(run, path, sites_dir) for run, (_, path) in zip(found, named, strict=True)]
+        found = [_with_columns(run, path, sites_dir) for run, path in zip(found, runs.values(), strict=True)]
     if communities is None:
         return found
     return [

@@ -156,11 +156,9 @@ def paper(
 ) -> None:
     """Write the parts of an article and print their paths."""
     from grandrounds.api.reports import paper as write_parts
-    from grandrounds.reporting.runs import names_of
+    from grandrounds.reporting.runs import named_runs
 
-    given = _split(runs)
-    named = dict(zip(names_of(given), (path for _, path in given), strict=True))
-    paths = write_parts(named, out, title=title, reference=reference, model=model)
+    paths = write_parts(named_runs(_split(runs)), out, title=title, reference=reference, model=model)
     if json:
         say_json([str(path) for path in paths])
     else:

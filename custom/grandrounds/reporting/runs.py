@@ -252,11 +252,11 @@ def run_name(path: Path) -> str:
     return folder.parent.name if folder.name == RESULTS else folder.name
 
 
-def names_of(arguments: Sequence[tuple[str | None, Path]]) -> list[str]:
-    """A different name for each run: the given one, else the folder's or file's, with its parent's where they agree.
+def named_runs(arguments: Sequence[tuple[str | None, Path]]) -> dict[str, Path]:
+    """The runs by different names: the given one, else the folder's or file's, with its parent's where they agree.
 
     Example:
-        >>> names_of([(None, Path("a/run")), (None, Path("b/run")), ("mine", Path("c"))])
+        >>> list(named_runs([(None, Path("a/run")), (None, Path("b/run")), ("mine", Path("c"))]))
         ['a/run', 'b/run', 'mine']
 
     Raises:
@@ -271,7 +271,7 @@ def names_of(arguments: Sequence[tuple[str | None, Path]]) -> list[str]:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ConfigurationError(f"two runs are called {twice[0]!r}; name them: NAME=RUN")
-    return names
+    return dict(zip(names, (path for _, path in arguments), strict=True))
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

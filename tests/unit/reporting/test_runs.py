@@ -13,7 +13,7 @@ from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.reporting.external.trained import trained_model
 from grandrounds.reporting.figures.catalogue import run_drawings
 from grandrounds.reporting.model import report_on
-from grandrounds.reporting.runs import names_of, read_history, read_run, split_argument
+from grandrounds.reporting.runs import named_runs, read_history, read_run, split_argument
 
 
 def test_a_finished_run(make_run):
@@ -201,4 +201,4 @@ def test_a_name_in_front_of_the_path():
 
 def test_two_runs_of_one_name_are_refused():
     with pytest.raises(ConfigurationError, match="two runs are called 'x'; name them: NAME=RUN"):
-        names_of([("x", Path("a")), ("x", Path("b"))])
+        named_runs([("x", Path("a")), ("x", Path("b"))])

@@ -28,7 +28,7 @@ from grandrounds.reporting.figures.images import (
 )
 from grandrounds.reporting.predictions import SitePredictions, site_predictions
 from grandrounds.reporting.run import ReadRun
-from grandrounds.reporting.runs import names_of, read_run, split_argument
+from grandrounds.reporting.runs import named_runs, read_run, split_argument
 
 Step = Callable[[str], None]
 """Called with what is done next."""
@@ -63,8 +63,8 @@ def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[
     Raises:
         GrandRoundsError: if a run has no model for all, they differ in classes or sites, or images are not as they must be.
     """
-    named = [(None, run), *map(split_argument, others)]
-    runs = [_with_model(path, name) for (_, path), name in zip(named, names_of(named), strict=True)]
+    named = named_runs([(None, run), *map(split_argument, others)])
+    runs = [_with_model(path, name) for name, path in named.items()]
     require_one_vocabulary(runs)
     tested = {one.name: list(site_predictions(one, sites_dir, "test")) for one in runs}
     ours, reference = runs[0], runs[1]
