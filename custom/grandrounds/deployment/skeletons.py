@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from string import Template
-from types import MappingProxyType
 from typing import Literal
 
 from grandrounds import __version__
@@ -245,14 +244,12 @@ def test_both_ways_occur():
     found = {$Class().draw(image, np.random.default_rng(seed)).tobytes() for seed in range(20)}
     assert found == {image.tobytes(), image[::-1].tobytes()}
 '''
-SOURCES: Mapping[Kind, tuple[str, str, str]] = MappingProxyType(
-    {
-        "backbone": (BACKBONE, TEST_BACKBONE, "grandrounds simulate fedavg --backbone $name"),
-        "dataset": (DATASET, TEST_DATASET, "grandrounds partition $name --root DIR --out runs/$name"),
-        "method": (METHOD_MODULE, TEST_METHOD, "grandrounds simulate $name"),
-        "view": (VIEW, TEST_VIEW, "grandrounds simulate fedavg --set executor.weak_view=$name"),
-    }
-)
+SOURCES: Mapping[Kind, tuple[str, str, str]] = {
+    "backbone": (BACKBONE, TEST_BACKBONE, "grandrounds simulate fedavg --backbone $name"),
+    "dataset": (DATASET, TEST_DATASET, "grandrounds partition $name --root DIR --out runs/$name"),
+    "method": (METHOD_MODULE, TEST_METHOD, "grandrounds simulate $name"),
+    "view": (VIEW, TEST_VIEW, "grandrounds simulate fedavg --set executor.weak_view=$name"),
+}
 """Module, test and a command of each kind of plug-in."""
 
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grandrounds.commands.data.partition import option_parameters, show_partition
-from grandrounds.commands.options import Json
+from grandrounds.commands.data.partition import LAST_PARAMETERS, command_parameter, option_parameters, show_partition
 from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions
 
 IMPORT_HELP = """Read images of your own, account for every file or row, and divide them between sites.
@@ -36,29 +35,24 @@ def import_(source: Path, root: Path | None, out: Path, overwrite: bool, json: b
     show_partition(sites, out, json)
 
 
+OF_ONE_SOURCE = ("layout", "patient_tag", "columns", "sheet")
+"""Options of a folder or of a table alone."""
+
+
 def _parameters() -> list[inspect.Parameter]:
     """The command's own parameters, and the options of folders and tables; None where an option is not given."""
-
-    def parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
     place = "Folder of the sites; it must contain nothing else."
     images = "Of a table: folder or .zip of the images; default: the table's folder."
-    replace = typer.Option("--overwrite", help="Replace another partition.")
     own = {one.name: one for group in (FolderOptions, ManifestOptions) for one in option_parameters(group)}
+    of_kind = [own.pop(name).replace(default=None) for name in OF_ONE_SOURCE]
     del own["manifest"]
     return [
-        parameter("source", Annotated[Path, typer.Argument(help="Folder, .zip or table.")]),
-        parameter("out", Annotated[Path, typer.Option(help=place)]),
-        parameter("root", Annotated[Path | None, typer.Option(help=images)], None),
-        *(own[name] for name in own if name not in ("layout", "patient_tag", "columns", "sheet")),
-        *(
-            one.replace(default=None)
-            for name, one in own.items()
-            if name in ("layout", "patient_tag", "columns", "sheet")
-        ),
-        parameter("overwrite", Annotated[bool, replace], False),
-        parameter("json", Json, False),
+        command_parameter("source", Annotated[Path, typer.Argument(help="Folder, .zip or table.")]),
+        command_parameter("out", Annotated[Path, typer.Option(help=place)]),
+        command_parameter("root", Annotated[Path | None, typer.Option(help=images)], None),
+        *own.values(),
+        *of_kind,
+        *LAST_PARAMETERS,
     ]
 
 

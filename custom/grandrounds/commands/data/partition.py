@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
@@ -52,90 +51,82 @@ Each data set has its own options: grandrounds partition DATASET --help
   grandrounds partition manifest --root IMAGES --manifest all.csv --dataset-name skin --scheme iid --sites 4 --out DIR
 """
 
-LAYOUTS: Mapping[str, str] = MappingProxyType(
-    {
-        "ham10000": "HAM10000: HAM10000_metadata.csv and folders of JPEG files.",
-        "isic2018": "ISIC 2018 task 3: ..._GroundTruth.csv, ..._LesionGroupings.csv and ..._Training_Input.",
-        "lesions": "Skin lesions of FedPerl: the folders isic2019, ham10000, pad_ufes_20 and derm7pt.",
-        "isic2020": "ISIC 2020: ISIC_2020_Training_GroundTruth_v2.csv (or train.csv) and the folder train.",
-        "rsna_ich": "RSNA haemorrhages: stage_2_train.csv and the folder stage_2_train of DICOM files.",
-        "matek19": "AML-Cytomorphology: folders BAS to PMO of TIFF files; thirteen classes.",
-        "mll23": "MLL23, or INT-20: a folder for each of its classes; the same thirteen.",
-        "pbc": "PBC_dataset_normal_DIB: a folder for each of its eight classes.",
-        "bloodmnist": "BloodMNIST: bloodmnist.npz, or one of the larger ones.",
-        "cifar10": "CIFAR-10: cifar10.npz.",
-        "ham10000_malignancy": "HAM10000 as benign and malignant, its four devices as sites.",
-        "inbreast": "INbreast: INbreast.csv (save INbreast.xls as that) and AllDICOMs.",
-        "cbis_ddsm": "CBIS-DDSM: four tables mass_case_..., calc_case_... and the folder CBIS-DDSM.",
-        "cmmd": "CMMD: CMMD_clinicaldata_revision.csv (save the .xlsx as that) and the folder CMMD.",
-        "mini_mias": "mini-MIAS: Info.txt and the PGM files.",
-        "mammograms": "Mammograms: some of the folders inbreast, cbis_ddsm, cmmd and mini_mias.",
-        "folder": "Images of your own: ROOT/CLASS/*, ROOT/SITE/CLASS/* or ROOT/CLASS/PATIENT/*.",
-        "manifest": "Images of your own that a table lists: CSV, .xlsx or Parquet.",
-    }
-)
+LAYOUTS: Mapping[str, str] = {
+    "ham10000": "HAM10000: HAM10000_metadata.csv and folders of JPEG files.",
+    "isic2018": "ISIC 2018 task 3: ..._GroundTruth.csv, ..._LesionGroupings.csv and ..._Training_Input.",
+    "lesions": "Skin lesions of FedPerl: the folders isic2019, ham10000, pad_ufes_20 and derm7pt.",
+    "isic2020": "ISIC 2020: ISIC_2020_Training_GroundTruth_v2.csv (or train.csv) and the folder train.",
+    "rsna_ich": "RSNA haemorrhages: stage_2_train.csv and the folder stage_2_train of DICOM files.",
+    "matek19": "AML-Cytomorphology: folders BAS to PMO of TIFF files; thirteen classes.",
+    "mll23": "MLL23, or INT-20: a folder for each of its classes; the same thirteen.",
+    "pbc": "PBC_dataset_normal_DIB: a folder for each of its eight classes.",
+    "bloodmnist": "BloodMNIST: bloodmnist.npz, or one of the larger ones.",
+    "cifar10": "CIFAR-10: cifar10.npz.",
+    "ham10000_malignancy": "HAM10000 as benign and malignant, its four devices as sites.",
+    "inbreast": "INbreast: INbreast.csv (save INbreast.xls as that) and AllDICOMs.",
+    "cbis_ddsm": "CBIS-DDSM: four tables mass_case_..., calc_case_... and the folder CBIS-DDSM.",
+    "cmmd": "CMMD: CMMD_clinicaldata_revision.csv (save the .xlsx as that) and the folder CMMD.",
+    "mini_mias": "mini-MIAS: Info.txt and the PGM files.",
+    "mammograms": "Mammograms: some of the folders inbreast, cbis_ddsm, cmmd and mini_mias.",
+    "folder": "Images of your own: ROOT/CLASS/*, ROOT/SITE/CLASS/* or ROOT/CLASS/PATIENT/*.",
+    "manifest": "Images of your own that a table lists: CSV, .xlsx or Parquet.",
+}
 """The published layout of each data set below ``--root``."""
 
 FEW_LABELS = "--scenario few_labels --labelled-sites site-1,site-2"
-EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "ham10000": (
-            "--sites 10 --out runs/ham/sites",
-            "--scheme dirichlet --alpha 0.5 --out runs/ham/mixed",
-            f"{FEW_LABELS} --out runs/ham/few",
-        ),
-        "isic2018": (
-            f"--sites 10 --validation 0.1 --test 0.2 {FEW_LABELS} --out runs/isic2018/sites",
-            f"--group-by image --validation 0.1 --test 0.2 {FEW_LABELS} --out runs/isic2018/paper",
-        ),
-        "lesions": (
-            "--scheme fedperl --out runs/lesions/sites",
-            "--scheme fedperl --variant paper --out runs/lesions/paper",
-            "--scheme fedperl --scenario server_labels --out runs/lesions/server",
-            "--scheme fedperl --scenario few_labels --out runs/lesions/few",
-        ),
-        "rsna_ich": (
-            f"--validation 0.1 --test 0.2 --slices 25000 --client-partition slice {FEW_LABELS} --out runs/ich/sites",
-            "--windows 40:80 --out runs/ich/brain",
-        ),
-        "matek19": ("--noise symmetric --noise-rate 0.2 --public mll23 --public-root MLL23 --out runs/cells/sites",),
-        "pbc": ("--noise pair --noise-rate 0.1 --out runs/pbc/sites",),
-        "cifar10": ("--noise pair --noise-rate 0.2 --public folder --public-root FOLDER --out runs/cifar/sites",),
-        "mammograms": ("--sites 4 --out runs/mammograms/sites",),
-        "mini_mias": ("--simulated-vendors runs/mias/films --out runs/mias/sites",),
-        "folder": (
-            "--out runs/own/sites",
-            "--patient-pattern '^.*/(P[0-9]+)_' --label-map naevus=nevus,unsure= --out runs/own/sites",
-        ),
-        "manifest": (
-            "--manifest all.csv --dataset-name skin --scheme iid --sites 4 --out DIR",
-            "--manifest ct.csv --dataset-name ct --windows 40:80,80:200,40:380 --out DIR",
-            "--manifest breast.csv --dataset-name breast --preprocess mammogram --out DIR",
-        ),
-    }
-)
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "ham10000": (
+        "--sites 10 --out runs/ham/sites",
+        "--scheme dirichlet --alpha 0.5 --out runs/ham/mixed",
+        f"{FEW_LABELS} --out runs/ham/few",
+    ),
+    "isic2018": (
+        f"--sites 10 --validation 0.1 --test 0.2 {FEW_LABELS} --out runs/isic2018/sites",
+        f"--group-by image --validation 0.1 --test 0.2 {FEW_LABELS} --out runs/isic2018/paper",
+    ),
+    "lesions": (
+        "--scheme fedperl --out runs/lesions/sites",
+        "--scheme fedperl --variant paper --out runs/lesions/paper",
+        "--scheme fedperl --scenario server_labels --out runs/lesions/server",
+        "--scheme fedperl --scenario few_labels --out runs/lesions/few",
+    ),
+    "rsna_ich": (
+        f"--validation 0.1 --test 0.2 --slices 25000 --client-partition slice {FEW_LABELS} --out runs/ich/sites",
+        "--windows 40:80 --out runs/ich/brain",
+    ),
+    "matek19": ("--noise symmetric --noise-rate 0.2 --public mll23 --public-root MLL23 --out runs/cells/sites",),
+    "pbc": ("--noise pair --noise-rate 0.1 --out runs/pbc/sites",),
+    "cifar10": ("--noise pair --noise-rate 0.2 --public folder --public-root FOLDER --out runs/cifar/sites",),
+    "mammograms": ("--sites 4 --out runs/mammograms/sites",),
+    "mini_mias": ("--simulated-vendors runs/mias/films --out runs/mias/sites",),
+    "folder": (
+        "--out runs/own/sites",
+        "--patient-pattern '^.*/(P[0-9]+)_' --label-map naevus=nevus,unsure= --out runs/own/sites",
+    ),
+    "manifest": (
+        "--manifest all.csv --dataset-name skin --scheme iid --sites 4 --out DIR",
+        "--manifest ct.csv --dataset-name ct --windows 40:80,80:200,40:380 --out DIR",
+        "--manifest breast.csv --dataset-name breast --preprocess mammogram --out DIR",
+    ),
+}
 """Examples of each data set, without the command and ``--root``; by default the folder alone."""
 
-PANELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
+PANELS: Mapping[str, tuple[str, ...]] = {
         "Division between sites": ("scheme", "sites", "alpha", "devices", "seed", "group_by", "client_partition"),
         "Labels and splits": (
             "labelled", "labelled_images", "validation", "test", "splits", "published_test", "scenario", "labelled_sites",
             "few_labels_use", "server_images", "server_training",
         ),
         "With --scheme mdhfl": tuple(set(annotations_of(MutualOptions)) - set(annotations_of(PartitionOptions))),
-    }
-)  # fmt: skip
+}  # fmt: skip
 """The panels of the help and the options in them; all others are about reading the images."""
 
-FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "Images of your own": ("folder", "manifest"),
-        "Skin lesions": ("ham10000", "ham10000_malignancy", "isic2018", "isic2020", "lesions"),
-        "Blood cells": ("matek19", "mll23", "pbc", "bloodmnist"),
-        "Mammograms": ("inbreast", "cbis_ddsm", "cmmd", "mini_mias", "mammograms"),
-    }
-)
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "Images of your own": ("folder", "manifest"),
+    "Skin lesions": ("ham10000", "ham10000_malignancy", "isic2018", "isic2020", "lesions"),
+    "Blood cells": ("matek19", "mll23", "pbc", "bloodmnist"),
+    "Mammograms": ("inbreast", "cbis_ddsm", "cmmd", "mini_mias", "mammograms"),
+}
 """The panels of the help and the data sets in them; all others have one of their own."""
 
 
@@ -195,13 +186,10 @@ def _command(dataset: str, group: type[PartitionOptions]) -> Callable[..., None]
         root = (Annotated[Path | None, typer.Option(help=f"{images[:-1]}; default: the table's folder.")], None)
     vars(partition)["__signature__"] = inspect.Signature(
         [
-            _parameter("root", *root),
-            _parameter("out", Annotated[Path, typer.Option(help=folder)]),
+            command_parameter("root", *root),
+            command_parameter("out", Annotated[Path, typer.Option(help=folder)]),
             *option_parameters(group),
-            _parameter(
-                "overwrite", Annotated[bool, typer.Option("--overwrite", help="Replace another partition.")], False
-            ),
-            _parameter("json", Json, False),
+            *LAST_PARAMETERS,
         ]
     )
     return partition
@@ -227,12 +215,23 @@ def option_parameters(group: type[PartitionOptions]) -> list[inspect.Parameter]:
     """The options of a group as parameters of a typer command; None is the group's own default."""
     known = annotations_of(group)
     return [
-        _parameter(field.name, *_option(field.name, known[field.name], field.default, group)) for field in fields(group)
+        command_parameter(field.name, *_option(field.name, known[field.name], field.default, group))
+        for field in fields(group)
     ]
 
 
-def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+def command_parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    """A parameter of a typer command; without a default it is required."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+LAST_PARAMETERS = (
+    command_parameter(
+        "overwrite", Annotated[bool, typer.Option("--overwrite", help="Replace another partition.")], False
+    ),
+    command_parameter("json", Json, False),
+)
+"""Of every command that makes a partition."""
 
 
 def _option(name: str, known: Annotation, default: Any, group: type[PartitionOptions]) -> tuple[Any, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,14 +34,12 @@ SHEET_TITLES = {
     "wrong": "wrong, by falling confidence",
     "uncertain": "uncertain, by rising confidence",
 }
-SCENARIO_TITLES: Mapping[Scenario, str] = MappingProxyType(
-    {
-        "all_right": "all right",
-        "all_wrong": "all wrong",
-        "ours_right_others_wrong": "{ours} right,\nothers wrong",
-        "reference_right_ours_wrong": "{reference} right,\n{ours} wrong",
-    }
-)
+SCENARIO_TITLES: Mapping[Scenario, str] = {
+    "all_right": "all right",
+    "all_wrong": "all wrong",
+    "ours_right_others_wrong": "{ours} right,\nothers wrong",
+    "reference_right_ours_wrong": "{reference} right,\n{ours} wrong",
+}
 PLANE_INCHES, SCENARIO_INCHES = 3.6, 2.2
 OVERLAY = 0.5
 
