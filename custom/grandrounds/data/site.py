@@ -35,7 +35,7 @@ from grandrounds.data.images.preparation import Shape
 from grandrounds.data.keys import NO_CHOICES, KeyChoices
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.options import Preprocess
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, told_as
 from grandrounds.json_files import read_json_object, require_object
 from grandrounds.option_annotations import require_type
 from grandrounds.protocol.problem import IMAGENET, Problem
@@ -330,10 +330,8 @@ def _choices(entry: Mapping[str, Any], where: str) -> KeyChoices:
     for name, value in lists.items():
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise ConfigurationError(f'{where}.{name} must be a list of texts such as ["patient"], got {value!r}')
-    try:
+    with told_as(ConfigurationError, ConfigurationError, where=where):
         return KeyChoices(*(tuple(value) for value in lists.values()))
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}") from error
 
 
 def _for_site(location: DatasetLocation, site: str) -> DatasetLocation:

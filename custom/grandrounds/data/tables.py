@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grandrounds.csv_files import csv_cells
 from grandrounds.data.keys import canonical
-from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.errors import ConfigurationError, DataError, told_as
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -288,10 +288,8 @@ def _workbook(data: bytes, path: Path, columns: Columns) -> _Raw:
 
 
 def _require_small(data: bytes, path: Path) -> None:
-    try:
+    with told_as(DataError, zipfile.BadZipFile, where=f"{path} is a damaged .xlsx file"):
         parts = zipfile.ZipFile(io.BytesIO(data)).infolist()
-    except zipfile.BadZipFile as error:
-        raise DataError(f"{path} is a damaged .xlsx file: {error}") from error
     if not any(part.filename.startswith("xl/") for part in parts):
         raise DataError(f"{path} is an archive, not a table; expected CSV, .xlsx or Parquet")
     if sum(part.file_size for part in parts) > MAX_EXPANDED:

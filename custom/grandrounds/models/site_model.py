@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.errors import ConfigurationError, MessageError, told_as
 from grandrounds.files import replacing, write_json
 from grandrounds.json_files import read_json_object, require_object
 from grandrounds.models.partial import frozen_digest
@@ -77,13 +77,11 @@ def write_released(folder: Path, tensors: Mapping[str, Tensor], problem: Problem
     """
     state = dict(tensors)
     content = read_description(state.pop(MODEL_DESCRIPTION, None))
-    try:
+    with told_as(MessageError, ConfigurationError):
         found = _described(content, f"the {MODEL_DESCRIPTION} of the model", problem, run_id)
         if found.site != folder.name:
             raise ConfigurationError(f"the {MODEL_DESCRIPTION} of the model: site is {found.site!r}")
         most = _largest(found.spec) if is_backbone(found.spec.backbone) else None
-    except ConfigurationError as error:
-        raise MessageError(str(error)) from error
     if most is not None and _size(state) > most:
         raise MessageError(f"the model has {_size(state)} bytes, and {found.spec.backbone} at most {most}")
     with replacing(folder / f"{OWN}.pt") as stream:
@@ -99,11 +97,10 @@ def read_description(encoded: Tensor | None) -> dict[str, Any]:
     """
     if encoded is None or encoded.dtype != torch.uint8 or encoded.dim() != 1:
         raise MessageError(f"a site's model must come with its {MODEL_DESCRIPTION}, bytes of shape (length,)")
-    try:
+    where = f"the {MODEL_DESCRIPTION} of a site's model cannot be read"
+    with told_as(MessageError, ValueError, RecursionError, where=where):
         content: dict[str, Any] = json.loads(encoded.numpy().tobytes())
         _require_fields(content, MODEL_DESCRIPTION)
-    except (ConfigurationError, ValueError, RecursionError) as error:
-        raise MessageError(f"the {MODEL_DESCRIPTION} of a site's model cannot be read: {error}") from error
     return content
 
 

@@ -14,7 +14,7 @@ from nvflare.apis.dxo import DXO
 from nvflare.apis.shareable import Shareable
 from torch import Tensor, nn
 
-from grandrounds.errors import MessageError
+from grandrounds.errors import MessageError, told_as
 
 MAX_DEPTH = 12
 """Of collections in collections."""
@@ -91,10 +91,8 @@ def _items(value: dict[Any, Any], where: str, share: bool, depth: int) -> dict[s
 
 
 def _exchange_object(content: dict[str, Any], where: str) -> DXO:
-    try:
+    with told_as(MessageError, ValueError, where=f"{where} is no data exchange object"):
         return DXO(content.get("data_kind"), data=content.get("data"), meta=content.get("meta"))
-    except ValueError as error:
-        raise MessageError(f"{where} is no data exchange object: {error}") from error
 
 
 def _dense(value: Tensor, where: str, share: bool) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.shareable import Shareable
 
-from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.errors import ConfigurationError, MessageError, told_as
 from grandrounds.protocol.tensors import (
     FULL,
     PRECISION,
@@ -55,7 +55,5 @@ def precision_of(part: DXO, name: str, values: Mapping[str, Any]) -> UpdatePreci
 
 
 def _asked_precision(values: Mapping[str, Any]) -> UpdatePrecision:
-    try:
+    with told_as(MessageError, ConfigurationError, where="the task is of another version"):
         return require_precision(values.get(UPDATE_PRECISION, FULL))
-    except ConfigurationError as error:
-        raise MessageError(f"the task is of another version: {error}") from error

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from grandrounds.errors import ConfigurationError, Fault
+from grandrounds.errors import ConfigurationError, Fault, told_as
 from grandrounds.protocol.unit import Unit, distance
 
 
@@ -144,10 +144,8 @@ class Spending:
                 f"sampling_rate {self.sampling_rate} is for the units record and patient, not {self.unit}: "
                 "the server knows which sites take part"
             )
-        try:
+        with told_as(ConfigurationError, ValueError):
             GaussianSteps(self.sigma / self.sensitivity, self.sampling_rate, self.steps)
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from None
 
     def towards(self, unit: Unit) -> GaussianSteps | None:
         """The release as seen by a guarantee for ``unit``; None when it gives none.

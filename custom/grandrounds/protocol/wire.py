@@ -15,7 +15,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
-from grandrounds.errors import MessageError
+from grandrounds.errors import MessageError, told_as
 from grandrounds.protocol.messages import (
     DATA_CHANGES,
     DXO_KEY,
@@ -165,10 +165,8 @@ def _collection(message: Shareable, share: bool) -> tuple[dict[str, DXO], dict[s
         raise MessageError("the message holds no data exchange object")
     # FLARE's own headers, which are not read here, may hold anything.
     content = plain(encoded, "the message", share)
-    try:
+    with told_as(MessageError, ValueError, where="the message holds no data exchange object"):
         dxo = DXO(content.get("kind"), content.get("data"), content.get("meta"))
-    except ValueError as error:
-        raise MessageError(f"the message holds no data exchange object: {error}") from error
     if (
         dxo.data_kind != DataKind.COLLECTION
         or not isinstance(dxo.data, dict)

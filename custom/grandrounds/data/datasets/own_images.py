@@ -29,7 +29,7 @@ from grandrounds.data.manifest import (
     require_grouped,
 )
 from grandrounds.data.tables import Columns, Table, open_table
-from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.errors import ConfigurationError, DataError, told_as
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
@@ -299,10 +299,8 @@ def _header(place: ImageFiles, name: str, keyword: str) -> str:
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:
-    try:
+    with told_as(ConfigurationError, re.error, where=f"patient_pattern {text!r} is no regular expression"):
         return re.compile(text) if text else None
-    except re.error as error:
-        raise ConfigurationError(f"patient_pattern {text!r} is no regular expression: {error}") from error
 
 
 def _match(pattern: re.Pattern[str], name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record, read_table
-from grandrounds.errors import DataError
+from grandrounds.errors import DataError, told_as
 
 BENIGN: Final = "benign"
 MALIGNANT: Final = "malignant"
@@ -75,11 +75,9 @@ def images_in_archive(archive: Path, table: Path) -> dict[str, str]:
     Raises:
         DataError: naming the archive, and the table beside it that names its entries, if it cannot be read.
     """
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            return {name: name for name in opened.namelist()}
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{archive}, which {table.name} belongs to, cannot be read: {error}") from error
+    where = f"{archive}, which {table.name} belongs to, cannot be read"
+    with told_as(DataError, OSError, zipfile.BadZipFile, where=where), zipfile.ZipFile(archive) as opened:
+        return {name: name for name in opened.namelist()}
 
 
 def image_called(name: str, images: Mapping[str, str], where: str, root: Path) -> str:

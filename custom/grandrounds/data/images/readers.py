@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from grandrounds.data.images.decoding import Pixels
 from grandrounds.data.images.dicom import DICOM_SUFFIXES, Window
 from grandrounds.data.images.files.encoded import ArrayRow, EncodedFile, EncodedImage
-from grandrounds.errors import DataError
+from grandrounds.errors import DataError, told_as
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm", *DICOM_SUFFIXES)
 IDX_IMAGES = b"\0\0\x08\x03"
@@ -171,15 +171,13 @@ def open_archive(root: Path) -> zipfile.ZipFile:
     Raises:
         DataError: if it is damaged or cannot be read.
     """
-    try:
+    with told_as(DataError, OSError, zipfile.BadZipFile, where=f"{root} cannot be opened"):
         archive = zipfile.ZipFile(root)
         unsaid = [one.orig_filename for one in archive.infolist() if not one.flag_bits & ZIP_UTF8]
         if all(map(str.isascii, unsaid)) or not all(map(_is_utf8, unsaid)):
             return _with_slashes(archive)
         archive.close()
         return _with_slashes(zipfile.ZipFile(root, metadata_encoding="utf-8"))
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{root} cannot be opened: {error}") from error
 
 
 def _with_slashes(archive: zipfile.ZipFile) -> zipfile.ZipFile:
@@ -324,11 +322,10 @@ class _IdxReader(ImageReader):
 
     @cached_property
     def _images(self) -> Pixels:
-        try:
+        # gzip and zlib raise many kinds on damaged data.
+        with told_as(DataError, Exception, where=f"{self._root} cannot be read"):
             data = self._root.read_bytes()
             data = gzip.decompress(data) if self._root.suffix == ".gz" else data
-        except Exception as error:  # gzip and zlib raise many kinds on damaged data
-            raise DataError(f"{self._root} cannot be read: {error}") from error
         if len(data) < 16 or not data.startswith(IDX_IMAGES):
             raise DataError(f"{self._root} is not an idx file of images (unsigned bytes in three dimensions)")
         shape = [int(size) for size in np.frombuffer(data, ">u4", count=3, offset=4)]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, told_as
 from grandrounds.json_files import read_json_object
 from grandrounds.models.backbones.libraries import NETWORK_LIBRARIES, library_backbone
 
@@ -77,11 +77,10 @@ def _own(folder: Path, weights: Path) -> Bundle:
             f"{', '.join(NETWORK_LIBRARIES)}, or one of grandrounds export with its {OWN_CARD}"
         )
     card = read_json_object(folder / OWN_CARD)
-    try:
+    where = f"weights: {folder / OWN_CARD} is no card of grandrounds export"
+    with told_as(ConfigurationError, LookupError, TypeError, AttributeError, where=where):
         preprocessing = card["preprocessing"]
         return Bundle(card["architecture"]["backbone"], weights, preprocessing.get("intensities"), card["classes"])
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ConfigurationError(f"weights: {folder / OWN_CARD} is no card of grandrounds export: {error}") from error
 
 
 def _definition(file: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, told_as
 from grandrounds.json_files import require_object
 from grandrounds.option_annotations import ABOVE_ZERO, Min
 from grandrounds.options import require_value
@@ -141,10 +141,8 @@ def parse_demands(content: Any, where: str) -> SiteDemands:
     noise = entry.get("noise_multiplier")
     if noise is not None:
         require_value(noise, float, ABOVE_ZERO, f"{where}.noise_multiplier")
-    try:
+    with told_as(ConfigurationError, ConfigurationError, where=where):
         precision = require_precision(entry["update_precision"]) if "update_precision" in entry else None
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}") from None
     if models is not None and precision not in (None, FULL):
         raise ConfigurationError(
             f"{where}: encrypted updates have no precision; take encryption or update_precision out"

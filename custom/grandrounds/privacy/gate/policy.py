@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, told_as
 from grandrounds.json_files import require_object
 from grandrounds.option_annotations import ABOVE_ZERO, Min
 from grandrounds.options import require_value
@@ -195,10 +195,8 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
     entry = require_object(content, where, ["unit", "delta"], optional)
     unit = Unit(_word(entry["unit"], [unit.value for unit in Unit], f"{where}.unit"))
     require_value(entry["delta"], float, None, f"{where}.delta")
-    try:
+    with told_as(ConfigurationError, ValueError, where=where):
         require_delta(entry["delta"])
-    except ValueError as error:
-        raise ConfigurationError(f"{where}: {error}") from None
     scored = entry.get("scored_answers", SCORED_ANSWERS)
     require_value(scored, int, Min(0), f"{where}.scored_answers")
     side = entry.get("image_size", IMAGE_SIZE)
@@ -250,10 +248,8 @@ def _release(content: Any, unit: Unit, where: str) -> ReleaseRule:
     if not entries and kind is not ReleaseKind.MODEL_UPDATE and treatment is not Deny:
         raise ConfigurationError(f"{where}: entries is missing: name the tensors that a release of {kind} may have")
     settings = {key: value for key, value in entry.items() if key not in (*required, *optional)}
-    try:
+    with told_as(ConfigurationError, ConfigurationError, where=where):
         made = treatment.from_policy(settings, unit)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}") from None
     return ReleaseRule(kind, _text(entry["name"], f"{where}.name"), made, entries, outside)
 
 

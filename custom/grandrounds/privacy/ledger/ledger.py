@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
+from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError, told_as
 from grandrounds.privacy.accounting import exceeds, renyi_epsilon, spent_epsilon
 from grandrounds.privacy.ledger.chain import Chain, ChainedFile
 from grandrounds.privacy.ledger.digests import read_digests, write_digests
@@ -327,10 +327,8 @@ def read_ledger(path: Path) -> LedgerContent:
 
 
 def _epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> float:
-    try:
+    with told_as(ConfigurationError, ValueError):
         return spent_epsilon(spendings, delta, unit)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
 
 
 def dataset_fingerprint(names: Iterable[str], groups: Iterable[str]) -> str:

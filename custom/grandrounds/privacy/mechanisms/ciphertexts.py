@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.errors import ConfigurationError, MessageError, told_as
 
 DEGREE = 8192
 """Of the polynomials: half of it are the numbers in a ciphertext. With 140 bits of modulus, 128-bit security."""
@@ -82,13 +82,10 @@ def encrypt(values: Tensor, context: bytes) -> list[bytes]:
         raise MessageError(
             f"values to encrypt must be finite and at most {MAX_ENCODED:.0f}, the range of the encryption"
         )
-    try:
+    where = "the encryption context has other parameters than FLARE provisions"
+    with told_as(ConfigurationError, ValueError, where=where):
         parts = torch.split(values.detach().double(), SLOTS)
         return [tenseal.ckks_vector(opened, part.tolist(), SCALE).serialize() for part in parts]
-    except ValueError as error:
-        raise ConfigurationError(
-            f"the encryption context has other parameters than FLARE provisions: {error}"
-        ) from error
 
 
 def add_encrypted(first: Sequence[bytes], second: Sequence[bytes], context: bytes, name: str) -> list[bytes]:
@@ -110,11 +107,9 @@ def add_encrypted(first: Sequence[bytes], second: Sequence[bytes], context: byte
     opened = _open(context)
     if opened.is_private():
         raise ConfigurationError("the context holds a secret key; the server must have the public one alone")
-    try:
+    with told_as(MessageError, ValueError, where=f"{name}: ciphertexts cannot be added"):
         pairs = zip(first, second, strict=True)
         return [(_vector(opened, one) + _vector(opened, other)).serialize() for one, other in pairs]
-    except ValueError as error:
-        raise MessageError(f"{name}: ciphertexts cannot be added: {error}") from error
 
 
 def require_encrypted(ciphertexts: Sequence[bytes], context: bytes, numbers: int, name: str) -> None:
@@ -154,18 +149,16 @@ def decrypt(ciphertexts: Sequence[bytes], context: bytes) -> Tensor:
 
 
 def _vector(context: Any, ciphertext: bytes) -> Any:
-    try:
+    # TenSEAL raises several kinds on what is not a ciphertext.
+    with told_as(MessageError, Exception, where="a ciphertext is damaged"):
         return _tenseal().ckks_vector_from(context, ciphertext)
-    except Exception as error:  # TenSEAL raises several kinds on what is not a ciphertext
-        raise MessageError(f"a ciphertext is damaged: {error}") from error
 
 
 def _open(context: bytes) -> Any:
     tenseal = _tenseal()
-    try:
+    # TenSEAL raises several kinds on what is not a context.
+    with told_as(ConfigurationError, Exception, where="the encryption context cannot be read"):
         return tenseal.context_from(context)
-    except Exception as error:  # TenSEAL raises several kinds on what is not a context
-        raise ConfigurationError(f"the encryption context cannot be read: {error}") from error
 
 
 def _tenseal() -> Any:
