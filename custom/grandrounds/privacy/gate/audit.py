@@ -10,12 +10,14 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grandrounds.errors import GrandRoundsError
+from grandrounds.errors import GrandRoundsError, told_as
 from grandrounds.logs.lines import log_event
 
 
@@ -55,6 +57,11 @@ class Refused(GrandRoundsError):
         self.by_training = by_training
         self.reason = reason
         self.detail = detail
+
+
+def refusing(reason: Reason, *errors: type[Exception], where: str = "") -> AbstractContextManager[None]:
+    """Let errors of these kinds be refusals for this reason; their words, after ``where``, are the detail."""
+    return told_as(partial(Refused, reason), *errors, where=where)
 
 
 AUDIT_NAME = "audit.jsonl"

@@ -27,7 +27,7 @@ from grandrounds.data.location import locate, locate_public
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, Fault, GrandRoundsError, MessageError
 from grandrounds.models.norm import is_running_statistic
-from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason, Refused, write_audit
+from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason, Refused, refusing, write_audit
 from grandrounds.privacy.gate.clock import LeavingTime
 from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.demands import Terms
@@ -84,9 +84,9 @@ class Admission:
     what has kept it from that; ``leaving`` is when its answer may leave, ``earlier`` what has left for the same task.
     """
 
-    gate: Gate | None
-    facts: TaskFacts | None
-    refusal: Reason | None
+    gate: Gate | None = None
+    facts: TaskFacts | None = None
+    refusal: Reason | None = None
     training: Spending | None = None
     training_refused: Refused | None = None
     begun: OpenTraining | None = None
@@ -190,26 +190,20 @@ class SitePrivacyGate(Filter):
         return self._filter_answer(shareable, fl_ctx)
 
     def _filter_task(self, task: Shareable, fl_ctx: FLContext) -> Shareable:
-        gate: Gate | None = None
-        facts: TaskFacts | None = None
-        refusal: Reason | None = None
-        begun: OpenTraining | None = None
-        leaving = LeavingTime()
-        earlier: bytes | None = None
+        admission = Admission()
         try:
-            gate = _gate(fl_ctx)
-            leaving = LeavingTime(gate.policy.answer_interval)
-            facts = _facts(task, fl_ctx, gate.policy, gate.ledger())
+            gate = admission.gate = _gate(fl_ctx)
+            admission.leaving = LeavingTime(gate.policy.answer_interval)
+            facts = admission.facts = _facts(task, fl_ctx, gate.policy, gate.ledger())
             if facts.repeatable:
-                earlier = SentAnswers(gate.folder, facts.expected.run_id).find(facts.question)
-            if earlier is None:
+                admission.earlier = SentAnswers(gate.folder, facts.expected.run_id).find(facts.question)
+            if admission.earlier is None:
                 gate.admit(facts)
-                begun = gate.begin(facts)
+                admission.begun = gate.begin(facts)
         except Exception as error:
-            refusal = self._refuse(error, facts, fl_ctx)
-        admission = Admission(gate, facts, refusal, begun=begun, leaving=leaving, earlier=None if refusal else earlier)
+            admission.refusal, admission.earlier = self._refuse(error, admission.facts, fl_ctx), None
         fl_ctx.set_prop(TRAINING_GATE, admission, private=True, sticky=False)
-        return _emptied(task) if refusal or admission.is_answered else task
+        return _emptied(task) if admission.refusal or admission.is_answered else task
 
     def _filter_answer(self, reply: Shareable, fl_ctx: FLContext) -> Shareable:
         admission = fl_ctx.get_prop(TRAINING_GATE)
@@ -254,11 +248,8 @@ class SitePrivacyGate(Filter):
         if facts.task == TRAIN:
             gate.book_failure(facts, training)
             code = ReturnCode.EXECUTION_EXCEPTION
-        return self._stripped(code, facts, gate.folder)
-
-    def _stripped(self, code: Any, facts: TaskFacts, folder: Path) -> Shareable:
         known = code if isinstance(code, str) and code in CODES else ReturnCode.EXECUTION_EXCEPTION
-        write_audit(folder, "stripped", {**audit_fields(facts), "code": known})
+        write_audit(gate.folder, "stripped", {**audit_fields(facts), "code": known})
         return make_reply(known)
 
     def _refuse(self, error: Exception, facts: TaskFacts | None, fl_ctx: FLContext) -> Reason:
@@ -323,10 +314,8 @@ def _gate(fl_ctx: FLContext) -> Gate:
         raise Refused(
             Reason.POLICY, f"{where}: the gate is not among the task_result_filters, so it would not see the answers"
         )
-    try:
+    with refusing(Reason.POLICY, ConfigurationError):
         policy = policy_of_scope(getattr(scope, "props", None), where)
-    except ConfigurationError as error:
-        raise Refused(Reason.POLICY, str(error)) from error
     return Gate(policy, _folder(fl_ctx), fl_ctx.get_identity_name())
 
 
@@ -340,29 +329,23 @@ def _place(fl_ctx: FLContext) -> tuple[str, list[Path], Path]:
 
 
 def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledger) -> TaskFacts:
-    try:
+    with refusing(Reason.FORM, GrandRoundsError, KeyError, TypeError, where="the task cannot be read"):
         payload = decode_payload(task)
         values = payload.values
         problem = Problem.from_dict(values["problem"])
         run, run_id = values["run_name"], values["run_id"]
         head = require_head(values.get(LEDGER_HEAD))
-    except (GrandRoundsError, KeyError, TypeError) as error:
-        raise Refused(Reason.FORM, f"the task cannot be read: {error}") from error
     with suppress(OSError):  # for whoever looks at the site: no task depends on it
         note_head(Path(fl_ctx.get_engine().get_workspace().get_root_dir()) / STATES, head)
-    try:
+    with refusing(Reason.LEDGER, GrandRoundsError):
         ledger.content().chain.require_head(head)
-    except GrandRoundsError as error:
-        raise Refused(Reason.LEDGER, str(error)) from error
-    try:
+    with refusing(Reason.DATASET, GrandRoundsError):
         place = _place(fl_ctx)
         data = record_dataset(ledger, _folder(fl_ctx), problem.dataset, locate(problem.dataset, *place))
         if policy.target_epsilon:
             described = record_private(ledger, _folder(fl_ctx), *place)
             ledger.content().require_own_images(problem.dataset, described)
         public_rows = _public_rows(values.get(PUBLIC), problem.dataset, fl_ctx)
-    except GrandRoundsError as error:
-        raise Refused(Reason.DATASET, str(error)) from error
     model = floating_entries(payload.parts.get(GLOBAL, {}))
     template = {name: (tuple(value.shape), value.dtype) for name, value in model.items()}
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
@@ -429,10 +412,8 @@ def _copied(reply: Shareable) -> Shareable:
     """The one reading of an answer: what is checked, treated and released is this copy."""
     if not isinstance(reply, Shareable):
         raise Refused(Reason.FORM, f"the reply is a {type(reply).__name__}")
-    try:
+    with refusing(Reason.FORM, MessageError):
         copy = plain_message(reply)
-    except MessageError as error:
-        raise Refused(Reason.FORM, str(error)) from error
     if not isinstance(copy.get(ReservedHeaderKey.HEADERS, {}), dict):
         raise Refused(Reason.FORM, "the reply's headers are no dictionary")
     return copy
@@ -442,8 +423,6 @@ def _answer(reply: Shareable) -> Answer:
     """The reply as plain values; anything else that FLARE would send along is refused here."""
     unknown = reply.keys() - {DXO_KEY, ReservedHeaderKey.HEADERS}
     headers = reply.get(ReservedHeaderKey.HEADERS, {})
-    if not isinstance(headers, dict):
-        raise Refused(Reason.FORM, f"the reply's headers are a {type(headers).__name__}")
     strange = set(headers) - {ReservedHeaderKey.CONTENT_TYPE, ReservedHeaderKey.RC}
     if unknown or strange:
         raise Refused(
@@ -452,10 +431,8 @@ def _answer(reply: Shareable) -> Answer:
     content_type = headers.get(ReservedHeaderKey.CONTENT_TYPE)
     if not isinstance(content_type, str) or not isinstance(reply.get(DXO_KEY), dict):
         raise Refused(Reason.FORM, "the reply has no data exchange object")
-    try:
+    with refusing(Reason.FORM, ValueError):
         dxo = from_shareable(reply)
-    except ValueError as error:
-        raise Refused(Reason.FORM, str(error)) from error
     encoded = reply[DXO_KEY]
     if dxo.data_kind != DataKind.COLLECTION or encoded.keys() != {"kind", "data", "meta"}:
         raise Refused(

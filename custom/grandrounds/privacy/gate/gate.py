@@ -25,7 +25,7 @@ from grandrounds.evaluation.counts import PATIENTS
 from grandrounds.evaluation.metrics import OF_CLASSES
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.accounting import exceeds, spent_epsilon
-from grandrounds.privacy.gate.audit import Reason, Refused, write_audit
+from grandrounds.privacy.gate.audit import Reason, Refused, refusing, write_audit
 from grandrounds.privacy.gate.demands import Terms
 from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected, Part, inspect, may_leave
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
@@ -35,7 +35,7 @@ from grandrounds.privacy.gate.questions import OpenTraining, book_unanswered, co
 from grandrounds.privacy.gate.released import with_totals_in_tens, withheld_by_audit
 from grandrounds.privacy.gate.treatment import NOT_PRIVATE
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
-from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger, LedgerContent
+from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.protocol.messages import (
     COUNTS,
     DATA_CHANGES,
@@ -152,10 +152,8 @@ class Gate:
             expected = self._expected_releases(facts)
         number = facts.expected.round_number
         costs = [(Purpose(facts.job, facts.run, number, name), cost) for name, cost in expected]
-        try:
+        with refusing(Reason.DISK, OSError, where="the training cannot be noted"):
             return OpenTraining(self.folder, facts.dataset, costs, self.policy.delta) if costs else None
-        except OSError as error:
-            raise Refused(Reason.DISK, f"the training cannot be noted: {error}") from error
 
     def admit_training(self, facts: TaskFacts, training: Spending | None) -> None:
         """Check a training before it starts: its noise, and its cost if the policy relies on record-level privacy.
@@ -169,10 +167,8 @@ class Gate:
         rule = self.policy.named_rule(UPDATE)
         if rule is None or rule.outside_budget or not isinstance(rule.treatment, RecordLevel):
             return
-        try:
+        with refusing(Reason.DENIED, ValueError):
             cost = rule.treatment.spending(training)
-        except ValueError as error:
-            raise Refused(Reason.DENIED, str(error)) from error
         self._require_affordable(facts, [cost])
 
     def hides_failures(self, facts: TaskFacts) -> bool:
@@ -288,39 +284,26 @@ class Gate:
 
     def _audited(self, facts: TaskFacts, known: Inspected, treated: Mapping[str, Mapping[str, Tensor]]) -> Inspected:
         """Without what would give a hidden count away, beside all that the data set has released."""
-        try:
+        with refusing(Reason.LEDGER, GrandRoundsError, OSError):
             kept = withheld_by_audit(self.ledger(), facts.dataset, facts.expected, known, treated)
-        except (GrandRoundsError, OSError) as error:
-            raise Refused(Reason.LEDGER, str(error)) from error
-        return replace(
-            known,
-            releases={name: release for name, release in known.releases.items() if name not in kept},
-            scalars={name: value for name, value in known.scalars.items() if name not in kept},
-            withheld=tuple(sorted({*known.withheld, *kept})),
-            samples=min(known.samples, 1) if SAMPLES_UNIT in kept else known.samples,
-        )
+        samples = min(known.samples, 1) if SAMPLES_UNIT in kept else known.samples
+        return replace(known.without(kept), samples=samples)
 
     def _within_scores(self, facts: TaskFacts, known: Inspected) -> Inspected:
         """Without scores, counts and curves, if the job has got as many answers with some as it may have."""
         scores = {name for name in known.scalars if self._scored_part(name)} | (WITHHELD & known.releases.keys())
         if not scores or facts.task in SCORES or self._scored(facts) <= self.policy.scored_answers:
             return known
-        return replace(
-            known,
-            scalars={name: value for name, value in known.scalars.items() if name not in scores},
-            releases={name: release for name, release in known.releases.items() if name not in scores},
-            withheld=tuple(sorted({*known.withheld, *scores})),
-        )
+        return known.without(scores)
 
     def _scored(self, facts: TaskFacts) -> int:
         """Count one more question of a job about validation or test images."""
         return self._question(facts.job)
 
     def _question(self, what: str) -> int:
-        try:
+        where = "the answers with scores cannot be counted"
+        with refusing(Reason.AUDIT, OSError, ValueError, KeyError, where=where):
             return count_question(self.folder, what)
-        except (OSError, ValueError, KeyError) as error:
-            raise Refused(Reason.AUDIT, f"the answers with scores cannot be counted: {error}") from error
 
     def _scored_part(self, name: str) -> bool:
         rule = self.policy.scalar_rule_for(name)
@@ -373,13 +356,11 @@ class Gate:
             )
 
     def _settle(self) -> None:
-        try:
+        with refusing(Reason.LEDGER, OSError, ValueError):
             for booking in book_unanswered(self.folder, self.ledger()):
                 purpose = booking.purpose
                 fields = {"job": purpose.job, "run": purpose.run, "round": purpose.round_number}
                 write_audit(self.folder, "unanswered", {**fields, "dataset": booking.dataset.name})
-        except (GrandRoundsError, OSError, ValueError) as error:
-            raise Refused(Reason.LEDGER, str(error)) from error
 
     def _require_unspent(self, facts: TaskFacts, expected: list[Spending]) -> None:
         """Refuse a task with a model once the budget is spent, but for the last scores of a run that has spent it.
@@ -416,15 +397,12 @@ class Gate:
         return expected
 
     def _require_affordable(self, facts: TaskFacts, costs: list[Spending]) -> None:
-        policy, name = self.policy, facts.dataset.name
-        try:
-            content = self.ledger().content()
-            _require_version(content, facts.dataset)
-            epsilon = spent_epsilon([*content.spendings(name), *costs], policy.delta, policy.unit)
-        except Refused:
-            raise
-        except GrandRoundsError as error:
-            raise Refused(Reason.LEDGER, str(error)) from error
+        policy, name, ledger = self.policy, facts.dataset.name, self.ledger()
+        with refusing(Reason.LEDGER, GrandRoundsError):
+            content = ledger.content()
+        with refusing(Reason.VERSION, GrandRoundsError):
+            content.require_known(facts.dataset)
+        epsilon = spent_epsilon([*content.spendings(name), *costs], policy.delta, policy.unit)
         if costs and exceeds(epsilon, policy.target(name)):
             raise Refused(
                 Reason.BUDGET,
@@ -434,10 +412,8 @@ class Gate:
 
     def _cost(self, name: str, known: Inspected, trained: Spending | None) -> Spending:
         rule, _ = known.releases[name]
-        try:
+        with refusing(Reason.DENIED, ValueError, where=name):
             cost = rule.treatment.spending(trained)
-        except ValueError as error:
-            raise Refused(Reason.DENIED, f"{name}: {error}") from error
         return outside_budget(self.policy.unit) if rule.outside_budget else cost
 
     def _book(self, facts: TaskFacts, name: str, cost: Spending) -> None:
@@ -469,10 +445,8 @@ class Gate:
 
     def _treated(self, name: str, known: Inspected) -> dict[str, Tensor]:
         rule, tensors = known.releases[name]
-        try:
+        with refusing(Reason.VALUES, ValueError, where=name):
             treated = rule.treatment.apply(tensors)
-        except ValueError as error:
-            raise Refused(Reason.VALUES, f"{name}: {error}") from error
         for key, value in treated.items():
             if not bool(value.isfinite().all()):
                 raise Refused(Reason.VALUES, f"{name}[{key!r}] exceeds the range of {value.dtype} with its noise")
@@ -501,17 +475,8 @@ class Gate:
         Raises:
             Refused: if it is missing, damaged or another site's.
         """
-        try:
+        with refusing(Reason.LEDGER, GrandRoundsError, OSError):
             return Ledger(self.folder, self.site)
-        except (GrandRoundsError, OSError) as error:
-            raise Refused(Reason.LEDGER, str(error)) from error
-
-
-def _require_version(content: LedgerContent, dataset: DatasetIdentity) -> None:
-    try:
-        content.require_known(dataset)
-    except GrandRoundsError as error:
-        raise Refused(Reason.VERSION, str(error)) from error
 
 
 def audit_fields(facts: TaskFacts | None) -> dict[str, str | int]:

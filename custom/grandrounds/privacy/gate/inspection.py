@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.metrics import FROM_CONFUSION, SELECTABLE, selectable_metrics
 from grandrounds.models.registry import is_backbone
-from grandrounds.privacy.gate.audit import Reason, Refused
+from grandrounds.privacy.gate.audit import Reason, Refused, refusing
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected, no_distributions
 from grandrounds.privacy.gate.policy import COUNTED_PARTS, SAMPLES_UNIT, ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.treatment import Logits
@@ -94,6 +94,15 @@ class Inspected:
     withheld: tuple[str, ...]
     samples: int
 
+    def without(self, names: Collection[str]) -> Inspected:
+        """The answer without the releases and numbers of these names, which stay at the site."""
+        return replace(
+            self,
+            releases={name: release for name, release in self.releases.items() if name not in names},
+            scalars={name: value for name, value in self.scalars.items() if name not in names},
+            withheld=tuple(sorted({*self.withheld, *names})),
+        )
+
 
 def inspect(answer: Answer, policy: SitePolicy, expected: Expected) -> Inspected:
     """Check a whole answer.
@@ -168,10 +177,8 @@ def _numbers(part: Part) -> dict[str, float]:
 def _texts(part: Part) -> dict[str, str]:
     if part.kind != APP_DEFINED or part.meta:
         raise Refused(Reason.FORM, f"facts of kind {part.kind} with properties {sorted(part.meta)}")
-    try:
+    with refusing(Reason.VALUES, MessageError):
         require_facts(part.data)
-    except MessageError as error:
-        raise Refused(Reason.VALUES, str(error)) from None
     return dict(part.data)
 
 
