@@ -37,7 +37,7 @@ class Custom(Experiment):
         if self.method(row).get("training") != POOLED:
             return folder, made
         sites, together = choose_sites(None, folder)[0], folder.with_name(f"{folder.name}_{POOLED}")
-        records = [record for site in sites for record in read_manifest(folder / site / "manifest.csv").records]
+        records = [record for site in sites for record in read_manifest(folder / site / "manifest.csv")]
         name = made["dataset_name"]
         images = locate_dataset(sites[0], name, [folder]).root
         return together, write_partition({POOLED: records}, together, name, images, made["classes"], {"seed": row.seed})

@@ -121,7 +121,7 @@ class Custom(Experiment):
             "description": {"seed": row.seed},
             **({"preprocess": made["preprocess"]} if "preprocess" in made else {}),
         }
-        records = {site: list(read_manifest(folder / site / "manifest.csv").records) for site in names}
+        records = {site: list(read_manifest(folder / site / "manifest.csv")) for site in names}
         share = self.setting(row).get("malignant_share")
         if share is not None:
             records = {site: _thinned(own, share, row.seed, site) for site, own in records.items()}

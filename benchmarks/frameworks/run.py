@@ -133,7 +133,7 @@ def draw(folder: Path, sites: int) -> Path:
             (folder / site).mkdir()
             with np.load(place / IMAGES_FILE) as arrays:
                 pictures = arrays["images"]
-            for record, pixels in zip(read_manifest(place / MANIFEST_FILE).records, pictures, strict=True):
+            for record, pixels in zip(read_manifest(place / MANIFEST_FILE), pictures, strict=True):
                 name = f"{site}/{Path(record.image).name}.png"
                 Image.fromarray(pixels).save(folder / name)
                 writer.writerow((name, record.label, record.split, record.patient, site))

@@ -77,7 +77,7 @@ def _pair(folder: Path, pair: int, division: int) -> list[dict[str, float]]:
     os.environ["GRANDROUNDS_CACHE"] = str(folder / "cache")
     drawn = phantom_site("site-1", folder.parent / "pictures", size=SIDE, images=IMAGES, labelled=1.0).parent
     generator = numpy_generator("null", pair, division)
-    records = read_manifest(drawn / "manifest.csv").records
+    records = read_manifest(drawn / "manifest.csv")
     sites = {
         site: assign_splits(own, generator, site=site, **SHARES) for site, own in iid(records, SITES, generator).items()
     }

@@ -116,7 +116,7 @@ def _mean_curve(run: Run, metric: str) -> dict[int, float]:
 
 def _labelled_images(site: str, job: Job, sites_dir: Path) -> int:
     location = locate_dataset(site, job.options("problem")["dataset"], [sites_dir])
-    return sum(record.split == "train" and record.labelled for record in read_manifest(location.manifest).records)
+    return sum(record.split == "train" and record.labelled for record in read_manifest(location.manifest))
 
 
 def _install(local: Path, site: str, unit: str, delta: float, treatment: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ def hospitals(tmp_path_factory, shared_cache):
 
 def read(folder, classes):
     """Pixels in [0, 1], labels, and which images are for training."""
-    records = read_manifest(folder / "manifest.csv", classes).records
+    records = read_manifest(folder / "manifest.csv", classes)
     with open_images(folder / "images.npz") as reader:
         images = np.stack([reader.read(record.image) for record in records])
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).to(torch.float32).div(255).double()

@@ -26,7 +26,7 @@ def reported(tmp_path, *options, engine="in-process"):
 
 def counted(site, tmp_path):
     """The phantoms' labels, counted in their manifest."""
-    records = read_manifest(phantom_site(site, tmp_path / "phantoms").parent / "manifest.csv").records
+    records = read_manifest(phantom_site(site, tmp_path / "phantoms").parent / "manifest.csv")
     return Counter(record.label for record in records if record.split == "test" and record.label)
 
 

@@ -44,7 +44,7 @@ def test_a_manifest_keeps_names_that_are_guarded(tmp_path):
     records = (Record("-a.png", "+", "train", "@7", "=l", "-site", more=(("=age", "-5"),)), Record("b.png", "-x"))
     write_manifest(records, tmp_path / "manifest.csv")
     assert "'-a.png,'+,train,'@7,'=l,'-site,1,-5" in (tmp_path / "manifest.csv").read_text()
-    found = read_manifest(tmp_path / "manifest.csv").records
+    found = read_manifest(tmp_path / "manifest.csv")
     assert [(one.image, one.label, one.patient) for one in found] == [("-a.png", "+", "@7"), ("b.png", "-x", "")]
 
 

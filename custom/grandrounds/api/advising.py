@@ -200,7 +200,7 @@ def situation(sites_dir: Path, networks: Networks = "one", leaves: Leaves = "sum
     sites = described["sites"]
     labelled = {site: int(sites[site]["labelled"]) for site in names}
     train = {site: int(sites[site]["images"]["train"]) for site in names}
-    records = [one for site in names for one in read_manifest(sites_dir / site / MANIFEST_FILE).records]
+    records = [one for site in names for one in read_manifest(sites_dir / site / MANIFEST_FILE)]
     used = [one for one in records if one.split == "train" and one.labelled and one.label]
     held = [name for one in used for name in task_of(described).names_in(one.label)]
     classes = {name: held.count(name) for name in described["classes"]}

@@ -62,4 +62,4 @@ def locate_public(name: str, private: str, site: str, folders: Sequence[Path], c
 
 def _files(location: DatasetLocation) -> set[str]:
     root = os.path.realpath(location.root)
-    return {os.path.realpath(os.path.join(root, record.image)) for record in read_manifest(location.manifest).records}
+    return {os.path.realpath(os.path.join(root, record.image)) for record in read_manifest(location.manifest)}

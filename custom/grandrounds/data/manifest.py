@@ -8,7 +8,7 @@ images. It holds no image, so it can be kept under version control with its SHA-
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,21 +75,13 @@ class Record:
         return self.patient or self.lesion or self.image
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """The records of a site and the file they came from."""
-
-    records: tuple[Record, ...]
-    path: Path | None = None
-
-
 def read_manifest(
     path: Path | str,
     classes: Sequence[str] | None = None,
     task: Task = SINGLE,
     choices: KeyChoices | None = None,
     split: str = "",
-) -> Manifest:
+) -> tuple[Record, ...]:
     """Read and check a manifest; names are their keys (:mod:`~grandrounds.data.keys`).
 
     Args:
@@ -113,10 +105,10 @@ def read_manifest(
     lines = [line for line, _ in rows]
     _require_distinct_images(records, str(path), lines)
     require_grouped(records, str(path), lines)
-    return Manifest(records, path)
+    return records
 
 
-def write_manifest(manifest: Manifest | Iterable[Record], path: Path | str) -> str:
+def write_manifest(records: Sequence[Record], path: Path | str) -> str:
     """Write a manifest so that no reader sees an incomplete file.
 
     The same records always give the same bytes: fixed column order, further columns as they first occur, LF line ends,
@@ -125,7 +117,6 @@ def write_manifest(manifest: Manifest | Iterable[Record], path: Path | str) -> s
     Returns:
         The SHA-256 of the file's bytes, in hexadecimal.
     """
-    records = tuple(manifest.records if isinstance(manifest, Manifest) else manifest)
     further = list(dict.fromkeys(name for record in records for name, _ in record.more))
     rows = []
     for r in records:

@@ -31,7 +31,7 @@ def describe_population(sites_dir: Path, sites: Sequence[str]) -> dict[str, Any]
         DataError: if the folder is no partition, or a manifest is not the one that was written.
     """
     content = read_partition(sites_dir)
-    found = {site: read_manifest(sites_dir / site / MANIFEST_FILE).records for site in sites}
+    found = {site: read_manifest(sites_dir / site / MANIFEST_FILE) for site in sites}
     task = task_of(content)
     return {
         "classes": content["classes"],

@@ -253,7 +253,7 @@ def load_site_data(
     """
     classes, task = problem.classes, problem.kind
     vocabulary = None if foreign_labels else classes
-    records = read_manifest(location.manifest, vocabulary, task, location.keys).records
+    records = read_manifest(location.manifest, vocabulary, task, location.keys)
     names = tuple(record.image for record in records)
     cache = open_cache(
         names,

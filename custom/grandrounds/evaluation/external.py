@@ -206,5 +206,5 @@ def _as_classes(named: Collection[str], location: DatasetLocation, problem: Prob
 
 
 def _test_records(location: DatasetLocation, vocabulary: Sequence[str] | None, task: Task) -> list[Record]:
-    records = read_manifest(location.manifest, vocabulary, task, location.keys, split="test").records
+    records = read_manifest(location.manifest, vocabulary, task, location.keys, split="test")
     return [record for record in records if record.split == "test" and record.label]

@@ -118,8 +118,7 @@ def read_columns(
     rows: list[dict[str, str]] = []
     for site in sites:
         records = {
-            record.image: record
-            for record in read_manifest(locate_dataset(site, dataset, [sites_dir]).manifest).records
+            record.image: record for record in read_manifest(locate_dataset(site, dataset, [sites_dir]).manifest)
         }
         with _file(folder, site, model).open(newline="", encoding="utf-8") as stream:
             header, *lines = map(csv_cells, csv.reader(stream))

@@ -31,7 +31,7 @@ def hospitals(tmp_path):
 def patients(manifest):
     """Patients by class among the labelled training images, counted in the manifest."""
     found = defaultdict(set)
-    for record in read_manifest(manifest).records:
+    for record in read_manifest(manifest):
         if record.split == "train" and record.labelled:
             found[record.label].add(record.group)
     return {label: len(groups) for label, groups in found.items()}

@@ -183,7 +183,7 @@ def test_data_that_changed_at_a_restart_send_nothing_until_the_ledger_knows(
     first = run("changed-data", "problem.dataset=changing", "controller.rounds=6", attempts=3, grace=60)
     first.ROUNDS = 6
     first.await_round(3)
-    records = read_manifest(manifest).records
+    records = read_manifest(manifest)
     last = max(record.patient for record in records)
     write_manifest([record for record in records if record.patient != last], manifest)
     restart("hospital-c")

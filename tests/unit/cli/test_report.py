@@ -76,7 +76,7 @@ def test_examples_are_shown_only_if_asked_for_and_only_of_a_simulation(run, trai
     page = (out / "report.html").read_text()
     shown = re.findall(r'<figure><img src="data:image/png;base64,([^"]+)" alt="([^"]+)"><figcaption>([^<]+)<', page)
     assert [(alt, caption) for _, alt, caption in shown] == [("nevus", "nevus"), ("melanoma", "melanoma")]
-    first = read_manifest(locate_dataset("site-1", "skin", [partition]).manifest).records
+    first = read_manifest(locate_dataset("site-1", "skin", [partition]).manifest)
     named = {record.label: record.image for record in reversed(first) if record.labelled and record.split == "train"}
     for source, name, _ in shown:
         pixels = np.array(Image.open(io.BytesIO(base64.b64decode(source))))

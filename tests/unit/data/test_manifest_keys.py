@@ -108,4 +108,4 @@ def test_a_partition_states_the_rule_and_another_one_is_refused(tmp_path):
 def test_sites_of_a_partition_know_which_patients_are_different(tmp_path):
     partition(tmp_path / "p", keys={"distinct": ["patient", "label:a"]})
     location = read_site_config(tmp_path / "p/site-1/grandrounds.json")["x"]
-    assert [one.patient for one in read_manifest(location.manifest, choices=location.keys).records] == ["007", "7"]
+    assert [one.patient for one in read_manifest(location.manifest, choices=location.keys)] == ["007", "7"]

@@ -54,7 +54,7 @@ def site(make_kit, tmp_path):
     kit = make_kit("site")
     names = [f"{number}.png" for number in range(6)]
     write_images(tmp_path / "images", names)
-    write_manifest((Record(name, "nevus", "train", patient=name) for name in names), tmp_path / "skin.csv")
+    write_manifest([Record(name, "nevus", "train", patient=name) for name in names], tmp_path / "skin.csv")
     entry = {"manifest": str(tmp_path / "skin.csv"), "root": str(tmp_path / "images")}
     (tmp_path / "grandrounds.json").write_text(json.dumps({"datasets": {"skin": entry}}))
     apply_overlay(kit, Settings(datasets=tmp_path / "grandrounds.json"))

@@ -161,7 +161,7 @@ def amend(
 
     opening = read_ledger(folder / LEDGER_NAME).opening
     require_owner(folder)
-    records = read_manifest(manifest).records
+    records = read_manifest(manifest)
     fingerprint = dataset_fingerprint((record.image for record in records), (record.group for record in records))
     ledger = Ledger(folder, opening.site)
     ledger.amend(DatasetIdentity(dataset, fingerprint), reason)

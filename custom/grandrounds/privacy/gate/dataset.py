@@ -56,7 +56,7 @@ def dataset_facts(name: str, manifest: Path, keys: KeyChoices | None = None) -> 
     Raises:
         DataError: if the manifest cannot be read.
     """
-    records = read_manifest(manifest, choices=keys).records
+    records = read_manifest(manifest, choices=keys)
     fingerprint = dataset_fingerprint((record.image for record in records), (record.group for record in records))
     groups = {part: {record.group for record in records if record.split == part} for part in ("train", "val", "test")}
     groups["labelled"] = {record.group for record in records if record.split == "train" and record.labelled}

@@ -398,7 +398,7 @@ def _public_rows(name: Any, private: str, fl_ctx: FLContext) -> int:
     if not isinstance(name, str):
         raise ConfigurationError(f"the name of a public data set is a {type(name).__name__}")
     location = locate_public(name, private, *_place(fl_ctx))
-    return len(read_manifest(location.manifest).records)
+    return len(read_manifest(location.manifest))
 
 
 def _largest(payload: Payload) -> float:

@@ -217,7 +217,7 @@ def place_of(
     """
     rows: list[dict[str, str]] = []
     for site, location in locations.items():
-        records = {record.image: record for record in read_manifest(location.manifest, split="test").records}
+        records = {record.image: record for record in read_manifest(location.manifest, split="test")}
         chosen = [records[image] for image in found[site].names]
         rows += [{**({"source": one.source} if one.source else {}), **dict(one.more)} for one in chosen]
     columns = dict.fromkeys(column for row in rows for column in row)

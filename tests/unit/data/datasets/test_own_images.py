@@ -246,7 +246,7 @@ def test_a_partition_of_folders_keeps_sites_splits_and_patients(folder, tmp_path
     assert described["scheme"] == "given"
     assert "patients" not in described
     for site in ("A", "B"):
-        records = read_manifest(tmp_path / "out" / site / "manifest.csv").records
+        records = read_manifest(tmp_path / "out" / site / "manifest.csv")
         assert {record.image.split("/")[0] for record in records} == {site}
         counts = Counter((record.split, record.label) for record in records)
         assert counts[("train", "x")] == counts[("train", "y")] == 14
@@ -261,7 +261,7 @@ def test_own_splits_are_kept_and_only_a_missing_validation_split_is_drawn(folder
     described = make_partition("folder", folder(*names), tmp_path / "out", sites=2, validation=0.25)
     images = Counter()
     for site in described["sites"]:
-        for record in read_manifest(tmp_path / "out" / site / "manifest.csv").records:
+        for record in read_manifest(tmp_path / "out" / site / "manifest.csv"):
             assert (record.split == "test") == record.image.startswith("test/")
             images[record.split] += 1
     assert images == {"train": 30, "val": 10, "test": 16}

@@ -45,7 +45,7 @@ def sites_of(request, images, tmp_path):
 
 
 def records_of(sites):
-    return [record for site in sites.names for record in read_manifest(sites.folder / site / "manifest.csv").records]
+    return [record for site in sites.names for record in read_manifest(sites.folder / site / "manifest.csv")]
 
 
 TWICE = [f"{number // 2}" for number in range(24)]

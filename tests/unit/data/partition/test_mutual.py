@@ -53,7 +53,7 @@ def make(cells, out, **choices):
 
 
 def records_of(out, site, split=None):
-    records = read_manifest(out / site / "manifest.csv", PBC_CLASSES).records
+    records = read_manifest(out / site / "manifest.csv", PBC_CLASSES)
     return [record for record in records if split in (None, record.split)]
 
 
@@ -63,7 +63,7 @@ def names(records):
 
 def test_public_test_and_private_images_are_the_whole_data_set_once(cells, tmp_path):
     description = make(cells, tmp_path / "out")
-    public = names(read_manifest(tmp_path / "out" / "site-1" / "public.csv").records)
+    public = names(read_manifest(tmp_path / "out" / "site-1" / "public.csv"))
     test = names(records_of(tmp_path / "out", "site-1", "test"))
     own = {site: names(r for r in records_of(tmp_path / "out", site) if r.split != "test") for site in SITES}
     assert list(description["sites"]) == list(SITES)
@@ -86,7 +86,7 @@ def test_the_public_set_is_the_same_everywhere_and_has_no_labels(cells, tmp_path
     assert len(set(lists)) == 1
     for site in SITES:
         location = locate_dataset(site, "public", [tmp_path / "out"])
-        assert all(not record.label for record in read_manifest(location.manifest).records)
+        assert all(not record.label for record in read_manifest(location.manifest))
         listed = read_public_set(list_path(location.manifest))
         opened, images = open_public_set(location.root, 8, 3, tmp_path / "cache", [i.image for i in listed.images])
         assert first_unlike(opened, fingerprints(listed)) is None

@@ -37,14 +37,14 @@ def test_sites_have_the_thirteen_classes_of_one_and_the_pictures_of_the_other(pu
     # Of fifteen folders one is left out, and monoblasts are monocytes: 70 images, a fifth of each class for testing.
     images = [site["images"] for site in description["sites"].values()]
     assert images == [{"train": 14, "val": 0, "test": 14}] * 4
-    records = read_manifest(tmp_path / "out" / "site-2" / "manifest.csv", BLOOD_CELL_CLASSES).records
+    records = read_manifest(tmp_path / "out" / "site-2" / "manifest.csv", BLOOD_CELL_CLASSES)
     tested = Counter(record.label for record in records if record.split == "test")
     assert tested == Counter({name: 2 if name == "monocyte" else 1 for name in BLOOD_CELL_CLASSES})
     assert not any("PMB" in record.image for record in records)
     listed = read_public_set(tmp_path / "out" / "site-4" / "public.sha256.csv").images
     assert len(listed) == 14  # four of MLL23's eighteen folders are of no common class
     assert all(published[image.image.split("/")[0]] and image.pixels for image in listed)
-    unlabelled = read_manifest(tmp_path / "out" / "site-4" / "public.csv").records
+    unlabelled = read_manifest(tmp_path / "out" / "site-4" / "public.csv")
     assert {record.label for record in unlabelled} == {""}
     assert np.sum(list(description["noise_matrices"].values())) == 56
 
@@ -76,7 +76,7 @@ def test_the_public_images_are_of_cifar_100_and_the_private_ones_of_cifar_10(tmp
     assert len(listed) == 30
     with np.load(public) as arrays:
         assert {image.image.partition("/")[0] for image in listed} <= {name.partition("_")[0] for name in arrays}
-    unlabelled = read_manifest(out / "site-3" / "public.csv").records
+    unlabelled = read_manifest(out / "site-3" / "public.csv")
     assert [record.image for record in unlabelled] == [image.image for image in listed]
     assert {record.label for record in unlabelled} == {""}
 
@@ -89,9 +89,7 @@ def test_without_cifar_100_a_part_of_cifar_10_that_no_site_has_is_public(realdat
     assert [site["images"]["train"] for site in description["sites"].values()] == [80] * 4
     public = {image.image for image in read_public_set(out / "site-1" / "public.sha256.csv").images}
     private = {
-        record.image
-        for number in range(1, 5)
-        for record in read_manifest(out / f"site-{number}" / "manifest.csv").records
+        record.image for number in range(1, 5) for record in read_manifest(out / f"site-{number}" / "manifest.csv")
     }
     assert len(public) == 60
     assert len(private) == 400

@@ -133,7 +133,7 @@ def test_an_impossible_draw_is_refused(arguments, message):
 
 
 def records_of(configuration):
-    return read_manifest(configuration.parent / "manifest.csv", PHANTOM_CLASSES).records
+    return read_manifest(configuration.parent / "manifest.csv", PHANTOM_CLASSES)
 
 
 def test_a_site_has_its_files_counts_and_groups(tmp_path):
