@@ -225,7 +225,7 @@ def located(
     if not root.exists():
         raise ConfigurationError(f"--root: there is no file or folder {root}")
     try:
-        first = read_manifest(manifest, split="test").records[0]
+        first = read_manifest(manifest, split="test")[0]
         with open_images(root) as reader:
             reader.encoded(first.image)
     except DataError as error:
