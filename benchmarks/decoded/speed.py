@@ -56,7 +56,7 @@ def before(data: bytes, side: int) -> NDArray[np.uint8]:
 
 
 def now(data: bytes, side: int, sizing: str) -> NDArray[np.uint8]:
-    return Preparation(side, 3, sizing=sizing).square(EncodedFile(data, "a.jpg", 0)).pixels
+    return Preparation(side, 3, sizing=sizing).square(EncodedFile(data, "a.jpg")).pixels
 
 
 def several(prepare: Callable[[], Any], context: AbstractContextManager[None]) -> None:

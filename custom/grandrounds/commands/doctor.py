@@ -199,7 +199,7 @@ def _check_data(
         looked: dict[str, Looked] = {}
         for number, (site, location) in enumerate(located.items(), start=1):
             step(f"reading {site}, {number} of {len(located)}")
-            more = _page_writer(site, pages.get(site), problem.preprocessing, location.preprocess)
+            more = _page_writer(site, pages.get(site), problem.preprocessing, location.reading.preprocess)
             found[site], own = examine_location(location, problem, cache, site, needs_labels, purpose, more)
             looked |= {site: own} if own else {}
         return found, looked

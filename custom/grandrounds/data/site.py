@@ -27,14 +27,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.cache import OriginalShape, Quarantined, open_cache
+from grandrounds.data.images.cache import DecodedCache, OriginalShape, Quarantined, open_cache
 from grandrounds.data.images.decoding import image_digests
-from grandrounds.data.images.dicom import Window
-from grandrounds.data.images.files.reading import Reading
+from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.images.preparation import Shape
 from grandrounds.data.keys import NO_CHOICES, KeyChoices
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.options import Preprocess
 from grandrounds.errors import ConfigurationError, told_as
 from grandrounds.json_files import read_json_object, require_object
 from grandrounds.option_annotations import require_type
@@ -68,10 +66,9 @@ class ModelOverride:
 class DatasetLocation:
     """Where a data set is at this site.
 
-    ``root`` is a folder, zip, npz or idx file; ``max_unreadable`` a fraction of the images; ``windows`` are those of CT
-    slices, one for each channel; ``min_support`` is the minimum number of patients behind any value of a class that leaves
-    the site; a ``model`` of None leaves the network to the job; ``preprocess`` is done to images as they are read; ``bits``
-    are those of grey images of more than eight, 0 where their files say it.
+    ``root`` is a folder, zip, npz or idx file; ``max_unreadable`` a fraction of the images; ``reading`` is how the image
+    files are read; ``min_support`` is the minimum number of patients behind any value of a class that leaves the site; a
+    ``model`` of None leaves the network to the job.
     Of a ``public`` data set, predictions may leave the site; only the site says which is. ``keys`` is what the site says
     about near patients and lesions.
     """
@@ -79,18 +76,16 @@ class DatasetLocation:
     manifest: Path
     root: Path
     max_unreadable: float = 0.01
-    windows: tuple[Window, ...] = ()
+    reading: Reading = AS_IN_FILES
     min_support: int = 0
     model: ModelOverride | None = None
-    preprocess: Preprocess = "none"
     public: bool = False
     keys: KeyChoices = NO_CHOICES
-    bits: int = 0
 
-    @property
-    def reading(self) -> Reading:
-        """How the image files are read."""
-        return Reading(self.windows, self.preprocess, self.bits)
+    def decoded(self, names: Sequence[str], problem: Problem, cache_dir: Path) -> DecodedCache:
+        """The images of these names in the problem's format, see :func:`~grandrounds.data.images.cache.open_cache`."""
+        size, channels, sizing = problem.image_size, problem.channels, problem.preprocessing
+        return open_cache(names, self.root, size, channels, cache_dir, self.max_unreadable, self.reading, sizing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,16 +250,7 @@ def load_site_data(
     vocabulary = None if foreign_labels else classes
     records = read_manifest(location.manifest, vocabulary, task, location.keys)
     names = tuple(record.image for record in records)
-    cache = open_cache(
-        names,
-        location.root,
-        problem.image_size,
-        problem.channels,
-        cache_dir,
-        location.max_unreadable,
-        location.reading,
-        problem.preprocessing,
-    )
+    cache = location.decoded(names, problem, cache_dir)
     return SiteData(
         images=cache.images,
         labels=task.read_labels([record.label for record in records], classes),
@@ -316,9 +302,7 @@ def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
         folder / entry["manifest"],
         folder / entry["root"],
         float(limit),
-        reading.windows,
-        preprocess=reading.preprocess,
-        bits=reading.bits,
+        reading,
         public=public,
         keys=_choices(entry, where),
     )

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from grandrounds.csv_files import write_csv
 from grandrounds.data.images.augmentation import draw_views
-from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.preparation import Shape
 from grandrounds.data.images.tensors import to_tensor
@@ -129,9 +128,7 @@ def load_test_images(
             "images to predict"
         )
     names = [record.image for record in records]
-    size, channels, sizing = problem.image_size, problem.channels, problem.preprocessing
-    limit, reading = location.max_unreadable, location.reading
-    cache = open_cache(names, location.root, size, channels, cache_dir, limit, reading, sizing)
+    cache = location.decoded(names, problem, cache_dir)
     readable = np.ones(len(names), np.bool_)
     readable[[row for row, _, _ in cache.quarantined]] = False
     rows = np.flatnonzero(readable)

@@ -229,19 +229,8 @@ class Problem(Options):
 
     def model_spec(self, pretrained: bool) -> ModelSpec:
         """The model to build; a site asks without pretrained weights, because the server sends them."""
-        return _model_spec(
-            backbone=self.backbone,
-            classes=len(self.classes),
-            channels=self.channels,
-            norm=self.norm,
-            dropout=self.dropout,
-            dropout_at=self.dropout_at,
-            head=self.head,
-            weights=self.weights,
-            intensities=self.intensities,
-            trainable=self.trainable,
-            load_weights=pretrained,
-        )
+        stated = {name: value for name, value in vars(self).items() if name in ModelSpec.__dataclass_fields__}
+        return _model_spec(**{**stated, "classes": len(self.classes), "load_weights": pretrained})
 
 
 _model_spec = lru_cache(maxsize=64, typed=True)(ModelSpec)

@@ -44,10 +44,11 @@ from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
 from grandrounds.data.datasets.rsna_ich import ANY, RSNA_ICH_CLASSES, Progress, read_rsna_ich
 from grandrounds.data.datasets.settled import settled_images
 from grandrounds.data.families import CtOptions, LesionOptions, SkinOptions
-from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, Window
+from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS
+from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.images.files.windows import windows_from
 from grandrounds.data.manifest import Record
-from grandrounds.data.options import PartitionOptions, Preprocess
+from grandrounds.data.options import PartitionOptions
 from grandrounds.data.own_datasets import own_datasets
 from grandrounds.data.tables import Table
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
@@ -74,23 +75,20 @@ JOB_NAMES: Mapping[str, str] = MappingProxyType(
 class ReadDataset:
     """A data set as it was read.
 
-    ``images`` is their folder or archive, ``facts`` are further entries of the partition's description, ``windows`` those of
-    CT slices, ``preprocess`` is what the sites do to an image before resizing, ``bits`` the depth of grey images where files
-    do not state it. ``sites`` is the site of each record, where the data set names them; ``splits`` is whether the splits of
-    the records are to be kept, ``task`` what their labels are.
+    ``images`` is their folder or archive, ``facts`` are further entries of the partition's description, ``reading`` is how
+    the sites read the image files. ``sites`` is the site of each record, where the data set names them; ``splits`` is
+    whether the splits of the records are to be kept, ``task`` what their labels are.
     """
 
     records: tuple[Record, ...]
     images: Path
     classes: tuple[str, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
-    windows: tuple[Window, ...] = ()
-    preprocess: Preprocess = "none"
+    reading: Reading = AS_IN_FILES
     name: str = ""
     sites: tuple[str, ...] = ()
     splits: bool = False
     task: Task = SINGLE
-    bits: int = 0
 
 
 def read_dataset(dataset: str, root: Path, options: PartitionOptions, progress: Progress | None = None) -> ReadDataset:
@@ -164,17 +162,18 @@ def _lesions(root: Path, options: LesionOptions) -> ReadDataset:
 
 
 def _rsna_ich(root: Path, options: CtOptions, progress: Progress | None) -> ReadDataset:
-    windows = windows_from(options.windows, "windows") if options.windows else HAEMORRHAGE_WINDOWS
+    reading = Reading(windows_from(options.windows, "windows") if options.windows else HAEMORRHAGE_WINDOWS)
     records, counts = read_rsna_ich(root, options, progress)
     facts = {"several": options.several, "slices": options.slices, "in_the_table": counts}
     if options.several == "keep":
-        return ReadDataset(records, root, (*RSNA_ICH_CLASSES, ANY), facts, windows, task=FINDINGS)
-    return ReadDataset(records, root, RSNA_ICH_CLASSES, facts, windows)
+        return ReadDataset(records, root, (*RSNA_ICH_CLASSES, ANY), facts, reading, task=FINDINGS)
+    return ReadDataset(records, root, RSNA_ICH_CLASSES, facts, reading)
 
 
 def _mammograms(dataset: str, root: Path, options: MammographyOptions, progress: Progress | None) -> ReadDataset:
     records, images, facts = read_mammography(dataset, root, options, progress)
-    return ReadDataset(records, images, vocabulary(facts.get("normals", "benign")), facts, preprocess="mammogram")
+    classes = vocabulary(facts.get("normals", "benign"))
+    return ReadDataset(records, images, classes, facts, Reading(preprocess="mammogram"))
 
 
 def _own_images(dataset: str, root: Path, options: OwnImageOptions) -> ReadDataset:
@@ -193,13 +192,11 @@ def _own_images(dataset: str, root: Path, options: OwnImageOptions) -> ReadDatas
         found.root,
         vocabulary_of(found.records, options.classes, options.kind),
         {**facts, **found.account.facts()},
-        windows,
-        options.preprocess,
+        Reading(windows, options.preprocess, options.bits),
         options.dataset_name,
         found.sites,
         found.splits,
         options.kind,
-        options.bits,
     )
 
 

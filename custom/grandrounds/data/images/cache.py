@@ -156,13 +156,13 @@ def open_cache(
     if not names:
         raise DataError(f"{root}: the list of images is empty")
     require_channels(reading.windows, channels, str(root))
-    with open_images(root, reading.windows, reading.bits) as reader:
+    with open_images(root, reading) as reader:
         images = hashlib.sha256(json.dumps([reader.fingerprint(names), list(names)]).encode()).hexdigest()[:40]
         files = _CacheFiles(
             cache_dir, f"{_prefix()}{preparation.key}-{images}", (len(names), image_size, image_size, channels)
         )
         # Between reading the record and opening its array another process may have replaced both: look once more.
-        opened = _reuse(files) or _reuse(files)
+        opened = _read(files.record, files.shape) or _read(files.record, files.shape)
         if opened is None or any(_is_readable(reader, preparation, name) for _, name, _ in opened.quarantined):
             cache = _build(reader, preparation, names, files, root, max_unreadable)
         else:
@@ -177,12 +177,8 @@ def _prefix() -> str:
     return f"images-{FORMAT_VERSION}-{PREPROCESSING_VERSION}-"
 
 
-def _reuse(files: _CacheFiles) -> _Opened | None:
-    """What a record describes, or None if record or array is missing or damaged."""
-    return _read(files.record, files.shape)
-
-
 def _read(record: Path, shape: tuple[int, ...] | None = None) -> _Opened | None:
+    """What a record describes, or None if record or array is missing or damaged."""
     try:
         return _opened(json.loads(record.read_text(encoding="utf-8")), record.parent, shape)
     except (OSError, ValueError, TypeError, KeyError, EOFError):

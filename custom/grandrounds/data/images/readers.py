@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.images.decoding import Pixels
-from grandrounds.data.images.dicom import DICOM_SUFFIXES, Window
+from grandrounds.data.images.dicom import DICOM_SUFFIXES
 from grandrounds.data.images.files.encoded import ArrayRow, EncodedFile, EncodedImage
+from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.errors import DataError, told_as
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm", *DICOM_SUFFIXES)
@@ -39,13 +40,17 @@ ZIP_UTF8 = 0x800
 class ImageReader(ABC):
     """Images of one folder or file by name; a context manager."""
 
-    @abstractmethod
+    def __init__(self, root: Path, reading: Reading = AS_IN_FILES) -> None:
+        self._root = root
+        self._reading = reading
+
     def encoded(self, name: str) -> EncodedImage:
         """One image, not yet decoded; may be called by several threads.
 
         Raises:
             DataError: naming the image and the cause, if it is missing.
         """
+        return EncodedFile(self.read_bytes(name), name, self._reading)
 
     def read(self, name: str) -> Pixels:
         """Decode one image: ``(H, W)`` grey or ``(H, W, 3)`` RGB, values 0 to 255.
@@ -94,42 +99,33 @@ class ImageReader(ABC):
         self.close()
 
 
-def open_images(root: Path, windows: Sequence[Window] = (), bits: int = 0) -> ImageReader:
+def open_images(root: Path, reading: Reading = AS_IN_FILES) -> ImageReader:
     """Open the images at ``root``: a folder, or a file ending in .zip, .npz, .gz or anything else in idx format.
 
     Names are paths relative to a folder or inside an archive (``benign/a.png``), ``<array>/<index>`` in an npz file and
     ``<index>`` in an idx file.
 
-    With ``windows``, every image must be a CT slice in a DICOM file; it gets a channel for each window. ``bits`` are
-    those of grey images of more than eight, where the data set states them.
+    If ``reading`` has windows, every image must be a CT slice in a DICOM file; it gets a channel for each window.
 
     Raises:
         DataError: if nothing is there, the file is damaged or in none of these formats, or there are windows and it
             holds pixels instead of files.
     """
     if root.is_dir():
-        return _FolderReader(root, windows, bits)
+        return _FolderReader(root, reading)
     if not root.is_file():
         raise DataError(f"{root} does not exist; expected a folder of images, a .zip, an .npz or an idx file")
     if root.suffix == ".zip":
-        return _ZipReader(root, windows, bits)
-    if windows:
+        return _ZipReader(root, reading)
+    if reading.windows:
         raise DataError(f"{root} holds no DICOM files, which windows are for; take windows out of its description")
     if root.suffix == ".npz":
-        return _NpzReader(root, bits)
+        return _NpzReader(root, reading)
     return _IdxReader(root)
 
 
 class _FolderReader(ImageReader):
     """A folder of image files, with or without sub-folders."""
-
-    def __init__(self, root: Path, windows: Sequence[Window], bits: int) -> None:
-        self._root = root
-        self._windows = windows
-        self._bits = bits
-
-    def encoded(self, name: str) -> EncodedImage:
-        return EncodedFile(self.read_bytes(name), name, self._bits, self._windows)
 
     @contextmanager
     def stream(self, name: str) -> Iterator[IO[bytes]]:
@@ -210,8 +206,8 @@ def _fingerprint(archive: zipfile.ZipFile) -> str:
 class _ArchiveReader(ImageReader):
     """What zip and npz files share: an npz file is a zip archive of arrays."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, reading: Reading) -> None:
+        super().__init__(root, reading)
         found = root.stat()
         # Not from before a fork: processes would move each other's place in the file.
         self._archive = _shared_archive(root, (found.st_ino, found.st_size, found.st_ctime_ns), os.getpid())
@@ -233,14 +229,6 @@ class _ArchiveReader(ImageReader):
 class _ZipReader(_ArchiveReader):
     """A zip archive of image files."""
 
-    def __init__(self, root: Path, windows: Sequence[Window], bits: int) -> None:
-        super().__init__(root)
-        self._windows = windows
-        self._bits = bits
-
-    def encoded(self, name: str) -> EncodedImage:
-        return EncodedFile(self.read_bytes(name), name, self._bits, self._windows)
-
     def stream(self, name: str) -> AbstractContextManager[IO[bytes]]:
         return self._member(name)
 
@@ -254,9 +242,8 @@ class _NpzReader(_ArchiveReader):
     An array that is asked for is kept in memory, because an npz file cannot be read in parts.
     """
 
-    def __init__(self, root: Path, bits: int) -> None:
-        super().__init__(root)
-        self._bits = bits
+    def __init__(self, root: Path, reading: Reading) -> None:
+        super().__init__(root, reading)
         self._members = {item.removesuffix(".npy") for item in self._archive.namelist() if item.endswith(".npy")}
         self._arrays: dict[str, NDArray[np.generic]] = {}
 
@@ -265,11 +252,11 @@ class _NpzReader(_ArchiveReader):
         if f"{array}_jpeg" in self._members:
             starts, ends = self._bounds(array)
             row = _row(index, len(starts), name, self._root)
-            return EncodedFile(self._array(f"{array}_jpeg")[starts[row] : ends[row]].tobytes(), name, self._bits)
+            return EncodedFile(self._array(f"{array}_jpeg")[starts[row] : ends[row]].tobytes(), name, self._reading)
         if array not in self._members or not self._holds_images(array):
             raise DataError(f"{self._root} holds no image {name!r}; expected <array>/<index>, e.g. train_images/0")
         images = self._array(array)
-        return ArrayRow(images[_row(index, len(images), name, self._root)], name, self._bits)
+        return ArrayRow(images[_row(index, len(images), name, self._root)], name, self._reading)
 
     def names(self) -> list[str]:
         counts = {array: self._header(array)[0][0] for array in self._members if self._holds_images(array)}
@@ -307,11 +294,8 @@ class _NpzReader(_ArchiveReader):
 class _IdxReader(ImageReader):
     """Images in an idx file, plain or compressed with gzip: the format of MNIST and Fashion-MNIST."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
     def encoded(self, name: str) -> EncodedImage:
-        return ArrayRow(self._images[_row(name, len(self._images), name, self._root)], name, 0)
+        return ArrayRow(self._images[_row(name, len(self._images), name, self._root)], name)
 
     def names(self) -> list[str]:
         return [str(index) for index in range(len(self._images))]

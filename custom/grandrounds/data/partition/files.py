@@ -16,8 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from grandrounds.data.images.dicom import Window
-from grandrounds.data.images.files.reading import Reading
+from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE, canonical
 from grandrounds.data.leaks.comparison import Sharing
 from grandrounds.data.manifest import (
@@ -73,9 +72,7 @@ def write_partition(
     description: Mapping[str, Any],
     *,
     overwrite: bool = False,
-    windows: Sequence[Window] = (),
-    preprocess: Preprocess = "none",
-    bits: int = 0,
+    reading: Reading = AS_IN_FILES,
     devices: Mapping[str, Preprocess] = MappingProxyType({}),
     shared_patients: bool = False,
     replicated: Replicated | None = None,
@@ -92,9 +89,7 @@ def write_partition(
         classes: the vocabulary.
         description: how the partition was made (scheme, seed, shares); JSON values.
         overwrite: replace another partition in ``out_dir``.
-        windows: windows of CT slices, for the site configurations and ``partition.json``.
-        preprocess: what the sites do to an image before resizing; written like the windows.
-        bits: depth of grey images of more than eight bits, 0 where their files state it; written like the windows.
+        reading: how the sites read the image files, for their configurations and ``partition.json``.
         devices: the synthetic device that retakes each site's images, where a site has one.
         shared_patients: whether a patient or lesion may be at several sites, in the same split at each.
         replicated: test images and a public set that every site gets.
@@ -115,16 +110,16 @@ def write_partition(
     _check_sites({**sites, "every-site": common} if common else sites, classes, shared_patients, task)
     _require_own_words(description)
     _require_own_folder(out_dir)
-    reading = Reading(tuple(windows), preprocess, bits).entries()
+    stated = reading.entries()
     location = {
         "manifest": MANIFEST_FILE,
         "root": str(Path(images_root).absolute()),
-        **reading,
+        **stated,
         **_distinct(description),
     }
     config = {"datasets": {dataset_name: location, **_public_location(replicated)}}
     if replicated is not None:
-        reading["public_set"] = {"images": len(replicated.public.images), "sha256": replicated.public.digest}
+        stated["public_set"] = {"images": len(replicated.public.images), "sha256": replicated.public.digest}
     with temporary_sibling(out_dir) as temporary:
         summaries = {
             site: _write_site(
@@ -136,7 +131,7 @@ def write_partition(
             summary |= _write_beside(temporary / site, replicated, (drawn or {}).get(site))
         content = {
             **description,
-            **reading,
+            **stated,
             RULE_VALUE: KEY_RULE,
             **task_entry(task),
             "dataset_name": dataset_name,

@@ -66,7 +66,7 @@ def make_partition(
     """
     chosen = partition_options(dataset, options, dataset_options())
     read = read_dataset(dataset, Path(root), chosen, progress)
-    if chosen.devices and (read.windows or read.preprocess != "none"):
+    if chosen.devices and (read.reading.windows or read.reading.preprocess != "none"):
         raise ConfigurationError("devices retake photographs, neither CT slices nor mammograms; leave devices out")
     if chosen.scheme == "auto":
         chosen = replace(chosen, scheme="given" if read.sites else "iid")
@@ -87,9 +87,7 @@ def make_partition(
         read.classes,
         description,
         overwrite=overwrite,
-        windows=read.windows,
-        preprocess=read.preprocess,
-        bits=read.bits,
+        reading=read.reading,
         devices=_devices(chosen),
         shared_patients=chosen.shares_patients,
         replicated=division.replicated,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,8 @@ FOLDED_NETWORKS = ("compact", "densenet121", "efficientnet_b0", "efficientnet_li
 """The backbones for which folded networks were found within the bounds (benchmarks/inference), also by ONNX Runtime."""
 
 
-class Form(Protocol):
-    """How a network is computed without gradients.
+class Form:
+    """How a network is computed without gradients; this one, ``exact``, is the network itself, whatever its weights are.
 
     Attributes:
         equal_bits: whether its outputs are those of the network to the bit.
@@ -28,40 +27,18 @@ class Form(Protocol):
             decision in a thousand (benchmarks/inference); not looked at with equal bits.
     """
 
-    @property
-    def equal_bits(self) -> bool:
-        """See the class."""
-        ...
-
-    @property
-    def networks(self) -> Collection[str]:
-        """See the class."""
-        ...
-
-    def require_possible(self, device: torch.device) -> None:
-        """Refuse a machine that cannot compute in this form, by a :class:`ConfigurationError`."""
-        ...
-
-    def prepared(self, network: nn.Module, inputs: Tensor) -> Compute:
-        """The network as it is now, in evaluation mode, for inputs of this shape in any number."""
-        ...
-
-
-class ExactForm:
-    """The network itself; whatever its weights are at a call."""
-
     equal_bits = True
     networks: Collection[str] = ()
 
     def require_possible(self, device: torch.device) -> None:
-        """It is possible everywhere."""
+        """Refuse a machine that cannot compute in this form, by a :class:`ConfigurationError`."""
 
     def prepared(self, network: nn.Module, inputs: Tensor) -> Compute:
-        """See :class:`Form`."""
+        """The network as it is now, in evaluation mode, for inputs of this shape in any number."""
         return network
 
 
-class FusedForm(ExactForm):
+class FusedForm(Form):
     """A copy whose batch norms are folded into the convolutions before them, see :func:`~..norm.folded_copy`."""
 
     equal_bits = False
@@ -72,7 +49,7 @@ class FusedForm(ExactForm):
         return folded_copy(network)
 
 
-class BFloat16Form(ExactForm):
+class BFloat16Form(Form):
     """The folded copy under autocast: convolutions and products in bfloat16."""
 
     equal_bits = False
@@ -84,7 +61,7 @@ class BFloat16Form(ExactForm):
         return compute
 
 
-class OnnxForm(ExactForm):
+class OnnxForm(Form):
     """The folded copy by ONNX Runtime, on the CPU."""
 
     equal_bits = False
@@ -102,7 +79,7 @@ class OnnxForm(ExactForm):
 
 
 FORMS: Mapping[str, Form] = MappingProxyType(
-    {EXACT: ExactForm(), "fused": FusedForm(), "onnx": OnnxForm(), "bfloat16": BFloat16Form()}
+    {EXACT: Form(), "fused": FusedForm(), "onnx": OnnxForm(), "bfloat16": BFloat16Form()}
 )
 
 

@@ -102,7 +102,8 @@ def _with_model(path: Path, name: str) -> ReadRun:
 def _all_mammograms(run: ReadRun, sites_dir: Path) -> bool:
     """Whether all images are prepared mammograms, whose background is black."""
     dataset = str(run.log.problem["dataset"])
-    return all(locate_dataset(site, dataset, [sites_dir]).preprocess == "mammogram" for site in run.tests.predictions)
+    located = (locate_dataset(site, dataset, [sites_dir]) for site in run.tests.predictions)
+    return all(location.reading.preprocess == "mammogram" for location in located)
 
 
 def _judged(run: ReadRun, sites: Sequence[SitePredictions]) -> list[JudgedImages]:

@@ -33,7 +33,7 @@ def class_examples(run: ReadRun, sites_dir: Path) -> list[Tile]:
     for site in run.log.sites:
         location = locate_dataset(site, str(run.log.problem["dataset"]), [sites_dir])
         preparation = Preparation(EXAMPLE_PIXELS, int(run.log.problem.get("channels", 3)), location.reading)
-        with open_images(location.root, location.windows, location.bits) as reader:
+        with open_images(location.root, location.reading) as reader:
             for record in read_manifest(location.manifest, task=run.task):
                 shown = run.task.names_in(record.label) if record.labelled and record.split == "train" else ()
                 for name in (name for name in shown if name in titles and name not in found):

@@ -119,14 +119,14 @@ def site(tmp_path, ct_slice):
         tmp_path / "ct",
         ("blood", "bone"),
         {},
-        windows=HAEMORRHAGE_WINDOWS,
+        reading=Reading(HAEMORRHAGE_WINDOWS),
     )
     assert description["windows"] == [[40, 80], [80, 200], [40, 380]]
     return locate_dataset("site-1", "ct", [tmp_path / "sites"])
 
 
 def test_a_site_sees_the_windows_of_its_partition(site, tmp_path):
-    assert site.windows == HAEMORRHAGE_WINDOWS
+    assert site.reading.windows == HAEMORRHAGE_WINDOWS
     data = load_site_data(site, Problem("ct", ("blood", "bone"), 2), tmp_path / "cache")
     assert data.images.shape == (2, 2, 2, 3)
     assert data.shapes == ((2, 2, 3, 2),)
@@ -159,7 +159,7 @@ def test_pictures_and_arrays_have_no_windows(tmp_path):
         open_cache(["a.png"], tmp_path, 2, 3, tmp_path / "cache", reading=Reading(windows=HAEMORRHAGE_WINDOWS))
     np.savez(tmp_path / "m.npz", train=np.zeros((1, 2, 2), np.uint8))
     with pytest.raises(DataError, match=r"m\.npz holds no DICOM files, which windows are for"):
-        open_images(tmp_path / "m.npz", HAEMORRHAGE_WINDOWS)
+        open_images(tmp_path / "m.npz", Reading(HAEMORRHAGE_WINDOWS))
 
 
 @pytest.mark.realdata
@@ -168,7 +168,7 @@ def test_every_channel_of_a_head_is_the_slice_as_pydicom_windows_it():
     path = root / "dicom" / "rsna_ich_20.zip"
     if not path.exists():
         pytest.skip(f"{path} is not there; set GRANDROUNDS_DATA to the folder of real images")
-    with open_images(path, HAEMORRHAGE_WINDOWS) as reader, zipfile.ZipFile(path) as files:
+    with open_images(path, Reading(HAEMORRHAGE_WINDOWS)) as reader, zipfile.ZipFile(path) as files:
         assert len(reader.names()) == 20
         for name in reader.names():
             data = pydicom.dcmread(io.BytesIO(files.read(name)))

@@ -16,7 +16,7 @@ DEEP = np.arange(8, dtype=np.uint16).reshape(2, 4) * 500
 def saved(image, kind="PNG", **options):
     stream = io.BytesIO()
     image.save(stream, kind, **options)
-    return EncodedFile(stream.getvalue(), "a.png", 0)
+    return EncodedFile(stream.getvalue(), "a.png")
 
 
 def of_pixels(image):
@@ -55,7 +55,7 @@ def turned(pixels):
             [
                 saved(Image.fromarray(RGB[..., 0])),
                 saved(Image.fromarray(np.repeat(RGB[..., :1], 3, axis=2))),
-                ArrayRow(RGB[..., 0].astype(np.uint16), "0", 0),
+                ArrayRow(RGB[..., 0].astype(np.uint16), "0"),
             ],
         ),
         (
@@ -67,13 +67,13 @@ def turned(pixels):
     ids=["colours", "grey", "16 bits"],
 )
 def test_files_of_the_same_pixels_are_one_image(digest, pixels, images):
-    same = [ArrayRow(pixels, "0", 0), *images]
+    same = [ArrayRow(pixels, "0"), *images]
     assert [of_pixels(image) for image in same] == [{f"pixels-1:{digest}"}] * len(same)
 
 
 def test_bytes_are_an_identity_of_their_own_and_flat_or_damaged_images_have_no_other():
     whole = saved(Image.fromarray(RGB))
     assert {digest.partition(":")[0] for digest in image_identity(whole)} == {"bytes", "pixels-1"}
-    for other in (saved(Image.new("RGB", (4, 2))), EncodedFile(whole.data[:40], "a.png", 0)):
+    for other in (saved(Image.new("RGB", (4, 2))), EncodedFile(whole.data[:40], "a.png")):
         assert [digest.partition(":")[0] for digest in image_identity(other)] == ["bytes"]
-    assert image_identity(ArrayRow(np.zeros((4, 2), np.uint8), "0", 0)) == set()
+    assert image_identity(ArrayRow(np.zeros((4, 2), np.uint8), "0")) == set()

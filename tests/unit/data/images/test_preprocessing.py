@@ -95,13 +95,13 @@ def test_a_synthetic_device_retakes_the_resized_images(pictures, tmp_path):
 
 def test_preprocessing_is_an_entry_of_the_site_configuration(pictures, tmp_path):
     location = read_site_config(site(tmp_path, preprocess="mammogram"))["breast"]
-    assert location.preprocess == "mammogram"
+    assert location.reading.preprocess == "mammogram"
     data = load_site_data(location, Problem("breast", ("benign", "malignant"), 32, 1), tmp_path / "cache")
     np.testing.assert_array_equal(
         data.images,
         open_cache(NAMES, pictures, 32, 1, tmp_path / "other", reading=MAMMOGRAMS).images,
     )
-    assert read_site_config(site(tmp_path))["breast"].preprocess == "none"
+    assert read_site_config(site(tmp_path))["breast"].reading.preprocess == "none"
 
 
 def test_refuses_another_word_and_windows_beside_it(pictures, tmp_path):

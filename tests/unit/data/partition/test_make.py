@@ -113,7 +113,7 @@ def test_sites_can_have_equally_many_labels_and_take_turns_with_synthetic_device
     for site in description["sites"]:
         chosen = [r for r in rows_of(tmp_path / "out", site) if r["split"] == "train" and r["labelled"] == "1"]
         assert Counter(row["label"] for row in chosen) == {"a": 2, "b": 2}
-        devices[site] = read_site_config(tmp_path / "out" / site / "grandrounds.json")["skin"].preprocess
+        devices[site] = read_site_config(tmp_path / "out" / site / "grandrounds.json")["skin"].reading.preprocess
     assert devices == {"site-1": "device-1", "site-2": "device-2", "site-3": "device-1"}
 
 

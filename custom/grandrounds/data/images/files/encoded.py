@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.images.breast_mask import Levels
 from grandrounds.data.images.decoding import decode_picture
-from grandrounds.data.images.dicom import Window
 from grandrounds.data.images.files.picture import Picture, scaled
+from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.images.files.windows import read_windows
 from grandrounds.data.images.mammogram import Laterality, read_mammogram
 from grandrounds.errors import DataError
@@ -26,12 +25,12 @@ class EncodedImage(ABC):
 
     Args:
         name: for errors.
-        bits: of grey images with more than eight, where the data set states them; else 0.
+        reading: what the data set states of its images.
     """
 
-    def __init__(self, name: str, bits: int) -> None:
+    def __init__(self, name: str, reading: Reading) -> None:
         self.name = name
-        self.bits = bits
+        self.reading = reading
 
     @abstractmethod
     def picture(self, draft: int = 0) -> Picture:
@@ -58,18 +57,17 @@ class EncodedImage(ABC):
 class EncodedFile(EncodedImage):
     """The bytes of an image file, shown under the windows of CT slices if there are some."""
 
-    def __init__(self, data: bytes, name: str, bits: int, windows: Sequence[Window] = ()) -> None:
-        super().__init__(name, bits)
+    def __init__(self, data: bytes, name: str, reading: Reading = AS_IN_FILES) -> None:
+        super().__init__(name, reading)
         self.data = data
-        self.windows = windows
 
     def picture(self, draft: int = 0) -> Picture:
         """Decode the file."""
-        if not self.windows:
-            return decode_picture(self.data, self.name, self.bits, draft)
+        if not self.reading.windows:
+            return decode_picture(self.data, self.name, self.reading.bits, draft)
         from PIL import Image
 
-        return Picture(Image.fromarray(read_windows(self.data, self.name, self.windows)), ("window",))
+        return Picture(Image.fromarray(read_windows(self.data, self.name, self.reading.windows)), ("window",))
 
     def mammogram(self) -> tuple[Levels, Laterality]:
         """Decode the file with all its bits."""
@@ -84,8 +82,8 @@ class EncodedFile(EncodedImage):
 class ArrayRow(EncodedImage):
     """Pixels of an array, ``(H, W)``, ``(H, W, 1)`` or ``(H, W, 3)`` of 8 or 16 bits."""
 
-    def __init__(self, pixels: NDArray[np.generic], name: str, bits: int) -> None:
-        super().__init__(name, bits)
+    def __init__(self, pixels: NDArray[np.generic], name: str, reading: Reading = AS_IN_FILES) -> None:
+        super().__init__(name, reading)
         self.pixels = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
 
     def picture(self, draft: int = 0) -> Picture:
@@ -95,7 +93,7 @@ class ArrayRow(EncodedImage):
         if self.pixels.dtype == np.uint8:
             return Picture(Image.fromarray(np.ascontiguousarray(self.pixels)))
         values = np.asarray(self.pixels, np.uint16)
-        levels = scaled(values, 0, 2 ** (self.bits or FULL_WORD) - 1, self.name)
+        levels = scaled(values, 0, 2 ** (self.reading.bits or FULL_WORD) - 1, self.name)
         return Picture(Image.fromarray(levels), ("depth",))
 
     def mammogram(self) -> tuple[Levels, Laterality]:
