@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grandrounds.data.datasets.blood import read_bloodmnist, read_matek19, read_mll23, read_pbc
+from grandrounds.data.datasets.registry import READERS
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import MutualOptions
@@ -114,11 +114,8 @@ def _named_public(source: str, root: Path) -> tuple[list[str], Path]:
     if source == "folder":
         with open_images(root) as reader:
             return reader.names(), root
-    if source in ("pbc", "bloodmnist"):
-        records, place = (read_pbc if source == "pbc" else read_bloodmnist)(root)
-        return [record.image for record in records], place
-    records, _ = (read_matek19 if source == "matek19" else read_mll23)(root)
-    return [record.image for record in records], root
+    read = READERS[source](root)
+    return [record.image for record in read.records], read.images
 
 
 def describe_mutual(options: MutualOptions, made: MutualSites, classes: Sequence[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,7 @@ FINGERPRINT = 8
 """Bytes of each hash that are sent: 2^64 values distinguish files that are not forged."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublicImage:
+class PublicImage(NamedTuple):
     """One image; its number in the set is that of its row of soft labels.
 
     Attributes:
@@ -53,7 +53,7 @@ class PublicSet:
     @property
     def digest(self) -> str:
         """SHA-256 over all of it, in hexadecimal: equal if and only if the sets are."""
-        return hashlib.sha256(csv_bytes(PUBLIC_SET_COLUMNS, _cells(self))).hexdigest()
+        return hashlib.sha256(csv_bytes(PUBLIC_SET_COLUMNS, self.images)).hexdigest()
 
 
 def list_path(manifest: Path) -> Path:
@@ -106,7 +106,7 @@ def list_public_set(
 
 def write_public_set(public: PublicSet, path: Path) -> None:
     """Write the list as CSV; the SHA-256 of the file's bytes is the set's digest."""
-    write_csv(path, PUBLIC_SET_COLUMNS, _cells(public))
+    write_csv(path, PUBLIC_SET_COLUMNS, public.images)
 
 
 def read_public_set(path: Path) -> PublicSet:
@@ -137,10 +137,6 @@ def _ordered(root: Path, names: Sequence[str] | None) -> list[str]:
         if earlier == later:
             raise DataError(f"{root}: public image {later!r} is named twice; name each image once")
     return ordered
-
-
-def _cells(public: PublicSet) -> list[tuple[str, str, str]]:
-    return [(image.image, image.content, image.pixels) for image in public.images]
 
 
 def _contents(root: Path, names: Sequence[str]) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -68,7 +67,7 @@ def comparable(public: PublicSet, path: str) -> PublicSet:
             f"{path} lists public images without hashes of the decoded images; divide the data with public_size set to "
             "the job's problem.image_size"
         )
-    return PublicSet(tuple(replace(image, content="") for image in public.images))
+    return PublicSet(tuple(image._replace(content="") for image in public.images))
 
 
 @torch.no_grad()
