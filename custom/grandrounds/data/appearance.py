@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.images.files.picture import count_rules
+from grandrounds.data.leaks.comparison import Findings
 from grandrounds.data.site import SiteData
-
-Remark = tuple[Literal["ok", "warning"], str, str]
-"""Level, check and message without the site."""
 
 DARK = 32
 """An image whose brightest level is below this, an eighth of the range, is dark."""
@@ -31,13 +28,13 @@ DONE = {
 }
 
 
-def appearance(data: SiteData) -> Iterator[Iterator[Remark]]:
+def appearance(data: SiteData) -> Iterator[Findings]:
     """The doctor's checks of the pixels."""
     yield _applied_rules(data)
     yield _dark_images(data)
 
 
-def _applied_rules(data: SiteData) -> Iterator[Remark]:
+def _applied_rules(data: SiteData) -> Findings:
     counts = count_rules(data.rules)
     if counts:
         listed = ", ".join(f"{count} {DONE[rule]}" for rule, count in sorted(counts.items()))
@@ -46,7 +43,7 @@ def _applied_rules(data: SiteData) -> Iterator[Remark]:
         yield "ok", "decoding", "all images are shown as they are stored"
 
 
-def _dark_images(data: SiteData) -> Iterator[Remark]:
+def _dark_images(data: SiteData) -> Findings:
     dark = _is_dark(data.images)
     dark[[row for row, _, _ in data.quarantined]] = False
     names = [data.names[row] for row in np.flatnonzero(dark)]

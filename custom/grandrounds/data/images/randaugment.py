@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,20 +180,8 @@ def _rotate(image: Image.Image, degrees: float) -> Image.Image:
     return image.rotate(degrees, Image.Resampling.NEAREST, fillcolor=(FILL_GREY,) * len(image.getbands()))
 
 
-def _color(image: Image.Image, change: float) -> Image.Image:
-    return ImageEnhance.Color(image).enhance(1 + change)
-
-
-def _contrast(image: Image.Image, change: float) -> Image.Image:
-    return ImageEnhance.Contrast(image).enhance(1 + change)
-
-
-def _sharpness(image: Image.Image, change: float) -> Image.Image:
-    return ImageEnhance.Sharpness(image).enhance(1 + change)
-
-
-def _brightness(image: Image.Image, change: float) -> Image.Image:
-    return ImageEnhance.Brightness(image).enhance(1 + change)
+def _enhancing(kind: Callable[[Image.Image], Any]) -> Callable[[Image.Image, float], Image.Image]:
+    return lambda image, change: kind(image).enhance(1 + change)
 
 
 # The next four give what PIL's ImageOps gives, in a fraction of its time: ImageOps builds its tables in Python.
@@ -247,6 +235,7 @@ def _equalized(counts: NDArray[np.int_]) -> NDArray[np.uint8]:
 
 _FUNCTIONS: Mapping[str, Callable[[Image.Image, float], Image.Image]] = MappingProxyType({
     "shearX": _shear_x, "shearY": _shear_y, "translateX": _translate_x, "translateY": _translate_y,
-    "rotate": _rotate, "color": _color, "posterize": _posterize, "solarize": _solarize, "contrast": _contrast,
-    "sharpness": _sharpness, "brightness": _brightness, "autocontrast": _autocontrast, "equalize": _equalize,
+    "rotate": _rotate, "color": _enhancing(ImageEnhance.Color), "posterize": _posterize, "solarize": _solarize,
+    "contrast": _enhancing(ImageEnhance.Contrast), "sharpness": _enhancing(ImageEnhance.Sharpness),
+    "brightness": _enhancing(ImageEnhance.Brightness), "autocontrast": _autocontrast, "equalize": _equalize,
 })  # fmt: skip
