@@ -14,7 +14,7 @@ from numbers import Number
 from pathlib import Path
 from typing import Any
 
-from grandrounds.files import replacing
+from grandrounds.files import write_bytes
 
 # Some spreadsheets take the wide signs for the plain ones.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
@@ -43,8 +43,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
         The SHA-256 of the file's bytes, in hexadecimal.
     """
     content = csv_bytes(header, rows)
-    with replacing(path) as stream:
-        stream.write(content)
+    write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -47,10 +48,15 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
         raise
 
 
+def write_bytes(path: Path, content: bytes | memoryview, private: bool = False) -> None:
+    """Write bytes, atomically; a ``private`` file is for its owner alone."""
+    with replacing(path, private) as stream:
+        stream.write(content)
+
+
 def write_json(path: Path, content: Any, default: Callable[[Any], Any] | None = None, private: bool = False) -> None:
     """Write ``content`` as indented JSON, atomically; a ``private`` file is for its owner alone."""
-    with replacing(path, private) as stream:
-        stream.write((json.dumps(content, indent=2, default=default) + "\n").encode())
+    write_bytes(path, (json.dumps(content, indent=2, default=default) + "\n").encode(), private)
 
 
 def copy_file(source: Path, target: Path, may_link: bool = False) -> None:
@@ -71,6 +77,12 @@ def copy_file(source: Path, target: Path, may_link: bool = False) -> None:
                 os.replace(f"{copy.name}.link", copy.name)
                 return
         shutil.copyfileobj(stream, copy)
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file, as ``sha256sum`` prints it."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def append_line(path: Path, content: Any) -> None:

@@ -7,7 +7,6 @@ images. It holds no image, so it can be kept under version control with its SHA-
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from grandrounds.csv_files import write_csv
 from grandrounds.data.keys import NO_CHOICES, KeyChoices, canonical, key_of, settle
 from grandrounds.data.tables import Columns, Row, open_table
 from grandrounds.errors import DataError
+from grandrounds.files import file_digest
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
@@ -144,7 +144,7 @@ def manifest_digest(path: Path | str) -> str:
         DataError: if the file cannot be read.
     """
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return file_digest(Path(path))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, get_args
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import replacing
+from grandrounds.files import file_digest, write_bytes
 from grandrounds.json_files import read_json_object
 from grandrounds.models.backbones.bundles import read_bundle
 from grandrounds.models.published_weights import IMAGENET_WEIGHTS, ImageNetWeights, imagenet_name, imagenet_weights
@@ -47,6 +47,12 @@ class WeightsFile(NamedTuple):
     sha256: str
     path: Path
 
+    @classmethod
+    def of_imagenet(cls, backbone: str, path: Path) -> WeightsFile:
+        """The file with a backbone's ImageNet weights."""
+        published = imagenet_weights(backbone)
+        return cls(imagenet_name(backbone), published.licence, published.sha256, path)
+
 
 def weights_folder() -> Path:
     """The folder of this machine's weights; it need not exist."""
@@ -61,7 +67,7 @@ def imagenet_file(backbone: str) -> WeightsFile:
     """
     published = imagenet_weights(backbone)
     path = next((path for path in _places(published) if path.is_file()), None)
-    found = WeightsFile(imagenet_name(backbone), published.licence, published.sha256, path or _download(published))
+    found = WeightsFile.of_imagenet(backbone, path or _download(published))
     require_intact(found)
     return found
 
@@ -85,13 +91,12 @@ def named_file(name: str) -> WeightsFile:
 
 def folder_files() -> list[WeightsFile]:
     """The files of the weights folder whose names have a digest."""
-    published = {weights.file: (backbone, weights) for backbone, weights in IMAGENET_WEIGHTS.items()}
+    published = {weights.file: backbone for backbone, weights in IMAGENET_WEIGHTS.items()}
     files = []
     for path in sorted(weights_folder().glob("*-*.pt*")):
         digest = HASH_SUFFIX.search(path.name)
         if path.name in published:
-            backbone, weights = published[path.name]
-            files.append(WeightsFile(imagenet_name(backbone), weights.licence, weights.sha256, path))
+            files.append(WeightsFile.of_imagenet(published[path.name], path))
         elif digest:
             files.append(WeightsFile(path.name[: digest.start()], _declared_licence(path), digest[1], path))
     return files
@@ -102,7 +107,7 @@ def available_files() -> Iterator[WeightsFile]:
     for backbone, published in IMAGENET_WEIGHTS.items():
         for path in _places(published):
             if path.is_file() and path.parent != weights_folder():
-                yield WeightsFile(imagenet_name(backbone), published.licence, published.sha256, path)
+                yield WeightsFile.of_imagenet(backbone, path)
     yield from folder_files()
 
 
@@ -112,7 +117,7 @@ def require_intact(file: WeightsFile) -> str:
     Raises:
         ConfigurationError: if it is another one.
     """
-    digest = _sha256(file.path)
+    digest = file_digest(file.path)
     if not digest.startswith(file.sha256):
         raise ConfigurationError(
             f"weights: {file.path} is damaged or another file: its SHA-256 is {digest}, expected {file.sha256}"
@@ -136,14 +141,12 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
     if not path.exists():
         raise ConfigurationError(f"weights: there is no file {path}")
     file = read_bundle(path).weights if path.is_dir() else path
-    digest = _sha256(file)
+    digest = file_digest(file)
     for backbone, published in IMAGENET_WEIGHTS.items():
         if digest.startswith(published.sha256):
-            weights_folder().mkdir(parents=True, exist_ok=True)
             target = weights_folder() / published.file
-            with replacing(target) as stream:
-                stream.write(file.read_bytes())
-            return WeightsFile(imagenet_name(backbone), published.licence, published.sha256, target)
+            write_bytes(target, file.read_bytes())
+            return WeightsFile.of_imagenet(backbone, target)
     if intensities is not None and intensities not in get_args(FixedIntensities):
         raise ConfigurationError(
             f"--intensities must be one of {', '.join(get_args(FixedIntensities))}, got {intensities!r}"
@@ -160,15 +163,13 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
             f"weights: {path} does not declare how images were normalised: give --intensities "
             f"({', '.join(get_args(FixedIntensities))})"
         )
-    weights_folder().mkdir(parents=True, exist_ok=True)
     written = io.BytesIO()
     known: dict[str, Any] = {CLASS_LIST: classes} if (classes := _classes_of(path)) else {}
     known |= {key: value for key, value in read_content(path).items() if key == BACKBONE_OPTION}
     torch.save({STATE: dict(state), INTENSITIES: intensities, LICENCE: licence, **known}, written)
     digest = hashlib.sha256(written.getbuffer()).hexdigest()[:8]
     target = weights_folder() / f"{name}-{digest}.pt"
-    with replacing(target) as stream:
-        stream.write(written.getbuffer())
+    write_bytes(target, written.getbuffer())
     for other in folder_files():
         if other.name == name and other.path != target:
             other.path.unlink()
@@ -226,8 +227,3 @@ def _download(published: ImageNetWeights) -> Path:
         f"machine without internet access: `grandrounds weights add FILE`); neither has torch's cache ({cached.parent}); "
         f"{reason}"
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -5,7 +5,6 @@ A site hands the two files over, or releases both as one dictionary of tensors.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError, MessageError, told_as
-from grandrounds.files import replacing, write_json
+from grandrounds.files import file_digest, replacing, write_json
 from grandrounds.json_files import read_json_object, require_object
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model, is_backbone
@@ -117,7 +116,7 @@ def read_site_models(paths: Sequence[Path], problem: Problem, run_id: str) -> tu
             raise ConfigurationError(f"there is no model {path}; name the file {OWN}.pt that a site has handed over")
         content = read_json_object(path.with_suffix(".json"))
         found = _described(content, str(path.with_suffix(".json")), problem, run_id)
-        for mark in (f"site {found.site}", hashlib.sha256(path.read_bytes()).hexdigest()):
+        for mark in (f"site {found.site}", file_digest(path)):
             if mark in known:
                 raise ConfigurationError(f"{path} and {known[mark]} are the same site's model; name one of them")
             known[mark] = path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.files import file_digest
 from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES, site_statistics
 from grandrounds.models.norm_layers import use_statistics, whole_state
 from grandrounds.models.pretrained import named_file
@@ -132,7 +132,7 @@ def load_start(network: nn.Module, name: str, classes: Sequence[str]) -> str:
             "come from, or leave start_from out"
         )
     network.load_state_dict(state, strict=False)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return file_digest(path)
 
 
 def _start_file(name: str) -> Path:

@@ -97,7 +97,6 @@ def claimed_folder(fl_ctx: FLContext, run_name: str, party: str) -> Path:
                 "controller.run_name"
             )
     else:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, owner)
     return folder
 

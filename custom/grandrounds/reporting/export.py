@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from grandrounds import __version__
 from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.files import replacing, write_json
+from grandrounds.files import write_bytes, write_json
 from grandrounds.folders.whole import written_together
 from grandrounds.json_files import read_json_object
 from grandrounds.models.inference.portable import PORTABLE_FILES, write_portable
@@ -121,8 +121,7 @@ def export_model(
     }
     with written_together(folder, lambda: [*_of_another_model(folder, digest), *({SUMS_FILE} - summed.keys())]) as new:
         for name, held in {WEIGHTS: content, **summed}.items():
-            with replacing(new / name) as stream:
-                stream.write(held)
+            write_bytes(new / name, held)
         write_json(new / CARD, card)
         _write_bundle(new / BUNDLE, problem, network, card, score_sentence(report.first.scores, report.metric))
         more = [write_portable(network, problem, form, new).name for form in formats]
@@ -246,10 +245,8 @@ def _write_bundle(folder: Path, problem: Problem, network: nn.Module, card: Mapp
     torch.save(script.state_dict(), weights)
     whole = script_bytes(script, {"metadata.json": json.dumps(contents["metadata"])})
     for file, saved in (("model.pt", weights.getvalue()), ("model.ts", whole)):
-        with replacing(folder / "models" / file) as stream:
-            stream.write(saved)
-    with replacing(folder / "docs" / "README.md") as stream:
-        stream.write(_readme(card, score).encode())
+        write_bytes(folder / "models" / file, saved)
+    write_bytes(folder / "docs" / "README.md", _readme(card, score).encode())
 
 
 def score_sentence(scores: RunScores, metric: str) -> str:

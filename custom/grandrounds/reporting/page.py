@@ -12,7 +12,7 @@ from grandrounds import __version__
 from grandrounds.csv_files import write_csv
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.evaluation.score import MIN_CASES, Score, ScoreSheet
-from grandrounds.files import replacing, write_json
+from grandrounds.files import write_bytes, write_json
 from grandrounds.folders.whole import file_names, written_together
 from grandrounds.json_files import read_json_object
 from grandrounds.plotting import Drawing
@@ -65,8 +65,8 @@ def write_report(report: Report, folder: Path, step: Callable[[str], None] = lam
             header = ["method", "reference", *next(iter(found.values()))]
             rows = [[method, report.comparison.reference, *row.values()] for method, row in found.items()]
             write_csv(new / "tables" / "comparison.csv", header, rows)
-        with replacing(new / PAGE, private=bool(report.examples)) as stream:
-            stream.write(render_page(report, together, of_runs, places).encode())
+        page = render_page(report, together, of_runs, places)
+        write_bytes(new / PAGE, page.encode(), private=bool(report.examples))
         write_json(new / NUMBERS, {**report.to_json(), WRITTEN: file_names(new)})
     return folder / PAGE
 
@@ -131,8 +131,7 @@ def _all_written(
 def _written(drawing: Drawing, folder: Path) -> PageFigure:
     """Write a figure as ``NAME.svg``."""
     svg = svg_of(drawing)
-    with replacing(folder / f"{drawing.name}.svg") as stream:
-        stream.write(svg)
+    write_bytes(folder / f"{drawing.name}.svg", svg)
     width = round(drawing.figure.get_size_inches()[0] * 96)
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
     return PageFigure(source, width, drawing.alt, drawing.caption)

@@ -29,11 +29,7 @@ from grandrounds.deployment.kit.certificates import (
 )
 from grandrounds.deployment.kit.distributions import listed_plugins, locked_plugins
 from grandrounds.deployment.kit.findings import APPLY, Check, guarded, in_force, verdict
-from grandrounds.deployment.kit.overlay import (
-    RESOURCES,
-    file_digest,
-    installed_digest,
-)
+from grandrounds.deployment.kit.overlay import RESOURCES, installed_digest
 from grandrounds.deployment.kit.policy import JOB_MANAGER, component
 from grandrounds.deployment.kit.read import Kit, running_processes
 from grandrounds.deployment.kit.safeguards import (
@@ -49,6 +45,7 @@ from grandrounds.deployment.kit.safeguards import (
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.identity.copies import refused_here
 from grandrounds.federation.server.sites import ROSTER, read_roster
+from grandrounds.files import file_digest
 from grandrounds.json_files import read_json_object
 from grandrounds.plugins import Distribution
 from grandrounds.protocol.paths import LOCK

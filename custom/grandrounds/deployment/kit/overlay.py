@@ -35,7 +35,7 @@ from grandrounds.deployment.kit.signers import SIGNERS, read_signers
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import versions
 from grandrounds.federation.server.sites import MANDATORY, ROSTER, require_names
-from grandrounds.files import write_json
+from grandrounds.files import file_digest, write_json
 from grandrounds.json_files import read_json_object
 from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger
@@ -281,12 +281,6 @@ def wheel_digest(wheel: Path, package: str = PACKAGE.name) -> str:
     if not names:
         raise ConfigurationError(f"{wheel} is not a wheel of {package}: there is no folder {package} in it")
     return digest
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, as ``sha256sum`` prints it."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _digest(files: Iterable[tuple[str, bytes]]) -> str:

@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]
 
 from grandrounds.deployment.kit.overlay import PROVISIONING
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.files import replacing
+from grandrounds.files import write_bytes
 
 PROJECT = PROVISIONING / "project.yml"
 PROVISION_SECONDS = 120
@@ -59,8 +59,7 @@ def local_project(project: dict[str, Any], sites: Sequence[str], port: int) -> d
 
 def write_project(project: dict[str, Any], path: Path) -> None:
     """Write a project's description as YAML, atomically."""
-    with replacing(path) as stream:
-        stream.write(yaml.safe_dump(project, sort_keys=False).encode())
+    write_bytes(path, yaml.safe_dump(project, sort_keys=False).encode())
 
 
 def provision(project: Path, out: Path) -> Path:

@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grandrounds.deployment.kit.certificates import certificate_fault, days_left, read_certificate
-from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, file_digest
+from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import Kit, read_kit, running_processes
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.files import file_digest
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 
 

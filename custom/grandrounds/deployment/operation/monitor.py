@@ -26,7 +26,7 @@ from grandrounds.deployment.operation.runs import comparable_scores, describe_sc
 from grandrounds.deployment.operation.status import Status
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import AT_SERVER, MEAN
-from grandrounds.files import replacing
+from grandrounds.files import write_bytes
 from grandrounds.reporting.format import format_bytes
 
 LOOPBACK = "127.0.0.1"
@@ -135,8 +135,7 @@ def read_token(path: Path | None) -> str:
     if path is None:
         return secrets.token_urlsafe(16)
     if not path.exists():
-        with replacing(path, private=True) as stream:
-            stream.write(f"{secrets.token_urlsafe(16)}\n".encode())
+        write_bytes(path, f"{secrets.token_urlsafe(16)}\n".encode(), private=True)
     token = path.read_text(encoding="utf-8").strip()
     if not TOKEN.fullmatch(token):
         raise ConfigurationError(

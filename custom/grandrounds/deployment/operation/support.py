@@ -23,7 +23,7 @@ from typing import Any
 from grandrounds.data.doctor import Finding
 from grandrounds.deployment.kit.cleaning import job_folders
 from grandrounds.deployment.kit.doctor import examine_kit
-from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, file_digest, installed_digest
+from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, installed_digest
 from grandrounds.deployment.kit.read import OWN_PID, Kit, running_processes, supervisor
 from grandrounds.deployment.kit.service import CONSOLE
 from grandrounds.deployment.operation.sentences import REMOVED, Sentences, sources
@@ -31,7 +31,7 @@ from grandrounds.deployment.operation.status import Status, kit_status
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.channels import is_job_id
 from grandrounds.federation.server.record import SUMMARY, versions
-from grandrounds.files import replacing
+from grandrounds.files import file_digest, write_bytes
 from grandrounds.json_files import read_json_object
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason
 from grandrounds.protocol.paths import LOCK, STATES
@@ -136,8 +136,7 @@ def write_bundle(entries: Sequence[Entry], path: Path) -> None:
             about = zipfile.ZipInfo(entry.name, now)
             about.compress_type, about.external_attr = zipfile.ZIP_DEFLATED, 0o600 << 16
             archive.writestr(about, entry.content)
-    with replacing(path, private=True) as stream:
-        stream.write(made.getvalue())
+    write_bytes(path, made.getvalue(), private=True)
 
 
 class _Reducer:

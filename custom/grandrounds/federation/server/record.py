@@ -32,7 +32,7 @@ from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
 from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.evaluation.record import EvalRecord, received
 from grandrounds.federation.machine import graphics_cards, usable_cores
-from grandrounds.files import append_line, copy_file, is_held, replacing
+from grandrounds.files import append_line, copy_file, file_digest, is_held, write_bytes
 from grandrounds.logs.lines import FIELDS, log_event
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import OWN_ROUND, PACE_ROUNDS, SPENT
@@ -233,8 +233,7 @@ class RunRecord:
     def note_models(self, names: Sequence[str]) -> None:
         """Note the SHA-256 of models' files in the run's folder, as ``sha256sum`` prints it."""
         for name in names:
-            with (self.folder / name).open("rb") as stream:
-                self.models[name] = hashlib.file_digest(stream, "sha256").hexdigest()
+            self.models[name] = file_digest(self.folder / name)
 
     def close_round(self, entry: dict[str, Any]) -> None:
         """Add a finished round to the record; its event has the bytes that have travelled so far."""
@@ -361,8 +360,7 @@ class RunRecord:
     def _write(self, content: dict[str, Any]) -> None:
         dated = {**content, "written": datetime.now(UTC).isoformat(timespec="seconds")}
         text = json.dumps(dated, indent=None if content["status"] == RUNNING else 2)
-        with replacing(self.folder / SUMMARY) as stream:
-            stream.write((text + "\n").encode())
+        write_bytes(self.folder / SUMMARY, (text + "\n").encode())
 
     def absent(self) -> dict[str, dict[str, int]]:
         """Sites that are not at work, by what is known of them; see :func:`absences`.

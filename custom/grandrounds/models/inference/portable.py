@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.files import replacing
+from grandrounds.files import write_bytes
 from grandrounds.models.inference.forward import Forward
 from grandrounds.models.inference.tracing import traced
 from grandrounds.protocol.problem import Problem
@@ -60,6 +60,5 @@ def write_portable(network: nn.Module, problem: Problem, form: str, folder: Path
     expected, found = Forward(network)(images), compute(images)
     if found.shape != expected.shape or not torch.allclose(found, expected, PORTABLE_TOLERANCE, PORTABLE_TOLERANCE):
         raise GrandRoundsError(f"{form}: the exported network gives other logits than {type(network).__name__}")
-    with replacing(path := folder / PORTABLE_FILES[form]) as stream:
-        stream.write(content)
+    write_bytes(path := folder / PORTABLE_FILES[form], content)
     return path

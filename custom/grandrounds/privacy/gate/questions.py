@@ -24,7 +24,7 @@ from typing import Any
 from torch import Tensor, uint8
 
 from grandrounds.errors import DataError
-from grandrounds.files import replacing, write_json
+from grandrounds.files import write_bytes, write_json
 from grandrounds.privacy.ledger.entries import Booking, DatasetIdentity, Purpose, read_line
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.messages import LEDGER_HEAD, Payload
@@ -100,8 +100,7 @@ class SentAnswers:
             answer: as it leaves.
             checkpoints: the rounds after which the server may go on; if the newest is damaged, after the one before.
         """
-        with replacing(self._folder / f"{round_number:06d}-{question[:32]}", private=True) as stream:
-            stream.write(answer)
+        write_bytes(self._folder / f"{round_number:06d}-{question[:32]}", answer, private=True)
         before = sorted(checkpoints)[-2:-1]
         kept = sorted(path for path in self._folder.glob("??????-*") if not before or _round_of(path) > before[0])
         for path in {*self._folder.glob("??????-*")} - {*kept[-MOST_ANSWERS:]}:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from grandrounds.errors import DataError
-from grandrounds.files import replacing
+from grandrounds.files import write_bytes
 
 DIGEST_FOLDER = "images"
 """Beside the ledger."""
@@ -24,8 +24,7 @@ def write_digests(folder: Path, digests: Iterable[str]) -> str:
     name = hashlib.sha256(content).hexdigest()
     path = folder / DIGEST_FOLDER / f"{name}.json"
     try:
-        with replacing(path, private=True) as stream:
-            stream.write(content)
+        write_bytes(path, content, private=True)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}; nothing may be released") from error
     return name

@@ -13,7 +13,6 @@ beside the sites' data.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.files import replacing
+from grandrounds.files import write_bytes
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.mechanisms.ciphertexts import (
     MOST_SITES,
@@ -211,10 +210,7 @@ def write_keys(folder: Path, sites: Iterable[str]) -> None:
     keys = make_keys()
     contents = {folder / site / SITE_KEY: keys.secret for site in sites} | {folder / SERVER / SERVER_KEY: keys.public}
     for path, content in contents.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as stream:
-            os.fchmod(stream.fileno(), 0o600)
-            stream.write(content)
+        write_bytes(path, content, private=True)
 
 
 def find_key(folders: Sequence[Path], party: str) -> bytes:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import grandrounds
-from grandrounds.files import replacing
+from grandrounds.files import write_bytes
 
 _IMPORT = re.compile(r"from grandrounds(?:\.\w+)*\.(\w+) import")
 _MODULE = re.compile(r"from grandrounds\.([\w.]+) import")
@@ -17,13 +17,11 @@ def write_scripts(folder: Path) -> None:
     """Write ``images.py`` and each module that it imports, side by side, as a package."""
     root, waiting, known = Path(grandrounds.__file__).parent, [_FIRST], {_FIRST}
     origin = f"# Of grandrounds {grandrounds.__version__}, licence Apache-2.0.\n"
-    with replacing(folder / "__init__.py") as stream:
-        stream.write(origin.encode())
+    write_bytes(folder / "__init__.py", origin.encode())
     while waiting:
         source = root.joinpath(*waiting.pop().split(".")).with_suffix(".py")
         text = source.read_text(encoding="utf-8")
         found = set(_MODULE.findall(text)) - known
         known |= found
         waiting += found
-        with replacing(folder / source.name) as stream:
-            stream.write((origin + _IMPORT.sub(r"from .\1 import", text)).encode())
+        write_bytes(folder / source.name, (origin + _IMPORT.sub(r"from .\1 import", text)).encode())

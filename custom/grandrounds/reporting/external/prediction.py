@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from grandrounds.evaluation.external import (
 )
 from grandrounds.federation.site.context import choose_device
 from grandrounds.federation.site.store import DIGESTS
-from grandrounds.files import replacing
+from grandrounds.files import file_digest, replacing
 from grandrounds.models.closed_form.sums import clipped
 from grandrounds.models.depths import depth_features
 from grandrounds.models.inference.forward import BATCH, Forward
@@ -221,10 +220,7 @@ def place_of(
         chosen = [records[image] for image in found[site].names]
         rows += [{**({"source": one.source} if one.source else {}), **dict(one.more)} for one in chosen]
     columns = dict.fromkeys(column for row in rows for column in row)
-    models = {}
-    for called, path in files.items():
-        with path.open("rb") as stream:
-            models[called] = hashlib.file_digest(stream, "sha256").hexdigest()
+    models = {called: file_digest(path) for called, path in files.items()}
     manifests = {site: manifest_digest(location.manifest) for site, location in locations.items()}
     return Place(
         name,

@@ -11,7 +11,7 @@ from grandrounds.data.doctor import Finding
 from grandrounds.data.images.files.picture import count_rules
 from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.data.site import SiteData
-from grandrounds.files import replacing
+from grandrounds.files import write_bytes
 from grandrounds.reporting.local.samples import Shown, class_samples, suspicious
 from grandrounds.reporting.parts import page_template
 
@@ -43,8 +43,7 @@ def write_local_page(data: SiteData, site: str, path: Path, sizing: str = "exact
         classes=class_samples(data, site),
         version=__version__,
     )
-    with replacing(path, private=True) as stream:
-        stream.write(page.encode())
+    write_bytes(path, page.encode(), private=True)
     counted = [*sorted(rules.items()), *((shown.title, shown.images) for shown in suspicions if shown.images)]
     return _told(site, path, looked_at, counted, suspicions)
 
