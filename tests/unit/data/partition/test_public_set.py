@@ -129,7 +129,7 @@ def test_fingerprints_of_sixteen_bytes_name_the_first_image_that_differs(tmp_pat
         "public image 'a/2.png' (number 2) has another name or content elsewhere"
     )
     first, second, third = public.images
-    decoded = PublicSet((first, replace(second, pixels="0" * 64), third))
+    decoded = PublicSet((first, second._replace(pixels="0" * 64), third))
     assert first_unlike(decoded, sent) == (
         "public image 'a/2.png' (number 2) is the same file, decoded or resized differently elsewhere"
     )
@@ -145,7 +145,7 @@ def test_fingerprints_of_sixteen_bytes_name_the_first_image_that_differs(tmp_pat
 def test_a_list_without_decoding_has_the_hashes_of_the_files_alone(tmp_path, opened):
     public, images = opened
     listed = list_public_set(tmp_path / "here")
-    assert listed.images == tuple(replace(image, pixels="") for image in public.images)
+    assert listed.images == tuple(image._replace(pixels="") for image in public.images)
     assert listed.digest != public.digest
     assert list_public_set(tmp_path / "here", NAMES[::-1], images) == public
     (tmp_path / "here" / NAMES[2]).write_bytes(png(7))
