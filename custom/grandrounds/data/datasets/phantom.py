@@ -25,31 +25,23 @@ HAIR = np.array([0.16, 0.11, 0.09])
 EDGE = 0.05
 
 
-def draw_phantom(label: str, device: str, size: int, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Draw one picture of a class of ``PHANTOM_CLASSES`` by one of ``DEVICES``, shape ``(size, size, 3)``, RGB.
+def draw_phantom(
+    label: str | Sequence[str], device: str, size: int, generator: np.random.Generator
+) -> NDArray[np.uint8]:
+    """Draw one picture by one of ``DEVICES``, shape ``(size, size, 3)``, RGB.
+
+    Args:
+        label: one of ``PHANTOM_CLASSES``, or any number of ``PHANTOM_FINDINGS``, each in a quarter of its own.
+        device: which one.
+        size: of the picture, in pixels.
+        generator: of all that is drawn.
 
     Raises:
-        ValueError: if the class or the device is unknown or the picture smaller than 8 pixels.
+        ValueError: if the device is unknown or the picture smaller than 8 pixels.
     """
-    if label not in _SHAPES:
-        raise ValueError(f"label must be one of {', '.join(PHANTOM_CLASSES)}, got {label!r}")
     camera = device_named(device)
     require_at_least(size, SMALLEST_SIDE, "size")
     return take_picture(_scene(label, size, generator), camera, generator)
-
-
-def draw_findings(findings: Sequence[str], device: str, size: int, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Draw one picture with any number of ``PHANTOM_FINDINGS``, each in a quarter of its own; else as :func:`draw_phantom`.
-
-    Raises:
-        ValueError: if a finding or the device is unknown or the picture smaller than 8 pixels.
-    """
-    for name in findings:
-        if name not in PHANTOM_FINDINGS:
-            raise ValueError(f"a finding must be one of {', '.join(PHANTOM_FINDINGS)}, got {name!r}")
-    camera = device_named(device)
-    require_at_least(size, SMALLEST_SIDE, "size")
-    return take_picture(_scene(findings, size, generator), camera, generator)
 
 
 def _findings(names: Sequence[str], x: Plane, y: Plane, generator: np.random.Generator) -> Plane:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
-from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_FINDINGS, draw_findings, draw_phantom
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_FINDINGS, draw_phantom
 from grandrounds.data.images.devices import DEVICES
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.partition.files import MANIFEST_FILE
@@ -157,10 +157,8 @@ def _write(folder: Path, records: Sequence[Record], size: int, seed: int, argume
     drawn = []
     for record in records:
         device, generator = record.source.partition("/")[2], numpy_generator(seed, dataset, site, record.image)
-        if dataset == FINDINGS_NAME:
-            drawn.append(draw_findings(FINDINGS.names_in(record.label), device, size, generator))
-        else:
-            drawn.append(draw_phantom(record.label, device, size, generator))
+        shown = FINDINGS.names_in(record.label) if dataset == FINDINGS_NAME else record.label
+        drawn.append(draw_phantom(shown, device, size, generator))
     pictures = np.stack(drawn)
     with replacing(folder / IMAGES_FILE) as stream:
         np.savez(stream, images=pictures)

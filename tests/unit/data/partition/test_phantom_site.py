@@ -122,7 +122,6 @@ def test_noise_has_the_stated_standard_deviation():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("wart", "device-1", 32), "label must be one of round, irregular, ring, clustered, got 'wart'"),
         (("ring", "camera", 32), "device must be one of device-1, .*device-4, got 'camera'"),
         (("ring", "device-1", 4), "size must be at least 8, got 4"),
     ],
