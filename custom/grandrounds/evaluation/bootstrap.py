@@ -94,18 +94,9 @@ def cases_of(
     """Cases from probabilities, shape ``(n, classes)``; of equal ones the lower class is the prediction.
 
     Without ``groups``, the patient or lesion of each image, each image is a case.
-
-    Raises:
-        ValueError: if the lengths differ.
     """
-    named = _numbered(len(labels), groups)
-    if not len(labels) == len(probabilities) == len(named):
-        raise ValueError(
-            f"expected as many probabilities and groups as labels ({len(labels)}), got {len(probabilities)} and "
-            f"{len(named)}"
-        )
     predicted = probabilities.argmax(axis=1).astype(np.int64)
-    return Cases(labels, predicted, named, probabilities, probabilities.shape[1])
+    return Cases(labels, predicted, _numbered(len(labels), groups), probabilities, probabilities.shape[1])
 
 
 def cases_from_confusion(confusion: NDArray[np.int64]) -> Cases:

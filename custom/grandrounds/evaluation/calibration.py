@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import require_at_least
 from grandrounds.evaluation.clinical.selective import (
     coverage_at_risk,
     falling_confidence,
@@ -61,15 +60,11 @@ def reliability_points(
         min_remaining: a bin is opened only while more samples than this are left,
         min_gap: and while the last bin's lowest confidence is this far above the lowest of all.
 
-    Raises:
-        ValueError: if there is no sample, or an argument has another shape, type or range.
-
     Example:
         >>> confidence, correct = np.array([0.95, 0.90, 0.55, 0.50]), np.array([True, True, True, False])
         >>> [point.n for point in reliability_points(confidence, correct, z=0.1, min_remaining=0, min_gap=0)]
         [2, 2]
     """
-    require_at_least(z, 0, "z")
     falling, right = falling_confidence(confidence, correct)
     sizes = _bin_sizes(falling.tolist(), z, min_remaining, min_gap)
     cuts = np.cumsum(sizes)[:-1]
@@ -87,15 +82,10 @@ def calibration_errors(points: Sequence[ReliabilityPoint]) -> tuple[float, float
 
     with :math:`N` the number of all samples. (FedPerl's text says "bin size".)
 
-    Raises:
-        ValueError: if there is no bin.
-
     Example:
         >>> calibration_errors([ReliabilityPoint(0.75, 0.75, 4)])  # accuracy equals confidence
         (0.0, 0.0)
     """
-    if not points:
-        raise ValueError("there are no bins")
     total = sum(point.n for point in points)
     ece = math.fsum(point.n * abs(point.gap) for point in points) / total
     return ece, max(abs(point.gap) for point in points)

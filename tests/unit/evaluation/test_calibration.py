@@ -129,12 +129,3 @@ def test_calibrated_predictions_have_a_small_error_and_a_surer_model_has_its_exc
 def test_errors_are_weighted_by_all_samples():
     points = [ReliabilityPoint(0.9, 0.5, 1), ReliabilityPoint(0.5, 0.6, 3)]
     assert calibration_errors(points) == pytest.approx((0.175, 0.4))
-
-
-def test_nothing_to_bin_is_refused():
-    with pytest.raises(ValueError, match="no samples"):
-        reliability_points(np.array([]), np.array([], np.bool_))
-    with pytest.raises(ValueError, match="no bins"):
-        calibration_errors([])
-    with pytest.raises(ValueError, match="z must be at least 0, got -1"):
-        reliability_points(CONFIDENCE, CORRECT, z=-1)

@@ -87,7 +87,6 @@ def mammogram_square(levels: Levels, size: int, name: str, laterality: Lateralit
 
     Raises:
         DataError: if there is no breast to be seen.
-        ValueError: if ``size`` is below one.
     """
     mask = breast_mask(levels)
     if not mask.any():
@@ -132,17 +131,12 @@ def fit_square(levels: Levels, size: int) -> Levels:
 
     Bilinear and antialiased, in floating point; the aspect is kept. Shape ``(H, W)`` becomes ``(size, size)``.
 
-    Raises:
-        ValueError: if ``size`` is below one.
-
     Example:
         >>> fit_square(np.ones((4, 2), np.float32), 2).tolist()
         [[1.0, 0.0], [1.0, 0.0]]
     """
     from PIL import Image
 
-    if size < 1:
-        raise ValueError(f"size must be at least 1, got {size}")
     height, width = levels.shape
     scale = size / max(height, width)
     shape = max(1, round(width * scale)), max(1, round(height * scale))

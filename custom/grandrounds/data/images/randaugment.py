@@ -49,17 +49,10 @@ def magnitude(operation: Operation) -> float:
         Shear: slope; translation: fraction of the side; rotation: degrees; colour, contrast, sharpness and brightness:
         what is added to the factor 1; posterize: bits kept (a whole number); solarize: threshold in grey levels.
 
-    Raises:
-        ValueError: if the operation does not exist, or the level is not in 0..9.
-
     Example:
         >>> magnitude(Operation("rotate", 9, -1)), magnitude(Operation("shearX", 9, -1))
         (360.0, -0.3)
     """
-    if operation.name not in RANGES:
-        raise ValueError(f"no operation {operation.name!r}; there are {', '.join(OPERATION_NAMES)}")
-    if not 0 <= operation.level < MAGNITUDE_LEVELS:
-        raise ValueError(f"level must be in 0..{MAGNITUDE_LEVELS - 1}, got {operation.level}")
     first, last = RANGES[operation.name]
     value = first + (last - first) * operation.level / (MAGNITUDE_LEVELS - 1)
     if operation.name == "posterize":

@@ -39,19 +39,12 @@ class Sizing(ABC):
 
         Args:
             image: of mode ``L`` or ``RGB``.
-            size: its side, in pixels.
+            size: its side, in pixels, at least one.
             channels: 1 (RGB becomes luma, ITU-R 601) or 3 (grey becomes three equal channels).
 
         Returns:
             Shape ``(size, size, channels)``, values 0 to 255.
-
-        Raises:
-            ValueError: if ``size`` is below one or ``channels`` neither 1 nor 3.
         """
-        if size < 1:
-            raise ValueError(f"size must be at least 1, got {size}")
-        if channels not in (1, 3):
-            raise ValueError(f"channels must be 1 or 3, got {channels}")
         mode = "L" if channels == 1 else "RGB"
         fitting = image if image.mode == mode else image.convert(mode)
         return np.array(self.shaped(fitting, size)).reshape(size, size, channels)

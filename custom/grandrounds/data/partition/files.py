@@ -87,7 +87,7 @@ def write_partition(
         dataset_name: name of the data set in jobs.
         images_root: folder or archive of the images; site configurations contain its absolute path.
         classes: the vocabulary.
-        description: how the partition was made (scheme, seed, shares); JSON values.
+        description: how the partition was made (scheme, seed, shares); JSON values under other keys than those written here.
         overwrite: replace another partition in ``out_dir``.
         reading: how the sites read the image files, for their configurations and ``partition.json``.
         devices: the synthetic device that retakes each site's images, where a site has one.
@@ -103,12 +103,11 @@ def write_partition(
         ConfigurationError: if ``out_dir`` contains other files, or another partition without ``overwrite``.
         DataError: if a label is not in ``classes``, a patient or lesion is in two splits, or an image is at two sites (or a
             patient or lesion, without ``shared_patients``).
-        ValueError: if a site's name cannot be a folder's name, or ``description`` uses a reserved key.
+        ValueError: if a site's name cannot be a folder's name.
     """
     out_dir = Path(out_dir).resolve()
     common = tuple(replicated.test) if replicated else ()
     _check_sites({**sites, "every-site": common} if common else sites, classes, shared_patients, task)
-    _require_own_words(description)
     _require_own_folder(out_dir)
     stated = reading.entries()
     location = {
@@ -222,22 +221,6 @@ def _check_sites(
                         f"{kind} {name!r} is in split {split} at {earlier} and in {record.split} at {site}; keep all "
                         f"images of a {kind} in one split"
                     )
-
-
-def _require_own_words(description: Mapping[str, Any]) -> None:
-    reserved = {
-        "dataset_name",
-        "classes",
-        "sites",
-        "task",
-        "windows",
-        "preprocess",
-        "bits",
-        "public_set",
-        RULE_VALUE,
-    } & set(description)
-    if reserved:
-        raise ValueError(f"description must not contain {', '.join(sorted(reserved))}")
 
 
 def _require_own_folder(out_dir: Path) -> None:

@@ -121,7 +121,6 @@ def stratified_train_val(
 
     Raises:
         DataError: if there are too few images for both.
-        ValueError: if the share leaves nothing for one of them.
 
     Example:
         >>> ten = [Record(str(i), "nv" if i < 5 else "mel") for i in range(10)]
@@ -129,8 +128,6 @@ def stratified_train_val(
         >>> sorted((record.label, record.split) for record in divided if record.split == "val")
         [('mel', 'val'), ('nv', 'val')]
     """
-    if not 0 < training < 1:
-        raise ValueError(f"training must be above 0 and below 1, got {training}")
     train = set(stratified_draw(records, round(training * len(records)), generator)[0])
     if not 0 < len(train) < len(records):
         raise DataError(f"{len(records)} images cannot be divided between training and validation; take more images")

@@ -30,15 +30,7 @@ def top_confidence(
 
     Of equal probabilities, shape ``(samples, classes)``, the lower class is the prediction. A float32 softmax may sum to a
     little more than one, so confidence is clipped to 1.
-
-    Raises:
-        ValueError: if the shapes do not fit together.
     """
-    if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1]:
-        raise ValueError(
-            "expected labels (samples,) and probabilities (samples, classes), "
-            f"got {labels.shape} and {probabilities.shape}"
-        )
     confidence = probabilities.max(axis=1).astype(np.float64).clip(max=1)
     return confidence, probabilities.argmax(axis=1) == labels
 
@@ -46,27 +38,15 @@ def top_confidence(
 def falling_confidence(
     confidence: NDArray[np.floating], correct: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Sort samples by falling confidence; returns confidence and correctness, both in [0, 1].
+    """Sort samples, of which there is one at least, by falling confidence; returns confidence and correctness in [0, 1].
 
     Samples of equal confidence have no order among themselves; each counts as right by the share of them that are. The
     result does not depend on the order of the samples.
-
-    Raises:
-        ValueError: if there is no sample, the shapes differ, ``correct`` is not bool or a confidence is outside [0, 1].
 
     Example:
         >>> falling_confidence(np.array([0.5, 0.9, 0.5]), np.array([True, True, False]))
         (array([0.9, 0.5, 0.5]), array([1. , 0.5, 0.5]))
     """
-    if confidence.ndim != 1 or confidence.shape != correct.shape:
-        raise ValueError(f"confidence and correct must have one length, got {confidence.shape} and {correct.shape}")
-    if not len(confidence):
-        raise ValueError("there are no samples")
-    if correct.dtype != np.bool_:
-        raise ValueError(f"correct must be bool, got {correct.dtype}")
-    wrong = np.flatnonzero(~((confidence >= 0) & (confidence <= 1)))
-    if len(wrong):
-        raise ValueError(f"entry {wrong[0]} of confidence must be between 0 and 1, got {confidence[wrong[0]]}")
     values, inverse, counts = np.unique(confidence.astype(np.float64), return_inverse=True, return_counts=True)
     share = np.bincount(inverse, weights=correct) / counts
     return np.repeat(values, counts)[::-1], np.repeat(share, counts)[::-1]

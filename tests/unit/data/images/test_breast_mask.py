@@ -115,11 +115,6 @@ def test_otsu_divides_two_heaps_between_them():
     assert 1 < otsu_threshold(np.array([0.0, 0.0, 1.0, 9.0])) < 9
 
 
-def test_an_empty_mask_has_no_box():
-    with pytest.raises(ValueError, match="the mask is empty"):
-        bounding_box(np.zeros((3, 3), np.bool_))
-
-
 def test_the_fatty_rim_of_a_film_of_a_dense_breast_is_breast():
     # Glands at 200 and fat at 25 above a film's base of 6: Otsu's threshold lies between fat and glands.
     generator = np.random.default_rng(0)

@@ -183,8 +183,3 @@ def test_eight_bits_cost_less_than_half_of_the_networks_own_input_noise(breast):
 def test_an_image_without_a_breast_is_refused(levels):
     with pytest.raises(DataError, match=r"scan\.png shows no breast"):
         mammogram_square(levels, 8, "scan.png")
-
-
-def test_refuses_a_size_below_one():
-    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
-        fit_square(np.ones((2, 2), np.float32), 0)

@@ -169,15 +169,11 @@ def test_the_strong_view_leaves_the_raw_image_as_it_was():
     np.testing.assert_array_equal(image, image_of("noise"))
 
 
-def test_refuses_what_is_no_image_and_no_operation():
+def test_refuses_what_is_no_image():
     with pytest.raises(ValueError, match=r"expected a uint8 image .* got float64 \(4, 4, 3\)"):
         Strong().draw(np.zeros((4, 4, 3)), numpy_generator("refused"))
     with pytest.raises(ValueError, match=r"got uint8 \(4, 4, 2\)"):
         Strong().draw(np.zeros((4, 4, 2), dtype=np.uint8), numpy_generator("refused"))
-    with pytest.raises(ValueError, match="no operation 'cutout'; there are shearX"):
-        magnitude(Operation("cutout", 1))
-    with pytest.raises(ValueError, match=r"level must be in 0\.\.9, got 10"):
-        magnitude(Operation("rotate", 10))
 
 
 def test_with_strengths_every_image_has_its_own_and_levels_below_it():

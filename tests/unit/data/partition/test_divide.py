@@ -92,11 +92,9 @@ def test_a_lesion_with_two_labels_is_not_torn_apart_by_its_classes():
     require_whole(records, dirichlet(records, 3, 0.2, numpy_generator(0)))
 
 
-def test_a_dirichlet_division_needs_enough_images_and_a_positive_alpha():
+def test_a_dirichlet_division_needs_enough_images():
     with pytest.raises(DataError, match=r"no division of 20 images between 4 sites with alpha 0\.5 .* raise alpha"):
         dirichlet(lesions(20), 4, 0.5, numpy_generator(0))
-    with pytest.raises(ValueError, match="alpha must be positive, got 0"):
-        dirichlet(lesions(20), 4, 0, numpy_generator(0))
 
 
 @pytest.mark.parametrize(
@@ -257,8 +255,6 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path, sites):
         write({"site-1": (Record("z", "nvv"),)}, tmp_path / "p")
     with pytest.raises(ValueError, match=r"'\.\./site' cannot be a site's name"):
         write({"../site": sites["site-1"]}, tmp_path / "p")
-    with pytest.raises(ValueError, match="description must not contain classes"):
-        write_partition(sites, tmp_path / "p", "skin", ".", CLASSES, {"classes": 3})
     assert list(tmp_path.iterdir()) == []
 
 

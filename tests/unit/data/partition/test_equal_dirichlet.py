@@ -112,13 +112,3 @@ def test_what_cannot_be_divided_exactly_is_refused():
     of_one = [Record("a", "x", patient="p"), Record("b", "x"), Record("c", "x", patient="p")]
     with pytest.raises(DataError, match=r"images 'a' and 'c' are of one patient or lesion.*use the dirichlet scheme"):
         equal_dirichlet(of_one, 2, 0.5, generator)
-
-
-def test_arguments_out_of_range_are_refused():
-    for alpha in (0.0, float("nan")):
-        with pytest.raises(ValueError, match=f"alpha must be positive, got {alpha}"):
-            equal_dirichlet_counts([1], 1, alpha, numpy_generator(1))
-    with pytest.raises(ValueError, match=r"at least 1 site and no negative sizes, got 0 and \[1\]"):
-        equal_dirichlet_counts([1], 0, 0.5, numpy_generator(1))
-    with pytest.raises(ValueError, match=r"at least 1 site and no negative sizes, got 2 and \[3, -1\]"):
-        equal_dirichlet_counts([3, -1], 2, 0.5, numpy_generator(1))

@@ -137,8 +137,3 @@ def test_a_party_chosen_to_have_labels_needs_labelled_images(sites):
         relabel(unlabelled, "few_labels", ["site-2"], "labelled")
     with pytest.raises(ConfigurationError, match="server_labels: server has no labelled training image"):
         relabel(unlabelled, "server_labels")
-
-
-def test_an_unknown_scenario_is_refused(sites):
-    with pytest.raises(ValueError, match="scenario must be one of standard, server_labels, few_labels, got 'few'"):
-        relabel(sites, "few")

@@ -89,14 +89,8 @@ def test_only_the_eligible_part_can_be_wrong():
     assert abs((labels != noisy).mean() - 0.06) < 0.004
 
 
-def test_labels_outside_the_classes_are_refused():
-    noise = LabelNoise("pair", 0.1)
-    for labels, got in (([0, 4], "0 to 4"), ([-1, 3], "-1 to 3")):
-        with pytest.raises(ValueError, match=f"labels must be between 0 and 3, got {got}"):
-            flip_labels(np.array(labels), 4, noise, numpy_generator(1))
-    with pytest.raises(ValueError, match="label noise needs at least 2 classes, got 1"):
-        flip_labels(np.array([0]), 1, noise, numpy_generator(1))
-    assert len(flip_labels(np.array([], dtype=np.int64), 4, noise, numpy_generator(1))) == 0
+def test_no_labels_have_no_noise():
+    assert len(flip_labels(np.array([], dtype=np.int64), 4, LabelNoise("pair", 0.1), numpy_generator(1))) == 0
 
 
 def site_records(count=400):

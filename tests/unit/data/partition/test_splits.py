@@ -249,14 +249,11 @@ def test_rare_classes_do_not_change_the_number_of_training_images():
     assert Counter(record.split for record in stratified_train_val(records, 0.8, numpy_generator(0)))["train"] == 17
 
 
-def test_a_stratified_division_needs_images_and_a_share_for_both_parts():
+def test_a_stratified_division_needs_images_for_both_parts():
     with pytest.raises(DataError, match="1 images cannot be divided between training and validation"):
         stratified_train_val(patients(1), 0.8, numpy_generator(0))
     with pytest.raises(DataError, match="0 images cannot be divided"):
         stratified_train_val((), 0.8, numpy_generator(0))
-    for share in (0, 1):
-        with pytest.raises(ValueError, match=f"training must be above 0 and below 1, got {share}"):
-            stratified_train_val(patients(4), share, numpy_generator(0))
 
 
 def two_views(patients, malignant):

@@ -16,7 +16,6 @@ from grandrounds.evaluation.clinical.selective import (
 )
 from grandrounds.seeding import numpy_generator
 
-YES = np.array([True])
 
 
 def test_confidence_is_the_probability_of_the_prediction_and_ties_go_to_the_lower_class():
@@ -32,26 +31,6 @@ def test_equally_sure_samples_share_their_accuracy():
     falling, right = falling_confidence(confidence, np.array([True, False, False, True, True]))
     assert falling.tolist() == [0.9, 0.6, 0.6, 0.6, 0.6]
     assert right.tolist() == [0, 0.75, 0.75, 0.75, 0.75]
-
-
-@pytest.mark.parametrize(
-    ("confidence", "correct", "message"),
-    [
-        (np.array([]), np.array([], np.bool_), "no samples"),
-        (np.array([0.5, 0.5]), YES, r"one length, got \(2,\) and \(1,\)"),
-        (np.array([0.5]), np.array([1]), "must be bool, got int64"),
-        (np.array([1.5]), YES, "entry 0 of confidence must be between 0 and 1, got 1.5"),
-        (np.array([np.nan]), YES, "between 0 and 1, got nan"),
-    ],
-)
-def test_an_invalid_confidence_is_refused(confidence, correct, message):
-    with pytest.raises(ValueError, match=message):
-        falling_confidence(confidence, correct)
-
-
-def test_shapes_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"got \(2,\) and \(3, 2\)"):
-        top_confidence(np.array([0, 1]), np.full((3, 2), 0.5))
 
 
 CURVE = risk_coverage(np.array([0.7, 0.9, 0.6, 0.8]), np.array([True, True, False, False]))
