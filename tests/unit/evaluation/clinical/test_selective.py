@@ -17,7 +17,6 @@ from grandrounds.evaluation.clinical.selective import (
 from grandrounds.seeding import numpy_generator
 
 
-
 def test_confidence_is_the_probability_of_the_prediction_and_ties_go_to_the_lower_class():
     probabilities = np.array([[0.2, 0.7, 0.1], [0.4, 0.4, 0.2], [0.1, 0.1, 0.8]], np.float32)
     confidence, correct = top_confidence(np.array([1, 1, 2]), probabilities)
