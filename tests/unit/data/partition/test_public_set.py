@@ -3,7 +3,6 @@
 import hashlib
 import io
 import zipfile
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -133,7 +132,7 @@ def test_fingerprints_of_sixteen_bytes_name_the_first_image_that_differs(tmp_pat
     assert first_unlike(decoded, sent) == (
         "public image 'a/2.png' (number 2) is the same file, decoded or resized differently elsewhere"
     )
-    renamed = PublicSet((replace(first, image="a/0.png"), second, third))
+    renamed = PublicSet((first._replace(image="a/0.png"), second, third))
     assert first_unlike(renamed, sent).startswith("public image 'a/0.png' (number 1) has another name")
     fewer = PublicSet((first, second))
     assert first_unlike(fewer, sent) == "there are 2 public images here and 3 elsewhere; the first 2 are the same"
