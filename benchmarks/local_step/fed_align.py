@@ -172,7 +172,9 @@ class AverageCase(Case):
         def work() -> None:
             mean = OrderedMean(SITES)
             for site, network in trained:
-                noisy = noisy_weights(network.state_dict(), options, torch_generator(site))
+                noisy = noisy_weights(
+                    network.state_dict(), options, partial(torch.randn, generator=torch_generator(site))
+                )
                 mean.add(site, difference({**sent, **noisy}, sent))
             deployed = apply_update(sent, mean.close() or {})
             for network in networks:

@@ -77,7 +77,7 @@ def clip_and_noise(update: Mapping[str, Tensor], clip: float, multiplier: float)
 
 def absolute(update: Mapping[str, Tensor], clip: float) -> State:
     """Noise of the published variance, without clipping."""
-    return absolute_noise(update, PUBLISHED_VARIANCE, torch.Generator().manual_seed(0))
+    return absolute_noise(update, PUBLISHED_VARIANCE, partial(torch.randn, generator=torch.Generator().manual_seed(0)))
 
 
 # The treatment of an update, whose usual norm is given as the clip.

@@ -278,7 +278,7 @@ class FedAlignExecutor(SiteExecutor):
         """The difference of the noisy weights to the deployed ones; zero where an entry is not averaged."""
         shared = averaged_entries(network, self.method.averaged)
         averaged = {name: value for name, value in network.state_dict().items() if name in shared}
-        noisy = noisy_weights(averaged, self.weight_noise, self.noise_source.generator(context.key("weight noise")))
+        noisy = noisy_weights(averaged, self.weight_noise, self.noise_source.normals(context.key("weight noise")))
         return difference({**sent, **noisy}, sent)
 
 

@@ -14,12 +14,12 @@ import os
 from collections.abc import Mapping
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from grandrounds.data.images.tensors import to_device
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.store import copy_to_cpu
-from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, WeightNoiseOptions
+from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, Normals, WeightNoiseOptions
 from grandrounds.privacy.mechanisms.clipping import noised_entries
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes, with_noise
 from grandrounds.protocol.tensors import RUNNING_VARIANCE
@@ -28,14 +28,12 @@ MEDIAN_FACTOR = 3.0
 """Default bound on the norm of an embedding, as a multiple of the median norm."""
 
 
-def noisy_weights(
-    weights: Mapping[str, Tensor], options: WeightNoiseOptions, generator: Generator
-) -> dict[str, Tensor]:
+def noisy_weights(weights: Mapping[str, Tensor], options: WeightNoiseOptions, normals: Normals) -> dict[str, Tensor]:
     """The weights as they leave: not their difference to the global model, whose deviation is another."""
     level = options.weight_noise_level
     if options.weight_noise == "absolute":
-        return absolute_noise(weights, level, generator)
-    return relative_noise(weights, level if options.weight_noise == "relative" else 0.0, generator)
+        return absolute_noise(weights, level, normals)
+    return relative_noise(weights, level if options.weight_noise == "relative" else 0.0, normals)
 
 
 def clip_embeddings(embeddings: Tensor, clip: float) -> Tensor:
@@ -134,13 +132,13 @@ def noisy_embeddings(
     return noisy if gate is None else _with_noise(clip_embeddings(noisy, gate[0]), gate[1], random_bytes)
 
 
-def absolute_noise(weights: Mapping[str, Tensor], variance: float, generator: Generator) -> dict[str, Tensor]:
+def absolute_noise(weights: Mapping[str, Tensor], variance: float, normals: Normals) -> dict[str, Tensor]:
     r"""The paper's noise: the standard deviation :math:`\sigma` on every entry; its sensitivity :math:`s` is one.
 
     Args:
         weights: by ``state_dict`` name.
         variance: :math:`\sigma^2`; the paper tries 0, 0.001, 0.01 and 0.1.
-        generator: a CPU generator.
+        normals: draws the noise.
 
     Returns:
         New tensors of the same dtypes. Integer buffers and running variances are copies: a variance with noise may be
@@ -148,13 +146,13 @@ def absolute_noise(weights: Mapping[str, Tensor], variance: float, generator: Ge
 
     Example:
         >>> state = {"w": torch.ones(3), "bn.running_var": torch.ones(1)}
-        >>> absolute_noise(state, 0.0, torch.Generator())["w"]
+        >>> absolute_noise(state, 0.0, torch.randn)["w"]
         tensor([1., 1., 1.])
     """
-    return _noised(weights, dict.fromkeys(_noisy(weights), math.sqrt(variance)), generator)
+    return _noised(weights, dict.fromkeys(_noisy(weights), math.sqrt(variance)), normals)
 
 
-def relative_noise(weights: Mapping[str, Tensor], fraction: float, generator: Generator) -> dict[str, Tensor]:
+def relative_noise(weights: Mapping[str, Tensor], fraction: float, normals: Normals) -> dict[str, Tensor]:
     r"""The released code's noise: :math:`\kappa` times the standard deviation of each tensor's own values.
 
     The scale depends on the data, so it reveals something about them.
@@ -162,17 +160,17 @@ def relative_noise(weights: Mapping[str, Tensor], fraction: float, generator: Ge
     Args:
         weights: by ``state_dict`` name.
         fraction: :math:`\kappa`; 0.001 in the code.
-        generator: a CPU generator.
+        normals: draws the noise.
 
     Returns:
         New tensors of the same dtypes. Integer buffers, running variances, constant tensors and single values are copies.
 
     Example:
-        >>> relative_noise({"constant": torch.ones(3)}, 0.001, torch.Generator())
+        >>> relative_noise({"constant": torch.ones(3)}, 0.001, torch.randn)
         {'constant': tensor([1., 1., 1.])}
     """
     scales = {name: fraction * float(value.std()) for name, value in _noisy(weights).items() if value.numel() > 1}
-    return _noised(weights, scales, generator)
+    return _noised(weights, scales, normals)
 
 
 def _require_finite(embeddings: Tensor) -> None:
@@ -191,11 +189,11 @@ def _noisy(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _noised(weights: Mapping[str, Tensor], scales: Mapping[str, float], generator: Generator) -> dict[str, Tensor]:
+def _noised(weights: Mapping[str, Tensor], scales: Mapping[str, float], normals: Normals) -> dict[str, Tensor]:
     noised = copy_to_cpu(weights)
     for name, scale in scales.items():
         if scale > 0:
             # Drawn in single precision, five times as fast: it obfuscates, and no guarantee rests on its lowest bits.
-            noise = torch.randn(noised[name].shape, generator=generator)
+            noise = normals(noised[name].shape)
             noised[name].add_(noise.to(noised[name].dtype), alpha=scale)
     return noised

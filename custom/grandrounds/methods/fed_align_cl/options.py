@@ -8,8 +8,12 @@ Fed-Align-CL are the four combinations of ``alignment`` and ``curriculum``.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import numpy as np
 
 from grandrounds.data.images.augmentation import view_named
 from grandrounds.errors import ConfigurationError
@@ -19,7 +23,7 @@ from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.seeding import numpy_generator, torch_generator
 
 if TYPE_CHECKING:
-    from torch import Generator
+    from torch import Tensor
 
 Role = Literal["classification", "adversarial", "discriminator"]
 ROLES: tuple[Role, ...] = ("classification", "adversarial", "discriminator")
@@ -28,6 +32,8 @@ BankRows = Literal["padded", "distinct"]
 AlignmentNorm = Literal["batch", "shared", "frozen"]
 Comparison = Literal["around_last_comm", "epoch_to_epoch", "every_comm"]
 NOISE_LEVEL = 0.001
+Normals: TypeAlias = "Callable[[Sequence[int]], Tensor]"
+"""Draws independent standard normal numbers, float32 and of this shape."""
 
 
 @dataclass(frozen=True)
@@ -215,8 +221,11 @@ class NoiseSourceOptions(Options):
         """The noise on embeddings; ``purpose`` is what a seeded stream is for."""
         return os.urandom if self.noise_source == "system" else numpy_generator(*purpose).bytes
 
-    def generator(self, *purpose: int | str) -> Generator:
-        """The noise on weights, in the same way."""
-        if self.noise_source == "system":
-            purpose = (int.from_bytes(os.urandom(16), "big"),)
-        return torch_generator(*purpose)
+    def normals(self, *purpose: int | str) -> Normals:
+        """The noise on weights, in the same way; the system's has 128 bits of entropy, which nobody can try out."""
+        import torch
+
+        if self.noise_source == "seeded":
+            return partial(torch.randn, generator=torch_generator(*purpose))
+        drawn = np.random.default_rng()
+        return lambda shape: torch.as_tensor(drawn.standard_normal(tuple(shape), np.float32))

@@ -11,7 +11,7 @@ from grandrounds.methods.fed_align_cl.noise import (
     noisy_embeddings,
     noisy_weights,
 )
-from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, WeightNoiseOptions
+from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, NoiseSourceOptions, WeightNoiseOptions
 from grandrounds.privacy.mechanisms.clipping import clip_rows
 from grandrounds.seeding import numpy_generator, torch_generator
 
@@ -128,23 +128,21 @@ def test_the_next_images_wrap_around():
 
 
 def test_noise_on_weights_has_its_size_and_spares_variances_and_counters():
-    generator = torch_generator("weights")
+    generator, seeded = torch_generator("weights"), NoiseSourceOptions("seeded").normals
     weights = {
         "w": 2 * torch.randn(1_000_000, generator=generator),
         "constant": torch.ones(5),
         "bn.running_var": torch.full((3,), 1e-6),
         "bn.num_batches_tracked": torch.tensor(7),
     }
-    relative = noisy_weights(weights, WeightNoiseOptions(), torch_generator("noise"))
+    relative = noisy_weights(weights, WeightNoiseOptions(), seeded("noise"))
     assert float((relative["w"].double() - weights["w"]).std()) == pytest.approx(0.002, rel=0.01)
     assert torch.equal(relative["constant"], weights["constant"])
-    absolute = noisy_weights(weights, WeightNoiseOptions("absolute"), torch_generator("noise"))
+    absolute = noisy_weights(weights, WeightNoiseOptions("absolute"), seeded("noise"))
     assert float((absolute["w"].double() - weights["w"]).std()) == pytest.approx(0.031623, rel=0.01)
-    three = [
-        noisy_weights({"w": torch.zeros(1_000_000)}, WeightNoiseOptions("absolute"), torch_generator(n)) for n in "abc"
-    ]
+    three = [noisy_weights({"w": torch.zeros(1_000_000)}, WeightNoiseOptions("absolute"), seeded(n)) for n in "abc"]
     assert float(sum(state["w"] for state in three).div(3).std()) == pytest.approx(0.018257, rel=0.01)
-    for noisy in (relative, absolute, noisy_weights(weights, WeightNoiseOptions("none"), torch_generator("noise"))):
+    for noisy in (relative, absolute, noisy_weights(weights, WeightNoiseOptions("none"), seeded("noise"))):
         assert torch.equal(noisy["bn.running_var"], weights["bn.running_var"])
         assert torch.equal(noisy["bn.num_batches_tracked"], weights["bn.num_batches_tracked"])
     assert torch.equal(noisy["w"], weights["w"])

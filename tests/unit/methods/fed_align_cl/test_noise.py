@@ -6,21 +6,23 @@ import pytest
 import torch
 
 from grandrounds.methods.fed_align_cl.noise import absolute_noise, relative_noise
+from grandrounds.methods.fed_align_cl.options import NoiseSourceOptions
 from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.seeding import torch_generator
 
 COUNT = 1_000_000
+seeded = NoiseSourceOptions("seeded").normals
 
 
 def test_relative_noise_is_a_thousandth_of_the_tensors_deviation():
     value = 2.0 * torch.randn(COUNT, generator=torch_generator("value"), dtype=torch.float64)
-    noised = relative_noise({"w": value}, 0.001, torch_generator("noise"))
+    noised = relative_noise({"w": value}, 0.001, seeded("noise"))
     assert float((noised["w"] - value).std()) == pytest.approx(0.002, rel=0.01)
 
 
 def test_absolute_noise_has_the_published_deviation():
     value = torch.zeros(COUNT, dtype=torch.float64)
-    noises = [absolute_noise({"w": value}, 0.001, torch_generator("noise", site))["w"] for site in range(3)]
+    noises = [absolute_noise({"w": value}, 0.001, seeded("noise", site))["w"] for site in range(3)]
     assert float(noises[0].std()) == pytest.approx(0.031623, rel=0.01)
     assert float((sum(noises) / 3).std()) == pytest.approx(0.018257, rel=0.01)
 
@@ -32,9 +34,9 @@ def test_variances_integers_constants_and_single_values_stay():
         "constant": torch.ones(4),
         "single": torch.tensor([7.0]),
     }
-    for name, value in relative_noise(state, 0.5, torch_generator("n")).items():
+    for name, value in relative_noise(state, 0.5, seeded("n")).items():
         assert torch.equal(value, state[name]), name
-    noised = absolute_noise(state, 0.5, torch_generator("n"))
+    noised = absolute_noise(state, 0.5, seeded("n"))
     assert torch.equal(noised["bn.running_var"], state["bn.running_var"])
     assert torch.equal(noised["steps"], state["steps"])
     assert (noised["constant"] != 1).all()
@@ -42,7 +44,7 @@ def test_variances_integers_constants_and_single_values_stay():
 
 def test_nothing_is_clipped():
     far = {"w": torch.tensor([1e6, -1e6])}
-    torch.testing.assert_close(absolute_noise(far, 0.001, torch_generator("n"))["w"], far["w"])
+    torch.testing.assert_close(absolute_noise(far, 0.001, seeded("n"))["w"], far["w"])
 
 
 @pytest.mark.parametrize(
