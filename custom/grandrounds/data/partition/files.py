@@ -49,6 +49,7 @@ PUBLIC_NAME = "public"
 
 SITE_FILES = (MANIFEST_FILE, CONFIG_NAME, LABELS_FILE, PUBLIC_FILE, list_path(Path(PUBLIC_FILE)).name)
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WRITTEN = {"dataset_name", "classes", "sites", "task", "public_set", RULE_VALUE, *vars(AS_IN_FILES)}
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def write_partition(
         dataset_name: name of the data set in jobs.
         images_root: folder or archive of the images; site configurations contain its absolute path.
         classes: the vocabulary.
-        description: how the partition was made (scheme, seed, shares); JSON values under other keys than those written here.
+        description: how the partition was made (scheme, seed, shares); JSON values.
         overwrite: replace another partition in ``out_dir``.
         reading: how the sites read the image files, for their configurations and ``partition.json``.
         devices: the synthetic device that retakes each site's images, where a site has one.
@@ -103,11 +104,13 @@ def write_partition(
         ConfigurationError: if ``out_dir`` contains other files, or another partition without ``overwrite``.
         DataError: if a label is not in ``classes``, a patient or lesion is in two splits, or an image is at two sites (or a
             patient or lesion, without ``shared_patients``).
-        ValueError: if a site's name cannot be a folder's name.
+        ValueError: if a site's name cannot be a folder's name, or ``description`` has a key that is written here.
     """
     out_dir = Path(out_dir).resolve()
     common = tuple(replicated.test) if replicated else ()
     _check_sites({**sites, "every-site": common} if common else sites, classes, shared_patients, task)
+    if own := _WRITTEN & set(description):
+        raise ValueError(f"description must not contain {', '.join(sorted(own))}")
     _require_own_folder(out_dir)
     stated = reading.entries()
     location = {

@@ -255,6 +255,8 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path, sites):
         write({"site-1": (Record("z", "nvv"),)}, tmp_path / "p")
     with pytest.raises(ValueError, match=r"'\.\./site' cannot be a site's name"):
         write({"../site": sites["site-1"]}, tmp_path / "p")
+    with pytest.raises(ValueError, match="description must not contain bits, classes"):
+        write_partition(sites, tmp_path / "p", "skin", ".", CLASSES, {"classes": 3, "bits": 12})
     assert list(tmp_path.iterdir()) == []
 
 
