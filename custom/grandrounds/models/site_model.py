@@ -104,7 +104,7 @@ def read_description(encoded: Tensor | None) -> dict[str, Any]:
 
 
 def read_site_models(paths: Sequence[Path], problem: Problem, run_id: str) -> tuple[SavedNetwork, ...]:
-    """The networks of files that sites of a run have handed over, for their average.
+    """The networks of files that sites of a run have handed over, for their average; a run without a ``run_id`` is old.
 
     Raises:
         ConfigurationError: if there is no such file, it has no description beside it, it is of another run or problem, two
@@ -114,8 +114,10 @@ def read_site_models(paths: Sequence[Path], problem: Problem, run_id: str) -> tu
     for path in paths:
         if not path.is_file():
             raise ConfigurationError(f"there is no model {path}; name the file {OWN}.pt that a site has handed over")
-        content = read_json_object(path.with_suffix(".json"))
-        found = _described(content, str(path.with_suffix(".json")), problem, run_id)
+        content, where = read_json_object(path.with_suffix(".json")), str(path.with_suffix(".json"))
+        if not run_id or "run_id" not in content:
+            raise ConfigurationError(f"{where}: an earlier release made this model or the run's summary; run the job again")
+        found = _described(content, where, problem, run_id)
         for mark in (f"site {found.site}", file_digest(path)):
             if mark in known:
                 raise ConfigurationError(f"{path} and {known[mark]} are the same site's model; name one of them")

@@ -115,6 +115,14 @@ def test_a_model_of_another_run_of_the_same_name_is_refused_with_both_identities
     )
 
 
+@pytest.mark.parametrize("old", ["results/summary.json", "state/run/site-1/own.json"])
+def test_a_run_of_an_earlier_release_must_be_made_again(run, finished, old):
+    made = finished()
+    path = made.workspace / old
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "run_id"}))
+    assert_line(run("predict", made.workspace, *made.files, "--ensemble"), r"own\.json: an earlier release .*job again")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

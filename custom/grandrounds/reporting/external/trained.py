@@ -106,7 +106,7 @@ def trained_model(path: Path, ensemble: Ensemble = False) -> TrainedModel:
             f"an ensemble needs the own models of two sites or more, and {where} {len(files)}: sites release them with "
             f"executor.release_model of a job with model=own, or hand over {OWN}.pt and {OWN}.json (--member)"
         )
-    networks = read_site_models(files, problem, str(summary.get("run_id")))
+    networks = read_site_models(files, problem, summary.get("run_id", ""))
     return TrainedModel(folder, problem, networks, moments)
 
 
