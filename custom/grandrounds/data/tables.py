@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from grandrounds.csv_files import csv_cells
 from grandrounds.data.keys import canonical
 from grandrounds.errors import ConfigurationError, DataError, told_as
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +50,11 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "split": ("set", "partition"),
 }  # fmt: skip
 """Usual headings; a refusal proposes them, nothing takes them by itself."""
-_MARKS: Mapping[str, str | None] = {"1": "", "true": "", "0": None, "false": None, "-1": "?", "": "?"}
+_ZEROS = re.compile(r"(?<=\d)[.,]0*$")
+"""What spreadsheets write after a whole number."""
+_MARKS: Mapping[str, str | None] = {
+    "1": "", "true": "", "0": None, ".0": None, ",0": None, "false": None, "-1": "?", "": "?",
+}  # fmt: skip
 """Values of a column that is a class or finding of its own, and what precedes its name in the label."""
 _ABOVE = 20
 """Lines among which the headings are looked for."""
@@ -89,7 +95,7 @@ class Columns:
         mapped: ``COLUMN=HEADING``, as on the command line.
         sheet: of a workbook; may be empty where one sheet alone has the required columns.
         published: whether the headings are fixed, so that no option maps them.
-        unknown: whether a label may say that a finding is not known.
+        task: what a label is.
     """
 
     required: tuple[str, ...]
@@ -97,7 +103,7 @@ class Columns:
     mapped: tuple[str, ...] = ()
     sheet: str = ""
     published: bool = False
-    unknown: bool = False
+    task: Task = SINGLE
 
     def headings(self) -> dict[str, str]:
         """Headings by the column that they are.
@@ -380,7 +386,7 @@ def _with_label(lines: list[tuple[int, list[str]]], columns: Columns, source: st
     """The lines, with one column in place of those of ``label=A|B``: the names of the ones that are 1, or ``none``.
 
     Raises:
-        DataError: if there is no such column, or a value is neither 1 nor 0.
+        DataError: if such a heading occurs twice, a value is neither 1 nor 0, or the task has no label of these values.
     """
     (first, cells), *rows = lines
     headings = [canonical(cell) for cell in cells]
@@ -388,23 +394,32 @@ def _with_label(lines: list[tuple[int, list[str]]], columns: Columns, source: st
     parts = _parts(heading)
     if len(parts) == 1 or heading.casefold() in folded or not set(parts) <= set(folded):
         return lines
+    for part in parts:
+        if folded.count(part) > 1:
+            twice = headings[folded.index(part)]
+            raise DataError(f"{source} line {first}, columns {heading}: {twice!r} occurs twice; rename or delete one")
     places = [folded.index(part) for part in parts]
     kept = [place for place in range(len(cells)) if place not in places]
     found = [(first, [heading, *(headings[place] for place in kept)])]
     for line, values in rows:
-        marked = []
+        marked, shown = [], []
         for place in places:
             value = values[place].strip() if place < len(values) else ""
-            mark = _MARKS.get(re.sub(r"[.,]0*$", "", value.casefold()), "no")
-            if mark == "no" or (mark == "?" and not columns.unknown):
-                more = ", -1 or nothing" if columns.unknown else "; for findings that may be not known add --task multi"
+            mark = _MARKS.get(_ZEROS.sub("", value.casefold()), "no")
+            if mark == "no":
                 raise DataError(
-                    f"{source} line {line}, column {headings[place]}: expected 1 or 0{more}, got {value or 'nothing'}"
+                    f"{source} line {line}, column {headings[place]}: expected 1 or 0, or -1 or nothing for a finding that "
+                    f"is not known, got {value!r}"
                 )
             marked += [] if mark is None else [f"{mark}{headings[place]}"]
-        found.append(
-            (line, ["|".join(marked) or "none", *(values[n] for n in kept if n < len(values)), *values[len(cells) :]])
-        )
+            shown += [] if mark is None else [f"{headings[place]} {value or 'empty'}"]
+        label = "|".join(marked) or "none"
+        if marked and not set(columns.task.mentioned_in(label)) <= set(headings):
+            raise DataError(
+                f"{source} line {line}, columns {heading}: expected 1 in one and 0 in the others, got {', '.join(shown)}; "
+                "for findings, which may be several or not known, add --task multi (simulate: --set problem.task=multi)"
+            )
+        found.append((line, [label, *(values[n] for n in kept if n < len(values)), *values[len(cells) :]]))
     return found
 
 
@@ -448,22 +463,25 @@ def _missing(
     taken = {heading.casefold() for heading in (*mapped.values(), *known)}
     free = [heading for heading in headings if heading and heading.casefold() not in taken]
     values = {one: _values(one, headings, lines) for one in free}
-    found = [*columns.mapped]
+    found, hint = [*columns.mapped], ""
     for name in (*missing, *(one for one in columns.optional if one not in mapped)):
         usual = [one for one in free if one.casefold() in _WORDS.get(name, ())]
         files = [one for one in free if name == "image" and all(map(_FILE.search, values[one] or [""]))]
         marks = [one for one in free if name == "label" and set(values[one]) - {""} and set(values[one]) <= set(_MARKS)]
-        best = next(iter([*files, *usual, *(["|".join(marks)] if len(marks) > 1 else [])]), "")
+        best = next(iter([*files, *usual]), "")
+        if len(marks) > 1 and not best:
+            hint = f"; it is label={'|'.join(marks)} if these columns of 1 and 0 are the classes or findings"
         if best or name in missing:
             found.append(f"{name}={best or 'HEADING'}")
-            free = [one for one in free if one not in (best, *best.split("|"))]
+            free = [one for one in free if one != best]
     named = ", ".join(repr(name) for name in missing)
-    if any(_FILE.search(heading.casefold()) for heading in headings):
+    ends = {one: {value.rpartition(".")[2] for value in values[one]} for one in values}
+    if any(_FILE.search(one.casefold()) and one.casefold().rpartition(".")[2] in ends[one] for one in ends):
         return (
             f"{where} has an image's name in place of headings; add a line with the headings above it: image,label,..."
         )
     option = f"; if these are other names for them, add --columns '{','.join(found)}'"
-    option += ", with the heading that it is for HEADING" * ("=HEADING" in option)
+    option += ", with the heading that it is for HEADING" * ("=HEADING" in option) + hint
     own = "; correct the heading, or make a manifest of the table by grandrounds import"
     remedy = own if columns.published else option
     return f"{where}: column {named} is missing; expected {', '.join(columns.required)}, found {', '.join(headings)}{remedy}"
@@ -473,7 +491,7 @@ def _values(heading: str, headings: Sequence[str], lines: Sequence[tuple[int, li
     """The first values of a column; of whole numbers without a decimal point."""
     place = headings.index(heading)
     shown = (values[place].strip() for _, values in lines[:_SHOWN] if place < len(values))
-    return [re.sub(r"(?<=\d)[.,]0*$", "", value.casefold()) for value in shown]
+    return [_ZEROS.sub("", value.casefold()) for value in shown]
 
 
 def _row(names: Sequence[tuple[str, ...]], values: Sequence[str], where: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 import io
 import re
 import zipfile
-from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 from grandrounds.data.tables import Columns, frame_cells, open_table
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.protocol.tasks import FINDINGS
 
 OWN = Columns(("image", "label"), ("patient", "site"))
 ROWS = [["image", "label", "patient", "Größe"], ["ä.JPG", "bösartig", "007", "65,5"], ["b.JPG", "gut", "7", "64"]]
@@ -180,8 +180,8 @@ def test_headings_are_mapped_and_the_refusal_says_what_to_type(tmp_path):
 @pytest.mark.parametrize(
     ("text", "columns"),
     [
-        ("image,MEL,NV,age\nI1,1.0,0.0,50\nI2,0.0,1.0,0\n", "label=MEL|NV"),
-        ("Path,Sex,Edema,Mass\nv/a.jpg,F,1,-1.0\nv/b.jpg,M,0,\n", "image=Path,label=Edema|Mass"),
+        ("Path,Sex,Edema\nv/a.jpg,F,1\nv/b.jpg,M,0\n", "image=Path,label=HEADING"),
+        ("Image.Index,Finding.Labels,Patient.Age\na.png,Mass,50\n", "image=Image.Index,label=HEADING"),
         ("study_id,image_id,birads\ns1,i1,B1\n", "image=image_id,label=HEADING"),
         ("url,md5hash,label\nhttps://x/a.jpg,00ff,mel\n", "image=md5hash"),
         ("image_id,dx,patient_id,note\nI1,nv,P1,x\n", "image=image_id,label=dx,patient=patient_id"),
@@ -192,9 +192,18 @@ def test_only_what_may_be_a_column_is_proposed_for_it(tmp_path, text, columns):
         open_table(written(tmp_path, text.encode()), OWN)
 
 
+def test_columns_of_ones_and_zeros_are_named_and_never_proposed_as_the_label(tmp_path):
+    rows = b"image,note,male,smoker\na,mel,1,.0\nb,nv,0,-1.0\nc,nv,,1\n"
+    with pytest.raises(DataError) as refused:
+        open_table(written(tmp_path, rows), OWN)
+    option, named = str(refused.value).split("--columns ")[1].split("; ")
+    assert option == "'label=HEADING', with the heading that it is for HEADING"
+    assert named == "it is label=male|smoker if these columns of 1 and 0 are the classes or findings"
+
+
 def test_columns_of_ones_and_zeros_are_one_label(tmp_path):
-    rows = b'image,Edema,Mass,age\na,1.0,0.0,50\nb,true,1,60\nc,0,"0,0",70\n'
-    columns = Columns(OWN.required, OWN.optional, ("label=mass|Edema",))
+    rows = b'image,Edema,Mass,age\na,1.0,.0,50\nb,true,1,60\nc,0,"0,0",70\n'
+    columns = Columns(OWN.required, OWN.optional, ("label=mass|Edema",), task=FINDINGS)
     found = open_table(written(tmp_path, rows), columns).rows
     assert [row for _, row in found] == [
         {"image": "a", "label": "Edema", "age": "50"},
@@ -202,12 +211,29 @@ def test_columns_of_ones_and_zeros_are_one_label(tmp_path):
         {"image": "c", "label": "none", "age": "70"},
     ]
     unknown = written(tmp_path, b"image,Edema,Mass\na,1,-1\nb,,0\n")
-    with pytest.raises(DataError, match=r"line 2, column Mass: expected 1 or 0; .* --task multi, got -1"):
-        open_table(unknown, columns)
-    labels = [row["label"] for _, row in open_table(unknown, replace(columns, unknown=True)).rows]
-    assert labels == ["?Mass|Edema", "?Edema"]
-    with pytest.raises(DataError, match="line 2, column Edema: expected 1 or 0, -1 or nothing, got 2"):
-        open_table(written(tmp_path, b"image,Edema,Mass\na,2,1\n"), replace(columns, unknown=True))
+    assert [row["label"] for _, row in open_table(unknown, columns).rows] == ["?Mass|Edema", "?Edema"]
+    with pytest.raises(DataError, match=r"line 2, column Edema: expected 1 or 0, .*, got '2'"):
+        open_table(written(tmp_path, b"image,Edema,Mass\na,2,1\n"), columns)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("1,1", "line 3, columns MEL|NV: expected 1 in one and 0 in the others, got MEL 1, NV 1; .* --task multi"),
+        ("0,", "line 3, columns MEL|NV: .* got NV empty; .* --task multi"),
+        ("-1,0", "line 3, columns MEL|NV: .* got MEL -1; .* --task multi"),
+    ],
+)
+def test_of_exclusive_classes_one_is_marked(tmp_path, row, message):
+    path = written(tmp_path, f"image,MEL,NV\na,0,1\nb,{row}\n".encode())
+    with pytest.raises(DataError, match=message.replace("|", r"\|")):
+        open_table(path, Columns(OWN.required, mapped=("label=MEL|NV",)))
+
+
+def test_a_part_of_the_label_that_occurs_twice_is_named(tmp_path):
+    path = written(tmp_path, b"image,MEL,NV,mel\na,1,0,0\n")
+    with pytest.raises(DataError, match=r"t\.csv line 1, columns MEL\|NV: 'MEL' occurs twice"):
+        open_table(path, Columns(OWN.required, mapped=("label=MEL|NV",)))
 
 
 def test_lines_above_the_headings_are_no_rows(tmp_path):

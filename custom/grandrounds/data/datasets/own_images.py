@@ -143,7 +143,7 @@ def read_image_table(root: Path, options: ManifestOptions) -> OwnImages:
         ("site", *MANIFEST_COLUMNS[2:]),
         options.columns,
         options.sheet,
-        unknown=not options.kind.exclusive,
+        task=options.kind,
     )
     table = open_table(options.manifest, columns)
     if root == options.manifest.parent:
