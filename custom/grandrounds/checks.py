@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
+from grandrounds.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,18 +121,23 @@ def require_known_label(label: str, classes: Sequence[str], where: str) -> None:
 
 
 @contextmanager
-def naming(where: str, caught: type[ValueError], raised: type[GrandRoundsError] | None = None) -> Iterator[None]:
-    """Put the file, site or option at the head of an error of a block, which ``raised`` makes one of another class.
+def told_as(kind: Callable[[str], Exception] | None, *errors: type[Exception], where: str = "") -> Iterator[None]:
+    """Let an error of other kinds be one of this kind, in its own words.
+
+    Args:
+        kind: what makes the error, from its words; None: its own class, and only ``where`` is added.
+        errors: the kinds that are told so.
+        where: what the words begin with; nothing if it is empty.
 
     Example:
-        >>> from grandrounds.errors import MessageError
-        >>> with naming("site-1", ValueError, MessageError):
-        ...     float("two")
-        Traceback (most recent call last):
-        ...
-        grandrounds.errors.MessageError: site-1: could not convert string to float: 'two'
+        >>> try:
+        ...     with told_as(DataError, ValueError, where="labels.csv"):
+        ...         int("x")
+        ... except DataError as error:
+        ...     print(error)
+        labels.csv: invalid literal for int() with base 10: 'x'
     """
     try:
         yield
-    except caught as error:
-        raise (raised or type(error))(f"{where}: {error}") from error
+    except errors as error:
+        raise (kind or type(error))(f"{where}: {error}" if where else str(error)) from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 
 
@@ -33,29 +31,6 @@ class UsageError(ConfigurationError):
 
 class InUseError(ConfigurationError):
     """Another process has what a job or a command must have for itself; it may be free later."""
-
-
-@contextmanager
-def told_as(kind: Callable[[str], Exception], *errors: type[Exception], where: str = "") -> Iterator[None]:
-    """Let an error of other kinds be one of this kind, in its own words.
-
-    Args:
-        kind: what makes the error, from its words.
-        errors: the kinds that are told so.
-        where: what the words begin with; nothing if it is empty.
-
-    Example:
-        >>> try:
-        ...     with told_as(DataError, ValueError, where="labels.csv"):
-        ...         int("x")
-        ... except DataError as error:
-        ...     print(error)
-        labels.csv: invalid literal for int() with base 10: 'x'
-    """
-    try:
-        yield
-    except errors as error:
-        raise kind(f"{where}: {error}" if where else str(error)) from error
 
 
 class Fault(StrEnum):

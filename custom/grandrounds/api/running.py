@@ -28,7 +28,7 @@ from grandrounds.deployment.reference import (
     shared_features,
     starts_from_ridge,
 )
-from grandrounds.deployment.simulate import Engine, default_workers, require_enough, simulate
+from grandrounds.deployment.simulate import default_workers, require_enough, simulate
 from grandrounds.deployment.workspace import Simulation, held_workspace
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
@@ -37,6 +37,7 @@ from grandrounds.federation.server.record import EVENTS, SUMMARY, with_true_stat
 from grandrounds.json_files import read_json_object
 from grandrounds.option_annotations import require_type
 from grandrounds.option_keys import by_key
+from grandrounds.protocol.names import Engine
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.run import ReadRun, tested_models
 from grandrounds.reporting.runs import read_run, record_folder

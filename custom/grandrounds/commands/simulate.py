@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grandrounds.commands.options import OF_IMAGES, Json, SimulatedJobArguments, takes
 from grandrounds.commands.run_config import write_config
 from grandrounds.console.output import INTERRUPTED, notes, results, say, say_json
+from grandrounds.protocol.names import Engine
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
@@ -49,7 +50,7 @@ def simulate(
         typer.Option(help="Folder for everything that the run writes; default: runs/RUN_NAME.", show_default=False),
     ] = None,
     engine: Annotated[
-        Literal["in-process", "flare"],
+        Engine,
         typer.Option(help="This program, or FLARE's simulator: slower, with its processes and messages."),
     ] = "in-process",
     threads: Annotated[

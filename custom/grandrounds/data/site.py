@@ -27,13 +27,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.checks import told_as
 from grandrounds.data.images.cache import DecodedCache, OriginalShape, Quarantined, open_cache
 from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.images.preparation import Shape
 from grandrounds.data.keys import NO_CHOICES, KeyChoices
 from grandrounds.data.manifest import read_manifest
-from grandrounds.errors import ConfigurationError, told_as
+from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import read_json_object, require_object
 from grandrounds.option_annotations import require_type
 from grandrounds.protocol.problem import IMAGENET, Problem

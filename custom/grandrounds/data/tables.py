@@ -19,9 +19,10 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grandrounds.checks import told_as
 from grandrounds.csv_files import csv_cells
 from grandrounds.data.keys import canonical
-from grandrounds.errors import ConfigurationError, DataError, told_as
+from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -36,10 +36,10 @@ from grandrounds.files import copy_file, write_json
 from grandrounds.json_files import read_json_object
 from grandrounds.option_annotations import require_type
 from grandrounds.plugins import environment, outermost_packages
+from grandrounds.protocol.names import Engine
 from grandrounds.protocol.paths import CACHE_VARIABLE, DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
 from grandrounds.protocol.problem import Problem
 
-Engine = Literal["in-process", "flare"]
 CHECKPOINT_PREFIX = "round_"
 WORKER_BYTES = 2 << 30
 """Memory to leave for each worker: EfficientNet-B0 takes 1.2 GB for a step of 16 images of 224 pixels."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grandrounds.checks import naming
+from grandrounds.checks import told_as
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, counts_shape
 from grandrounds.evaluation.record import EvalRecord, pooled
@@ -109,7 +109,7 @@ class CountSums:
             found = released.get(site, {}).get(model, {})
             if found.keys() != {IMAGES, PATIENTS}:
                 raise MessageError(f"{site} has not released the sum of the counts")
-            with naming(site, ValueError, MessageError):
+            with told_as(MessageError, ValueError, where=site):
                 tables[site] = check_counts(found[IMAGES].numpy(), found[PATIENTS].numpy(), self._shape)
         first, *others = tables.values()
         for site, other in zip(sites[1:], others, strict=True):

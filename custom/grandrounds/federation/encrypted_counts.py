@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from grandrounds.checks import naming
+from grandrounds.checks import told_as
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, suppress_counts
 from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, Shapes, SumOf, decrypt_sum, encrypt_tensors
@@ -70,7 +70,7 @@ def decrypt_counts(
     if not exact or (whole[MINIMUMS] < 0).any() or int(whole[MINIMUMS].sum()) != len(roster):
         raise MessageError(f"{name} is not one of counts")
     images, patients = (whole[part].long().numpy() for part in (IMAGES, PATIENTS))
-    with naming(name, ValueError, MessageError):
+    with told_as(MessageError, ValueError, where=name):
         counts = check_counts(images, patients, shape)
     minimums = whole[MINIMUMS].nonzero().flatten()
     if minimums.min() <= 1 < minimums.max():

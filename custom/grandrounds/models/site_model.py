@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from grandrounds.errors import ConfigurationError, MessageError, told_as
+from grandrounds.checks import told_as
+from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.files import file_digest, replacing, write_json
 from grandrounds.json_files import read_json_object, require_object
 from grandrounds.models.partial import frozen_digest
@@ -116,7 +117,9 @@ def read_site_models(paths: Sequence[Path], problem: Problem, run_id: str) -> tu
             raise ConfigurationError(f"there is no model {path}; name the file {OWN}.pt that a site has handed over")
         content, where = read_json_object(path.with_suffix(".json")), str(path.with_suffix(".json"))
         if not run_id or "run_id" not in content:
-            raise ConfigurationError(f"{where}: an earlier release made this model or the run's summary; run the job again")
+            raise ConfigurationError(
+                f"{where}: an earlier release made this model or the run's summary; run the job again"
+            )
         found = _described(content, where, problem, run_id)
         for mark in (f"site {found.site}", file_digest(path)):
             if mark in known:

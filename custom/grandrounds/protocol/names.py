@@ -1,5 +1,7 @@
 """Names of metrics and of predictions that sites, server and reports share."""
 
+from typing import Literal
+
 SERVER = "server"
 """The server among the parties, where sites have their names; also in a partition."""
 PACE_ROUNDS = 5
@@ -28,3 +30,5 @@ BACKBONE_NAMES = (
     "shufflenet",
 )
 """The package's own networks, for a shell that completes them without importing torch."""
+Engine = Literal["in-process", "flare"]
+"""What simulates: one process, or FLARE's simulator; named here, so that the command line need not import torch."""

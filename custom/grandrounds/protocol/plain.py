@@ -14,7 +14,8 @@ from nvflare.apis.dxo import DXO
 from nvflare.apis.shareable import Shareable
 from torch import Tensor, nn
 
-from grandrounds.errors import MessageError, told_as
+from grandrounds.checks import told_as
+from grandrounds.errors import MessageError
 
 MAX_DEPTH = 12
 """Of collections in collections."""

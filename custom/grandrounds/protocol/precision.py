@@ -8,7 +8,8 @@ from typing import Any
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.shareable import Shareable
 
-from grandrounds.errors import ConfigurationError, MessageError, told_as
+from grandrounds.checks import told_as
+from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.protocol.tensors import (
     FULL,
     PRECISION,

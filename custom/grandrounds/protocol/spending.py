@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from grandrounds.errors import ConfigurationError, Fault, told_as
+from grandrounds.checks import told_as
+from grandrounds.errors import ConfigurationError, Fault
 from grandrounds.protocol.unit import Unit, distance
 
 

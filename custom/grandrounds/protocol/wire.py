@@ -15,7 +15,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
-from grandrounds.errors import MessageError, told_as
+from grandrounds.checks import told_as
+from grandrounds.errors import MessageError
 from grandrounds.protocol.messages import (
     DATA_CHANGES,
     DXO_KEY,

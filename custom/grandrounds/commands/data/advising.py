@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from grandrounds.api import advising
 from grandrounds.commands.options import Json
 from grandrounds.console.output import results, say, say_json
 
@@ -25,10 +26,10 @@ ADVISE_HELP = """Recommend one method for the sites of a partition: the command,
 def advise(
     sites_dir: Annotated[Path, typer.Option(help="Folder of a partition, as of grandrounds import or partition.")],
     networks: Annotated[
-        Literal["one", "own"], typer.Option(help="One network for all sites, or each site has a network of its own.")
+        advising.Networks, typer.Option(help="One network for all sites, or each site has a network of its own.")
     ] = "one",
     leaves: Annotated[
-        Literal["sums", "updates", "noisy"],
+        advising.Leaves,
         typer.Option(
             help="What may leave a site: exact sums of features (they say much of a site), model updates, or only updates "
             "with noise, under an epsilon."
@@ -37,8 +38,6 @@ def advise(
     json: Json = False,
 ) -> None:
     """Show what was found and what to run."""
-    from grandrounds.api import advising
-
     found = advising.situation(sites_dir, networks, leaves)
     advice = advising.advise(found)
     command = advice.command(sites_dir)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
+from grandrounds.checks import told_as
 from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions, OwnImageOptions
 from grandrounds.data.found import LINKS, ImageFiles, Seen, look_at, place_at
 from grandrounds.data.importing import UNWANTED, Import, look_up, shared_root
@@ -29,7 +30,7 @@ from grandrounds.data.manifest import (
     require_grouped,
 )
 from grandrounds.data.tables import Columns, Table, open_table
-from grandrounds.errors import ConfigurationError, DataError, told_as
+from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE

@@ -13,9 +13,10 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
+from grandrounds.checks import told_as
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record, read_table
-from grandrounds.errors import DataError, told_as
+from grandrounds.errors import DataError
 
 BENIGN: Final = "benign"
 MALIGNANT: Final = "malignant"

@@ -22,11 +22,12 @@ from typing import IO, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.checks import told_as
 from grandrounds.data.images.decoding import Pixels
 from grandrounds.data.images.dicom import DICOM_SUFFIXES
 from grandrounds.data.images.files.encoded import ArrayRow, EncodedFile, EncodedImage
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
-from grandrounds.errors import DataError, told_as
+from grandrounds.errors import DataError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm", *DICOM_SUFFIXES)
 IDX_IMAGES = b"\0\0\x08\x03"

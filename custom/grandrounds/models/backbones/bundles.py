@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grandrounds.errors import ConfigurationError, told_as
+from grandrounds.checks import told_as
+from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import read_json_object
 from grandrounds.models.backbones.libraries import NETWORK_LIBRARIES, library_backbone
 

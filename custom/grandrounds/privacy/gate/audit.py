@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grandrounds.errors import GrandRoundsError, told_as
+from grandrounds.checks import told_as
+from grandrounds.errors import GrandRoundsError
 from grandrounds.logs.lines import log_event
 
 

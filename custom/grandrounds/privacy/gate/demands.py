@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grandrounds.errors import ConfigurationError, told_as
+from grandrounds.checks import told_as
+from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import require_object
 from grandrounds.option_annotations import ABOVE_ZERO, Min
 from grandrounds.options import require_value

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from grandrounds.errors import ConfigurationError, told_as
+from grandrounds.checks import told_as
+from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import require_object
 from grandrounds.option_annotations import ABOVE_ZERO, Min
 from grandrounds.options import require_value

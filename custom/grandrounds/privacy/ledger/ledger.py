@@ -18,7 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError, told_as
+from grandrounds.checks import told_as
+from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.privacy.accounting import exceeds, renyi_epsilon, spent_epsilon
 from grandrounds.privacy.ledger.chain import Chain, ChainedFile
 from grandrounds.privacy.ledger.digests import read_digests, write_digests

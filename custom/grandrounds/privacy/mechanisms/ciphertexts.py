@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grandrounds.errors import ConfigurationError, MessageError, told_as
+from grandrounds.checks import told_as
+from grandrounds.errors import ConfigurationError, MessageError
 
 DEGREE = 8192
 """Of the polynomials: half of it are the numbers in a ciphertext. With 140 bits of modulus, 128-bit security."""
