@@ -13,6 +13,7 @@ import itertools
 import math
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grandrounds.checks import told_as
 from grandrounds.csv_files import csv_cells
-from grandrounds.data.keys import canonical
+from grandrounds.data.keys import canonical, comparison_key
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
@@ -42,15 +43,15 @@ _DECIMAL = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?")
 _FILE = re.compile(r"^(?!.*://).*\.[a-z][a-z0-9]{1,4}$")
 _HINT = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "image": ("bild", "datei", "dateiname", "file", "filename", "image_id", "path", "pfad", "bilddatei", "picture",
-              "image index", "image_name", "id_code", "md5hash"),
+    "image": ("bild", "datei", "dateiname", "file", "filename", "image id", "path", "pfad", "bilddatei", "picture",
+              "image index", "image name", "id code", "md5hash"),
     "label": ("diagnose", "diagnosis", "class", "klasse", "dx", "target", "befund", "finding", "findings",
               "finding labels", "pathology", "level", "grade"),
-    "patient": ("fall", "patient_id", "patientid", "patientennummer", "patient id", "case", "pid"),
-    "lesion": ("lesion_id",),
+    "patient": ("fall", "patientid", "patientennummer", "patient id", "case", "pid"),
+    "lesion": ("lesion id",),
     "split": ("set", "partition"),
 }  # fmt: skip
-"""Usual headings; a refusal proposes them, nothing takes them by itself."""
+"""Usual headings in the form of :func:`comparison_key`; a refusal proposes them, nothing takes them by itself."""
 _ZEROS = re.compile(r"(?<=\d)[.,]0*$")
 """What spreadsheets write after a whole number."""
 _MARKS: Mapping[str, str | None] = {
@@ -120,6 +121,12 @@ class Columns:
                 raise ConfigurationError(f"columns: expected COLUMN=HEADING with COLUMN one of {known}; got {entry!r}")
             found[column] = heading
         return found
+
+    def known_headings(self) -> set[str]:
+        """The headings of all columns that have a meaning, and the parts of ``A|B``, casefolded."""
+        mapped = self.headings()
+        own = [mapped.get(name, name) for name in (*self.required, *self.optional)]
+        return {part for heading in own for part in (heading.casefold(), *_parts(heading))}
 
     def line_of_headings(self, lines: Sequence[Sequence[str]]) -> int:
         """Which of the lines has the headings: the first with all required ones, else the first with several cells."""
@@ -218,16 +225,18 @@ def _decoded(data: bytes, path: Path) -> tuple[str, str]:
 
 
 def _separator(text: str, columns: Columns) -> str:
-    """The separator by which the first line has most of the required columns, then most columns; else the comma."""
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    wanted = {heading.casefold() for heading in (*columns.required, *columns.optional, *columns.headings().values())}
+    """The separator by which a line has most known headings, then most lines have as many cells; else the comma."""
+    lines = list(itertools.islice(filter(str.strip, text.splitlines()), _ABOVE))
+    wanted = columns.known_headings()
 
-    def quality(separator: str) -> tuple[int, int]:
+    def quality(separator: str) -> tuple[int, int, int]:
         try:
-            cells = next(csv.reader([first], delimiter=separator))
-        except (csv.Error, StopIteration):
-            return 0, 0
-        return len({canonical(cell).casefold() for cell in cells} & wanted), len(cells)
+            rows = list(csv.reader(lines, delimiter=separator))
+        except csv.Error:
+            return 0, 0, 0
+        known = [len({canonical(cell).casefold() for cell in row} & wanted) for row in rows]
+        cells, agreeing = next(iter(Counter(len(row) for row in rows if len(row) > 1).most_common(1)), (0, 0))
+        return max(known, default=0), agreeing, cells
 
     return max(SEPARATORS, key=quality)
 
@@ -276,19 +285,24 @@ def _workbook(data: bytes, path: Path, columns: Columns) -> _Raw:
         raise DataError(f"{path} is no readable .xlsx file: {' '.join(str(error).split())[:200]}") from error
     name = _sheet({sheet.title: _first_cells(sheet, columns) for sheet in shown.worksheets}, path, columns)
     sheet = shown[name]
-    lines, formulas = [], []
+    lines, open_cells = [], []
     for seen, own in zip(sheet.iter_rows(), written[name].iter_rows(), strict=True):
-        formulas += [(one, two) for one, two in zip(seen, own, strict=True) if two.data_type == "f"]
+        # Of a formula whose result is the empty text openpyxl keeps its type.
+        pairs = ((one, two) for one, two in zip(seen, own, strict=True) if one.value is None and two.data_type == "f")
+        open_cells += [two for one, two in pairs if one.data_type != "str"]
         cells = [_shown(one.value, one.number_format) for one in seen]
         if any(cells):
             lines.append((seen[0].row, cells))
-    if formulas and all(one.value is None for one, _ in formulas):
-        raise DataError(
-            f"{path}, cell {formulas[0][1].coordinate}: a formula whose result is not in the file; save it in Excel, or put "
-            "values in place of the formulas"
-        )
-    first = columns.line_of_headings([cells for _, cells in lines])
-    _require_unmerged(sheet, lines[first][0] if lines else 1, path)
+    number, headings = lines[columns.line_of_headings([cells for _, cells in lines])] if lines else (1, [])
+    known = columns.known_headings()
+    used = [column for column, heading in enumerate(headings, 1) if canonical(heading).casefold() in known]
+    for cell in open_cells:
+        if not lines or cell.row == number or (cell.row > number and cell.column in used):
+            raise DataError(
+                f"{path}, cell {cell.coordinate}: a formula whose result is not in the file; open and save it in Excel, or "
+                "put values in place of the formulas"
+            )
+    _require_unmerged(sheet, number, path)
     hidden = sum(bool(sheet.row_dimensions[line].hidden) for line, _ in lines)
     taken = [f"sheet {name!r}"] * (len(shown.worksheets) > 1) + [f"{hidden} hidden rows are read too"] * (hidden > 0)
     return _Raw(lines, tuple(taken), True)
@@ -366,6 +380,13 @@ def _table(source: str, raw: _Raw, columns: Columns) -> Table:
     if not raw.lines or not any(cell.strip() for cell in raw.lines[0][1]):
         raise DataError(f"{source} is empty; expected a header with the columns {', '.join(columns.required)}")
     above = columns.line_of_headings([cells for _, cells in raw.lines])
+    number, first = raw.lines[above]
+    for line, cells in raw.lines[:above]:
+        if sum(map(bool, map(canonical, cells))) >= sum(map(bool, map(canonical, first))):
+            raise DataError(
+                f"{source} line {line} is above the headings on line {number} and has as many values; delete the lines "
+                f"above line {number}, or line {number} if the headings are above it"
+            )
     (number, first), *lines = _with_label(raw.lines[above:], columns, source)
     headings = [canonical(cell) for cell in first]
     names = _names(headings, lines, columns, f"{source} line {number}" if number else source)
@@ -466,7 +487,7 @@ def _missing(
     values = {one: _values(one, headings, lines) for one in free}
     found, hint = [*columns.mapped], ""
     for name in (*missing, *(one for one in columns.optional if one not in mapped)):
-        usual = [one for one in free if one.casefold() in _WORDS.get(name, ())]
+        usual = [one for one in free if comparison_key(one) in _WORDS.get(name, ())]
         files = [one for one in free if name == "image" and all(map(_FILE.search, values[one] or [""]))]
         marks = [one for one in free if name == "label" and set(values[one]) - {""} and set(values[one]) <= set(_MARKS)]
         best = next(iter([*files, *usual]), "")

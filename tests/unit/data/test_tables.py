@@ -3,6 +3,7 @@
 import io
 import re
 import zipfile
+from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -92,21 +93,47 @@ def test_a_workbook_shows_what_its_cells_show_and_evaluates_nothing(tmp_path):
     )
 
 
+def computed(book, cell, result):
+    """The workbook with the result of a formula, as Excel writes it."""
+    with zipfile.ZipFile(io.BytesIO(book)) as found:
+        parts = {name: found.read(name) for name in found.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    formula = rf'(<c r="{cell}")[^>]*>(<f>[^<]*</f>)<v ?/?>(</v>)?'.encode()
+    parts[sheet], count = re.subn(formula, rf'\1 t="str">\2<v>{result}</v>'.encode(), parts[sheet])
+    assert count == 1
+    return archive(**parts)
+
+
 def test_a_formula_is_its_result_and_never_its_text(tmp_path):
     rows = [["image", "label", "patient"], ["a.png", "=UPPER(C2)", "p"], ["b.png", "x", "=LOWER(B3)"]]
     written(tmp_path, workbook(rows), "t.xlsx")
     with pytest.raises(DataError, match=r"t\.xlsx, cell B2: a formula whose result is not in the file"):
         open_table(tmp_path / "t.xlsx", OWN)
-    with zipfile.ZipFile(tmp_path / "t.xlsx") as book:
-        parts = {name: book.read(name) for name in book.namelist()}
-    empty = rb"<f>UPPER\(C2\)</f><v ?/?>(</v>)?"
-    sheet = "xl/worksheets/sheet1.xml"
-    parts[sheet], count = re.subn(rb'(<c r="B2")[^>]*>' + empty, rb'\1 t="str"><f>UPPER(C2)</f><v>P</v>', parts[sheet])
-    assert count == 1
-    assert [row for _, row in open_table(written(tmp_path, archive(**parts), "u.xlsx"), OWN).rows] == [
+    label = computed((tmp_path / "t.xlsx").read_bytes(), "B2", "P")
+    with pytest.raises(DataError, match=r"u\.xlsx, cell C3: a formula"):
+        open_table(written(tmp_path, label, "u.xlsx"), OWN)
+    assert [row for _, row in open_table(written(tmp_path, computed(label, "C3", ""), "v.xlsx"), OWN).rows] == [
         {"image": "a.png", "label": "P", "patient": "p"},
         {"image": "b.png", "label": "x", "patient": ""},
     ]
+
+
+def test_a_formula_without_result_matters_in_the_columns_that_are_read(tmp_path):
+    rows = [["as of", "=TODAY()"], ["image", "A", "B", "age"], ["a.png", 1, 0, "=2024-1950"], ["b.png", 0, 1, "=1+1"]]
+    path = written(tmp_path, workbook(rows), "t.xlsx")
+    columns = replace(OWN, mapped=("label=A|B",))
+    assert [row["label"] for _, row in open_table(path, columns).rows] == ["A", "B"]
+    for place in ("B", "D"):
+        number = "BD".index(place) * 2 + 1
+        changed = [[*row] for row in rows]
+        changed[1][number] = "=UPPER(A1)"
+        with pytest.raises(DataError, match=f"cell {place}2: a formula"):
+            open_table(written(tmp_path, workbook(changed), "t.xlsx"), columns)
+    with pytest.raises(DataError, match="cell A2: a formula"):
+        open_table(written(tmp_path, workbook([[], ["=B1"]]), "t.xlsx"), columns)
+    rows[3][2] = "=1-B4"
+    with pytest.raises(DataError, match="cell C4: a formula"):
+        open_table(written(tmp_path, workbook(rows), "t.xlsx"), columns)
 
 
 def test_an_images_name_is_no_heading(tmp_path):
@@ -181,7 +208,7 @@ def test_headings_are_mapped_and_the_refusal_says_what_to_type(tmp_path):
     ("text", "columns"),
     [
         ("Path,Sex,Edema\nv/a.jpg,F,1\nv/b.jpg,M,0\n", "image=Path,label=HEADING"),
-        ("Image.Index,Finding.Labels,Patient.Age\na.png,Mass,50\n", "image=Image.Index,label=HEADING"),
+        ("Image.Index,Finding.Labels,Patient.Age\na.png,Mass,50\n", "image=Image.Index,label=Finding.Labels"),
         ("study_id,image_id,birads\ns1,i1,B1\n", "image=image_id,label=HEADING"),
         ("url,md5hash,label\nhttps://x/a.jpg,00ff,mel\n", "image=md5hash"),
         ("image_id,dx,patient_id,note\nI1,nv,P1,x\n", "image=image_id,label=dx,patient=patient_id"),
@@ -237,13 +264,32 @@ def test_a_part_of_the_label_that_occurs_twice_is_named(tmp_path):
 
 
 def test_lines_above_the_headings_are_no_rows(tmp_path):
-    sheet = [["Clinic"], [], ["as of", "1 March"], ["image", "label"], ["a.png", "x"]]
+    sheet = [["Clinic"], [], ["as of", "1 March"], ["image", "label", "age"], ["a.png", "x", 5]]
     path = written(tmp_path, workbook([["Contents"], ["of this file"]], cases=sheet), "t.xlsx")
     table = open_table(path, OWN)
-    assert table.rows == ((5, {"image": "a.png", "label": "x"}),)
+    assert table.rows == ((5, {"image": "a.png", "label": "x", "age": "5"}),)
     assert table.taken == ("sheet 'cases'", "2 lines above the headings are no rows")
     with pytest.raises(DataError, match=r"line 2: .*found Bild, Diagnose"):
         open_table(written(tmp_path, b"Clinic;;\nBild;Diagnose;\na;x;\n"), OWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Export of our hospital, 1, 2, 3\nimage;label\na;x\nb;y\n", ["x", "y"]),
+        ("Export, of our hospital\nBild;Diagnose\na;1,5 cm, melanoma\nb;nevus\n", ["1,5 cm, melanoma", "nevus"]),
+        ("Bild;Diagnose\na;1,5,2\nb;1,5,2\n", ["1,5,2", "1,5,2"]),
+    ],
+)
+def test_a_title_above_the_headings_hides_no_separator(tmp_path, text, wanted):
+    columns = OWN if "image" in text else replace(OWN, mapped=("image=Bild", "label=Diagnose"))
+    assert [row["label"] for _, row in open_table(written(tmp_path, text.encode()), columns).rows] == wanted
+
+
+def test_a_second_line_of_headings_takes_no_rows_away(tmp_path):
+    rows = "Bild,Diagnose\na,x\nb,y\nimage,label\nc,x\n"
+    with pytest.raises(DataError, match=r"line 1 is above the headings on line 4 and has as many values; delete"):
+        open_table(written(tmp_path, rows.encode()), OWN)
 
 
 def test_one_column_may_be_two(tmp_path):
