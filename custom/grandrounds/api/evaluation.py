@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from grandrounds.api.sites import Sites
 from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.output import notes, say
 from grandrounds.console.steps import steps_on
-from grandrounds.data.images.readers import open_images
+from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.site import DatasetLocation, locate_dataset
@@ -216,7 +217,7 @@ def located(
     Raises:
         UsageError: if neither a partition, nor a manifest with its root is given.
         ConfigurationError: if a site or the images are not there.
-        DataError: if the manifest is none, or its first image is not there; the command that makes one of a table is named.
+        DataError: if the manifest is none, or no labelled test image is there; how to make one of a table is named.
     """
     if sites_dir is not None and manifest is None and root is None:
         return _of_partition(sites_dir, chosen)
@@ -225,14 +226,22 @@ def located(
     if not root.exists():
         raise ConfigurationError(f"--root: there is no file or folder {root}")
     try:
-        first = read_manifest(manifest, split="test")[0]
+        tests = [one.image for one in read_manifest(manifest, split="test") if one.split == "test" and one.label]
         with open_images(root) as reader:
-            reader.encoded(first.image)
+            if tests and not any(_is_readable(reader, name) for name in tests):
+                reader.encoded(tests[0])
     except DataError as error:
         own = [] if manifest.is_dir() else ["--root", str(root)]
         command = shlex.join(["grandrounds", "import", str(manifest), *own, "--scheme", "external", "--out"])
         raise DataError(f"{error}; or make a place of it, which --sites-dir DIR names: {command} DIR") from error
     return {manifest.stem: DatasetLocation(manifest, root)}
+
+
+def _is_readable(reader: ImageReader, name: str) -> bool:
+    with suppress(DataError):
+        reader.encoded(name)
+        return True
+    return False
 
 
 def _adapted(

@@ -194,12 +194,18 @@ def _as_classes(named: Collection[str], location: DatasetLocation, problem: Prob
     """What gives the words of a manifest their classes: the command to type."""
     task, near = problem.kind, {comparison_key(name) for name in problem.classes}
     others = natural_sorted(name for name in named if comparison_key(name) not in near)
-    words = [f"label:{word}={NO_FINDING if not task.exclusive else 'CLASS'}" for word in others]
-    source = ["grandrounds", "import", str(location.manifest), "--root", str(location.root), "--scheme", "external"]
+    odd = [word for word in others if set(word) & set(",=")]
+    words = [f"label:{word}=CLASS" for word in others if word not in odd]
+    table = "COPY" if odd else str(location.manifest)
+    source = ["grandrounds", "import", table, "--root", str(location.root), "--scheme", "external"]
     options = ["--task", task.name, "--classes", ",".join(problem.classes), "--merge", ",".join(["label", *words])]
-    out = ", with nothing after = to leave images out" * bool(words)
+    to = "nothing in place of CLASS to leave images out" if task.exclusive else f"a class or {NO_FINDING} for CLASS"
+    out = f", with {to}" * bool(words)
+    edit = f" (write the class in place of {', '.join(map(repr, odd))} in a COPY of {location.manifest})" * bool(odd)
     reading = ", and its own --windows, --preprocess and --bits" * (location.reading != Reading())
-    return f"if they are other words for them, say so{out}{reading}: {shlex.join([*source, *options, '--out'])} DIR"
+    return (
+        f"if they are other words for them, say so{edit}{out}{reading}: {shlex.join([*source, *options, '--out'])} DIR"
+    )
 
 
 def _test_records(location: DatasetLocation, vocabulary: Sequence[str] | None, task: Task) -> list[Record]:

@@ -10,10 +10,14 @@ import torch
 from PIL import Image
 from torch import nn
 
+from grandrounds.api.evaluation import located
 from grandrounds.data.images.decoding import pixel_digest
 from grandrounds.data.manifest import Record, write_manifest
+from grandrounds.data.site import DatasetLocation
+from grandrounds.errors import DataError
+from grandrounds.evaluation.external import load_test_images
 from grandrounds.models.registry import build_model
-from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.reporting.external import prediction
 
 PROBLEM = {"dataset": "skin", "classes": ["nevus", "melanoma"], "image_size": 32}
@@ -164,6 +168,39 @@ def test_a_foreign_table_is_evaluated_after_what_the_refusals_say(run, trained, 
     assert run("evaluate", trained.workspace, *found).exit_code == 0
     predicted = csv.DictReader((tmp_path / "found.csv").read_text().splitlines())
     assert [row["label"] for row in predicted] == ["nevus", "melanoma", "nevus"]
+
+
+def test_training_images_and_a_missing_test_image_are_not_asked_for_first(images, tmp_path):
+    manifest, root = tmp_path / "t.csv", tmp_path / "images"
+    (name,) = images("clinic", 1)
+    known = [Record("gone.png", "nevus", "train"), Record("lost.png", "nevus", "test")]
+    write_manifest([*known, Record(name, "nevus", "test")], manifest)
+    assert located(None, None, manifest, root) == {"t": DatasetLocation(manifest, root)}
+    write_manifest([*known, Record(name, "", "test")], manifest)
+    with pytest.raises(DataError, match=r"lost\.png.*; or make a place of it.*grandrounds import"):
+        located(None, None, manifest, root)
+
+
+@pytest.mark.parametrize("task", ["single", "multi"])
+def test_no_word_of_a_table_is_given_a_class_but_by_who_types_the_command(run, images, tmp_path, task):
+    def proposed(*labels):
+        names = images("clinic", len(labels))
+        write_manifest([Record(n, label, "test") for n, label in zip(names, labels, strict=True)], tmp_path / "t.csv")
+        here, problem = DatasetLocation(tmp_path / "t.csv", tmp_path / "images"), Problem(**PROBLEM, task=task)
+        with pytest.raises(DataError) as refused:
+            load_test_images("clinic", here, problem, problem.classes, tmp_path / "cache")
+        return str(refused.value), shlex.split(re.search(r"grandrounds (import .*) DIR", str(refused.value))[1])
+
+    said, command = proposed("nevus", "tumour", "melanoma")
+    assert ("a class or none for CLASS" in said) == (task == "multi")
+    unchanged = run(*command, tmp_path / "place")
+    assert unchanged.exit_code == 1
+    assert "'CLASS' is not one of the classes nevus, melanoma" in unchanged.stderr
+    assert run(*[word.replace("=CLASS", "=nevus") for word in command], tmp_path / "place").exit_code == 0
+    said, command = proposed("nevus", "tumour, benign", "a=b", "naevus")
+    assert "(write the class in place of 'a=b', 'tumour, benign' in a COPY of " in said
+    assert command[1] == "COPY"
+    assert command[command.index("--merge") + 1] == "label,label:naevus=CLASS"
 
 
 def test_a_folder_is_no_partition_and_the_refusal_says_what_makes_one(run, trained, images, tmp_path):
