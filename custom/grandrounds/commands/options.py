@@ -188,7 +188,9 @@ class SimulatedJobArguments(JobArguments):
     sheet: Annotated[str | None, _of_data(help="With an .xlsx file as --images: one of several sheets.")] = None
     layout: Annotated[
         str | None,
-        _of_data(help="With a folder as --images: class, site/class or class/patient; default: seen from the folders."),
+        _of_data(
+            help="With a folder as --images: class, site/class, class/patient, class/*/patient, ...; default: seen."
+        ),
     ] = None
     skip_unusable: Annotated[
         bool | None,

@@ -96,7 +96,7 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
             f"{root} has no image that can be used ({reasons or 'no files'}); expected {root.name}/CLASS/image or "
             f"{root.name}/SITE/CLASS/image"
             + f"; for files in place of links: cp -rL {shlex.quote(str(root))} NEW"
-            * (LINKS in left_out.values())
+            * (LINKS in left_out.values() and root.is_dir())
         )
     names = list(found)
     places = [_without_split(PurePosixPath(name).parts[:-1]) for name in names]
@@ -243,15 +243,18 @@ def _unwrapped(folders: Sequence[Sequence[str]], wanted: str) -> tuple[str, list
 def _layout(root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], wanted: str) -> str:
     """What the folders between root and image are."""
     depth = Counter(len(own) for own in folders)
-    levels = depth.most_common(1)[0][0] if wanted == "auto" else len(wanted.split("/"))
+    there = depth.most_common(1)[0][0]
+    levels = there if wanted == "auto" else len(wanted.split("/"))
     usual = levels in (1, 2) or wanted != "auto"
     odd = next((name for name, own in zip(names, folders, strict=True) if len(own) != levels or not usual), None)
     if odd is not None:
-        first, last = ("/".join(own) for own in (["class", *"*" * (levels - 1)], [*"*" * (levels - 1), "class"]))
-        remedy = f"say which folder is the class by --layout '{first}' or '{last}'; others are site, patient or *"
-        if len(depth) > 1 or not levels:
+        others = ["*"] * (there - 1)
+        layouts = dict.fromkeys("/".join(own) for own in (["class", *others], [*others, "class"]))
+        proposed = " or ".join(map(repr, layouts))
+        remedy = f"say which folder is the class by --layout {proposed}; others are site, patient or *"
+        if len(depth) > 1 or not there:
             remedy = "list the images in a table with the columns image, label and patient"
-        known = "CLASS/image, SITE/CLASS/image or CLASS/PATIENT/image"
+        known = f"{wanted}/image" if wanted != "auto" else "CLASS/image, SITE/CLASS/image or CLASS/PATIENT/image"
         raise DataError(f"{root}: {odd} is not where an image is expected: {known}; {remedy}")
     if wanted != "auto":
         return wanted

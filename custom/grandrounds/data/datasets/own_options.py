@@ -105,9 +105,11 @@ class FolderOptions(OwnImageOptions):
     def check(self) -> None:
         """Refuse options that contradict each other or the layout."""
         super().check()
-        words = self.layout.split("/")
-        if self.layout != "auto" and (not set(words) <= {"class", "site", "patient", "*"} or words.count("class") != 1):
+        words = [word for word in self.layout.split("/") if word != "*"]
+        known = {"class", "site", "patient"}
+        if self.layout != "auto" and not ("class" in words and known >= {*words} and len(words) == len({*words})):
             raise ConfigurationError(
-                f"layout: expected auto, or class, site, patient and * as in class/*/patient, got {self.layout!r}"
+                "layout: expected auto, or class, * and at most once site and patient, as in class/*/patient, got "
+                f"{self.layout!r}"
             )
         self.kind.require_exclusive("a folder, which gives an image one class", "list the images in a manifest")

@@ -1,6 +1,8 @@
 """Images of one's own: which folder is the site, the class, the patient and the split, and tables in their place."""
 
 import io
+import re
+import zipfile
 from collections import Counter
 from dataclasses import replace
 
@@ -119,9 +121,23 @@ def test_a_layout_says_what_each_folder_is(folder):
     ]
     with pytest.raises(DataError, match="table with the columns image, label and patient"):
         read(folder("benign/c.png"))
-    for wrong in ("class/visit", "site/patient", "class/class"):
+    for wrong in ("class/visit", "site/patient", "class/class", "site/site/class", "auto/class"):
         with pytest.raises(ConfigurationError, match="layout: expected"):
             read(root, layout=wrong)
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong", "proposed"),
+    [
+        (["a/x/p/1.png", "b/x/q/2.png"], "class/patient", r"'class/\*/\*' or '\*/\*/class'; others"),
+        (["a/1.png", "b/2.png"], "class/patient", r"--layout 'class'; others"),
+    ],
+)
+def test_what_is_proposed_for_a_wrong_layout_is_of_the_folders_and_works(folder, names, wrong, proposed):
+    with pytest.raises(DataError, match=rf"is not where an image is expected: {wrong}/image; .*{proposed}") as refused:
+        read(folder(*names), layout=wrong)
+    layout = re.search("--layout '(.*?)'", str(refused.value))[1]
+    assert [label for _, label, *_ in read(folder(*names), layout=layout)[0]] == ["a", "b"]
 
 
 def test_folders_that_may_be_classes_are_asked_about_or_said(folder):
@@ -150,6 +166,12 @@ def test_links_out_of_a_folder_are_named_with_what_copies_them(folder, tmp_path)
     (links / "a.png").symlink_to(next(tmp_path.rglob("store/a.png")))
     with pytest.raises(DataError, match=r"\(1 symbolic links out of the folder\).*cp -rL .*links NEW"):
         read(links.parent)
+    with zipfile.ZipFile(tmp_path / "links.zip", "w") as archive:
+        link = zipfile.ZipInfo("nevus/a.png")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "../../store/a.png")
+    with pytest.raises(DataError, match=r"\(1 symbolic links out of the folder\); expected [^;]*$"):
+        read(tmp_path / "links.zip")
 
 
 def test_labels_are_replaced_or_left_out(folder):
