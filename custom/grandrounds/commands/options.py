@@ -189,7 +189,8 @@ class SimulatedJobArguments(JobArguments):
     layout: Annotated[
         str | None,
         _of_data(
-            help="With a folder as --images: class, site/class, class/patient, class/*/patient, ...; default: seen."
+            help="With a folder as --images: class, site/class, class/patient, class/*/patient, ...; default: seen from the "
+            "folders."
         ),
     ] = None
     skip_unusable: Annotated[
