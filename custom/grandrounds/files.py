@@ -85,21 +85,6 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def append_line(path: Path, content: Any) -> None:
-    """Append one JSON object as a line; half a line of a crash is ended first. The folder is made when it is missing."""
-    line = (json.dumps(content) + "\n").encode()
-    try:
-        stream = path.open("a+b")
-    except FileNotFoundError:  # only then: most lines follow others
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("a+b")
-    with stream:
-        if stream.seek(0, os.SEEK_END):
-            stream.seek(-1, os.SEEK_END)
-            line = line if stream.read(1) == b"\n" else b"\n" + line
-        stream.write(line)
-
-
 @contextmanager
 def exclusive(folder: Path, told: str = "another job is using this run; choose another run_name") -> Iterator[None]:
     """Hold a folder for this process, so that two jobs cannot write the same run.

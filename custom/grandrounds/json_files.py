@@ -1,8 +1,9 @@
-"""JSON files that people write: read with the file's name in every error."""
+"""JSON files: those that people write, read with the file's name in every error, and lists of events, one a line."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,3 +59,18 @@ def require_object(
     for key in sorted(content.keys() - known):
         raise ConfigurationError(f"{where}: unknown key {key!r}; expected {', '.join(sorted(known))}")
     return content
+
+
+def append_line(path: Path, content: Any) -> None:
+    """Append one JSON object as a line; half a line of a crash is ended first. The folder is made when it is missing."""
+    line = (json.dumps(content) + "\n").encode()
+    try:
+        stream = path.open("a+b")
+    except FileNotFoundError:  # only then: most lines follow others
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a+b")
+    with stream:
+        if stream.seek(0, os.SEEK_END):
+            stream.seek(-1, os.SEEK_END)
+            line = line if stream.read(1) == b"\n" else b"\n" + line
+        stream.write(line)

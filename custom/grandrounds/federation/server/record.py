@@ -32,7 +32,8 @@ from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
 from grandrounds.evaluation.own_metrics import OWN_METRICS
 from grandrounds.evaluation.record import EvalRecord, received
 from grandrounds.federation.machine import graphics_cards, usable_cores
-from grandrounds.files import append_line, copy_file, file_digest, is_held, write_bytes
+from grandrounds.files import copy_file, file_digest, is_held, write_bytes
+from grandrounds.json_files import append_line
 from grandrounds.logs.lines import FIELDS, log_event
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import OWN_ROUND, PACE_ROUNDS, SPENT
