@@ -26,7 +26,6 @@ from grandrounds.models.inference.forward import Forward
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.task import Task
-from grandrounds.protocol.task_multi import NO_FINDING
 from grandrounds.protocol.tasks import SINGLE
 
 
@@ -120,8 +119,8 @@ def load_test_images(
         named = {name for record in _test_records(location, None, task) for name in task.mentioned_in(record.label)}
         if named <= set(vocabulary):
             raise
-        group = "if the labels are groups of classes, add --groups 'LABEL=CLASS,CLASS;...'; " * task.exclusive
-        raise DataError(f"{error}; {group}{_as_classes(named, location, problem)}") from error
+        group = "if the labels are groups of classes that exclude each other, add --groups 'LABEL=CLASS,CLASS;...'"
+        raise DataError(f"{error}; {group}; {_as_classes(named, location, problem)}") from error
     if not records:
         raise DataError(
             f"{site}: {location.manifest} has no labelled image in split test; the column split must say test for the "
@@ -199,8 +198,7 @@ def _as_classes(named: Collection[str], location: DatasetLocation, problem: Prob
     table = "COPY" if odd else str(location.manifest)
     source = ["grandrounds", "import", table, "--root", str(location.root), "--scheme", "external"]
     options = ["--task", task.name, "--classes", ",".join(problem.classes), "--merge", ",".join(["label", *words])]
-    to = "nothing in place of CLASS to leave images out" if task.exclusive else f"a class or {NO_FINDING} for CLASS"
-    out = f", with {to}" * bool(words)
+    out = f", with {' or '.join(('a class', *task.reserved))} for CLASS, or nothing where it is not known" * bool(words)
     edit = f" (write the class in place of {', '.join(map(repr, odd))} in a COPY of {location.manifest})" * bool(odd)
     reading = ", and its own --windows, --preprocess and --bits" * (location.reading != Reading())
     return (
