@@ -12,7 +12,6 @@ from grandrounds.deployment.jobs import write_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.site import training
-from grandrounds.methods.fedirm import relation
 from grandrounds.methods.supervised.training import LabelledBatches
 from grandrounds.protocol.paths import DETAILS_VARIABLE
 
@@ -165,7 +164,7 @@ def test_a_round_that_diverged_is_discarded_as_a_whole_however_late_that_is_seen
     job = tiny(name, "controller.min_sites=2", "executor.steps=3", "controller.rounds=3")
     at_once = run(job, tmp_path / "at_once", SITES, workers=1)
     assert steps == [0, 1]
-    for module in (checks, training, relation):  # as on a GPU, where looking at values waits
+    for module in (checks, training):  # as on a GPU, where looking at values waits
         monkeypatch.setattr(module, "on_host", lambda values: False)
     late = run(job, tmp_path / "late", SITES, workers=1)
     assert steps == [0, 1, 0, 1, 2]
