@@ -16,16 +16,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from benchmarks.experiment import DATA
 from benchmarks.measure import run, table
+from grandrounds.api.running import Run
 from grandrounds.api.sites import Sites
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.simulate import simulate
-from grandrounds.deployment.workspace import Simulation
 from grandrounds.federation.server.robust import BoundedContributions
 from grandrounds.files import write_json
 from grandrounds.json_files import read_json_object
@@ -33,7 +33,7 @@ from grandrounds.privacy.ledger.ledger import Ledger
 
 SITES, ALPHA, ROUNDS, SHARE, EVERY = 6, 0.3, 6, 0.25, 4
 MULTIPLES, TRIED = (1.5, 2.0, 3.0, 5.0, 10.0), (2.0, 3.0)
-METRIC = "common.balanced_accuracy"
+METRIC = "balanced_accuracy"
 GATE = [{"path": "grandrounds.privacy.gate.filters.SitePrivacyGate"}]
 NOISE = {"kind": "model_update", "name": "update", "treatment": "clip_and_noise", "clip": 1.0, "noise_multiplier": 0.01}
 """Noise that is a few times as long as the clipped update of the network ``compact``."""
@@ -59,7 +59,7 @@ def ratios_noted(found: list[tuple[int, float]]) -> Iterator[None]:
 
     def close(self: BoundedContributions) -> Any:
         number, norms = next(rounds), [norm for norm, _ in self._round.values()]
-        typical = median(self._norms or norms)
+        typical = median([norm for _, norm, _ in self._past] or norms)
         found.extend((number, norm / typical) for norm in norms)
         return original(self)
 
@@ -86,9 +86,7 @@ def scored(job: Job, folder: Path, sites: Sites, noisy: float) -> float:
     for site in names[: round(noisy * len(names))]:
         gated(folder / "flare" / site / "local", site)
     simulate(job, folder, names, sites.folder)
-    record = Simulation(folder, job.options("controller")["run_name"]).record
-    tested = read_json_object(record / "summary.json")["test"].values()
-    return fmean(scores[METRIC] for scores in tested if METRIC in scores)
+    return float(Run(folder).scores().loc["mean", METRIC])
 
 
 def case(name: str, sites: Sites, rounds: int, parent: Path) -> dict[str, Any]:
