@@ -77,7 +77,7 @@ def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds:
         folder = Path(name)
         os.environ["GRANDROUNDS_CACHE"] = str(folder / "cache")
         images = one_set_of_images(folder / "images", size=side, images=240)
-        summary = simulate(job, folder / "run", site_names(sites), images, workers=workers)
+        summary = simulate(job, folder / "run", site_names(sites), images, workers=workers, allow_overlap=True)
         events = read_events(folder / "run" / "results")
         last = torch.load(folder / "run" / "results" / "last.pt", weights_only=True)
     training = [0.0] * (rounds + 1)

@@ -59,7 +59,9 @@ def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int, worke
         images, workspace = one_set_of_images(Path(folder) / "images"), Path(folder) / "run"
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
         with sampled(sample, SAMPLE_SECONDS):
-            engine.simulate(job, workspace, site_names(sites), images, engine="flare", threads=threads)
+            engine.simulate(
+                job, workspace, site_names(sites), images, engine="flare", threads=threads, allow_overlap=True
+            )
         events = read_events(workspace / "results")
     return {
         "sites": sites,
