@@ -4,7 +4,6 @@ Imports are read from the syntax trees, so that one inside a function also count
 """
 
 import ast
-from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -41,7 +40,6 @@ LAYERS = (
     },
 )
 """From the top to the bottom; a module imports its own layer and those below."""
-MAX_MODULES = 16
 SHARED_METHODS = {"supervised", "fixmatch"}
 BORROWED = {("feddf", "mutual"), ("baselines", "mutual")}
 """A method may import these methods beside the shared ones."""
@@ -196,13 +194,6 @@ def test_no_files_import_each_other(ours):
 
 def test_no_folders_import_each_other(ours):
     assert circle(folders(import_graph(ours, PACKAGE), PACKAGE)) == ""
-
-
-def test_no_folder_has_too_many_modules():
-    entrances = ("__init__.py", "__main__.py")
-    count = Counter(file.parent for file in PACKAGE.rglob("*.py") if file.name not in entrances)
-    full = {folder.relative_to(PACKAGE).as_posix(): n for folder, n in count.items() if n > MAX_MODULES}
-    assert full == {}
 
 
 def test_every_module_has_a_layer_and_every_name_is_still_there():

@@ -1,7 +1,6 @@
-"""Names: one meaning each in the whole package, and one concept a file.
+"""Names: one meaning each in the whole package.
 
-A file has one concept and at most eight public names. A public name is a class or function at the top of a module without an
-underscore; constants and type aliases belong to the concept that they are about and do not count.
+A public name is a class or function at the top of a module without an underscore.
 """
 
 import ast
@@ -15,7 +14,6 @@ import pytest
 import grandrounds
 
 PACKAGE = Path(grandrounds.__file__).parent
-MAX_PUBLIC = 8
 SAME_MEANING: Mapping[str, str] = {
     "main": "where a program begins",
     "figures": "the hook by which a method draws its own events",
@@ -70,11 +68,6 @@ def test_functions_of_one_name_mean_the_same():
     found = twice({m: definitions(t, ast.FunctionDef) for m, t in trees().items() if not m.startswith("commands/")})
     assert {name: modules for name, modules in found.items() if name not in SAME_MEANING} == {}
     assert set(SAME_MEANING) <= set(found)
-
-
-@pytest.mark.parametrize("module", trees())
-def test_a_file_has_at_most_eight_public_names(module):
-    assert len(definitions(trees()[module], ast.ClassDef, ast.FunctionDef)) <= MAX_PUBLIC
 
 
 @pytest.mark.parametrize(
