@@ -41,6 +41,7 @@ lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check custom tests benchmarks
 	$(BIN)/ruff format --check custom tests benchmarks
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -81,8 +81,8 @@ def simulate(
         The summary, as in ``<workspace>/results/summary.json``.
 
     Raises:
-        ConfigurationError: if the extra ``study`` is not installed, the job is inconsistent, ``min_sites`` exceeds the number of sites, or the workspace is no
-            folder or has another run.
+        ConfigurationError: if the extra ``study`` is not installed, the job is inconsistent, ``min_sites`` exceeds the
+            number of sites, or the workspace is no folder or has another run.
         DataError: if sites have pictures or patients in common.
         GrandRoundsError: if the run failed; the message names the reason and the log.
     """
