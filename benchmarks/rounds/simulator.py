@@ -18,10 +18,10 @@ from unittest.mock import patch
 from benchmarks.measure import MEBIBYTE, run, spread, table
 from benchmarks.parties import SMALL_TRAINING, one_set_of_images, site_names
 from benchmarks.processes import proportional_bytes, sampled
+from benchmarks.rehearsal.kit_processes import children_of
 from grandrounds.deployment import simulate as engine
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.rehearsal.kit_processes import children_of
 from grandrounds.federation.server.record import read_events
 
 FORKED, STARTED = "forked", "started"
