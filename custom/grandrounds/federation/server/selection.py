@@ -208,8 +208,8 @@ class ModelSelection:
         )
 
     def _may_be_withheld(self, record: EvalRecord) -> bool:
-        """Whether a record may lack the metric: where a class is hidden, or no question has enough images."""
-        return not self._pools or (self._metric in OF_CLASSES and bool(record.hidden.any()))
+        """Whether a record may lack the metric: where the site keeps its counts, or no question has enough images."""
+        return not self._pools or (self._metric in OF_CLASSES and not record.counts)
 
     def keep(self, model_round: int, score: float | None, model: State | None) -> None:
         """Keep this model, whatever came before."""
