@@ -352,7 +352,9 @@ def received_counts(result: Result, problem: Problem) -> dict[str, SiteCounts]:
             raise MessageError(f"counts must be one of {known} with {IMAGES} and {PATIENTS}, got {name!r}")
         with told_as(MessageError, ValueError, where=name):
             images, patients = (release.tensors[part].numpy() for part in (IMAGES, PATIENTS))
-            found[models[name]] = check_counts(images, patients, shape)
+            found[models[name]] = counts = check_counts(images, patients, shape)
+            if counts.hidden.any():
+                raise ValueError("a table of counts leaves a site whole or not at all")
     return found
 
 
