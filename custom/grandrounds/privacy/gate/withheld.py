@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -22,8 +21,8 @@ from grandrounds.protocol.names import VALIDATION
 TENS = 10
 """Totals leave as multiples of it."""
 SIZE = "size."
-CLASS_COUNT = re.compile(r"(images\.\w+)\.\d+")
-"""The number of images of a class in a part of the data set; group 1 is its table."""
+CLASS_COUNT = re.compile(r"(images\.\w+)\.(\d+)")
+"""The number of images of a class in a part of the data set: its table, and the class."""
 
 
 def with_totals_in_tens(known: Inspected) -> Inspected:
@@ -56,9 +55,10 @@ def without_small_tables(known: Inspected, classes: int) -> Inspected:
     """
     with refusing(Reason.VALUES, ValueError):
         releases = {name for name, (rule, tensors) in known.releases.items() if rule.treatment.withholds(tensors)}
-    tables = {name: found[1] for name in known.scalars if (found := CLASS_COUNT.fullmatch(name))}
-    shown = Counter(tables.values())
-    return known.without(releases | {name for name, table in tables.items() if shown[table] < classes})
+    counts = {name: found.groups() for name in known.scalars if (found := CLASS_COUNT.fullmatch(name))}
+    whole = {(table, str(number)) for table, _ in counts.values() for number in range(classes)}
+    parts = {table for table, _ in whole - set(counts.values())}
+    return known.without(releases | {name for name, (table, _) in counts.items() if table in parts})
 
 
 def without_scores_of_classes(known: Inspected, tables: Collection[str]) -> Inspected:
