@@ -28,6 +28,7 @@ from grandrounds.deployment.workspace import (
     take_workspace,
 )
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.extras import require_extra
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.machine import available_memory, usable_cores
 from grandrounds.federation.server.record import EVENTS, SUMMARY
@@ -80,11 +81,12 @@ def simulate(
         The summary, as in ``<workspace>/results/summary.json``.
 
     Raises:
-        ConfigurationError: if the job is inconsistent, ``min_sites`` exceeds the number of sites, or the workspace is no
-            folder or has another run.
+        ConfigurationError: if the extra ``study`` is not installed, the job is inconsistent, ``min_sites`` exceeds the
+            number of sites, or the workspace is no folder or has another run.
         DataError: if sites have pictures or patients in common.
         GrandRoundsError: if the run failed; the message names the reason and the log.
     """
+    require_extra("study", "a simulation")
     job = job.checked()
     require_enough(job, sites)
     make_workspace(workspace)

@@ -17,7 +17,7 @@ from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, PROVISIONING
 from grandrounds.deployment.kit.provision import PROJECT, read_project
 
 CONTAINERS = PROVISIONING / "containers"
-REQUIREMENTS = PROVISIONING.parent / "requirements.txt"
+PYPROJECT = PROVISIONING.parent / "pyproject.toml"
 UNIT = PROVISIONING / "systemd" / "grandrounds@.service"
 
 
@@ -123,9 +123,9 @@ def test_the_image_copies_a_lock_that_has_every_requirement_with_hashes(variant)
     assert copied.split()[0] == "requirements-${VARIANT}.txt"
     packages = locked(variant)
     assert all(hashes for _, hashes in packages.values())
-    lines = [line for line in REQUIREMENTS.read_text().splitlines() if line and not line.startswith("#")]
-    project = tomllib.loads(REQUIREMENTS.with_name("pyproject.toml").read_text())["project"]
-    for requirement in map(Requirement, [*lines, *project["optional-dependencies"]["pretrained"]]):
+    project = tomllib.loads(PYPROJECT.read_text())["project"]
+    extras = project["optional-dependencies"]
+    for requirement in map(Requirement, [*project["dependencies"], *extras["server"], *extras["pretrained"]]):
         version, _ = packages[requirement.name.lower().replace("_", "-")]
         assert requirement.specifier.contains(version), f"{requirement} is locked as {version}; lock again"
     assert packages["torch"][0].endswith("+cpu") == (variant == "cpu")
