@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ from grandrounds.protocol.names import VALIDATION
 TENS = 10
 """Totals leave as multiples of it."""
 SIZE = "size."
-CLASS_COUNT = re.compile(r"(images\.\w+)\.(\d+)")
+CLASS_COUNT = re.compile(r"(images\.\w+)\.(0|[1-9]\d*)")
 """The number of images of a class in a part of the data set: its table, and the class."""
 
 
@@ -56,9 +57,8 @@ def without_small_tables(known: Inspected, classes: int) -> Inspected:
     with refusing(Reason.VALUES, ValueError):
         releases = {name for name, (rule, tensors) in known.releases.items() if rule.treatment.withholds(tensors)}
     counts = {name: found.groups() for name in known.scalars if (found := CLASS_COUNT.fullmatch(name))}
-    whole = {(table, str(number)) for table, _ in counts.values() for number in range(classes)}
-    parts = {table for table, _ in whole - set(counts.values())}
-    return known.without(releases | {name for name, (table, _) in counts.items() if table in parts})
+    shown = Counter(table for table, number in counts.values() if int(number) < classes)
+    return known.without(releases | {name for name, (table, _) in counts.items() if shown[table] != classes})
 
 
 def without_scores_of_classes(known: Inspected, tables: Collection[str]) -> Inspected:
