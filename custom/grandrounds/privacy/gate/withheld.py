@@ -22,7 +22,7 @@ from grandrounds.protocol.names import VALIDATION
 TENS = 10
 """Totals leave as multiples of it."""
 SIZE = "size."
-CLASS_COUNT = re.compile(r"(images\.\w+)\.(0|[1-9]\d*)")
+CLASS_COUNT = re.compile(r"(images\.\w+)\.(\d+)")
 """The number of images of a class in a part of the data set: its table, and the class."""
 
 
@@ -56,8 +56,9 @@ def without_small_tables(known: Inspected, classes: int) -> Inspected:
     """
     with refusing(Reason.VALUES, ValueError):
         releases = {name for name, (rule, tensors) in known.releases.items() if rule.treatment.withholds(tensors)}
-    counts = {name: found.groups() for name in known.scalars if (found := CLASS_COUNT.fullmatch(name))}
-    shown = Counter(table for table, number in counts.values() if int(number) < classes)
+    found = {name: CLASS_COUNT.fullmatch(name) for name in known.scalars}
+    counts = {name: (match[1], int(match[2])) for name, match in found.items() if match}
+    shown = Counter(table for table, number in {*counts.values()} if number < classes)
     return known.without(releases | {name for name, (table, _) in counts.items() if shown[table] != classes})
 
 
