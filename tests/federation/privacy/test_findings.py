@@ -1,4 +1,4 @@
-"""Findings through the gate with the policy of startup kits: curves and relation rows pass, and tables without small counts."""
+"""Findings through the gate with the policy of startup kits: curves, relation rows and tables without small counts."""
 
 import json
 from pathlib import Path
