@@ -36,7 +36,6 @@ COMMANDS = {
     "export": (RESULTS_PANEL, "report", "EXPORT_HELP"),
     "provision": (FEDERATIONS, "kit", "PROVISION_HELP"),
     "submit": (FEDERATIONS, "submit", "SUBMIT_HELP"),
-    "rehearse": (FEDERATIONS, "local.rehearse", "REHEARSE_HELP"),
     "status": (FEDERATIONS, "status", "STATUS_HELP"),
     "monitor": (FEDERATIONS, "status", "MONITOR_HELP"),
     "import": (SITES, "data.importing", "IMPORT_HELP"),

@@ -146,12 +146,12 @@ def test_the_page_of_a_kit_is_a_service_at_an_address_that_stays(tmp_path, monke
     (start,) = re.findall("^ExecStart=(.+)$", UNIT.with_name("grandrounds-monitor@.service").read_text(), re.MULTILINE)
     served = []
     monkeypatch.setattr(
-        "grandrounds.deployment.operation.monitor.serve_monitor", lambda *given: served.append(given[1:3])
+        "grandrounds.deployment.operation.monitor.serve_monitor", lambda *given: served.append(given[1])
     )
     monkeypatch.setattr("grandrounds.deployment.kit.read.read_kit", lambda folder: folder)
     words = start.replace("/opt/grandrounds/kits/%i", str(tmp_path)).split()[1:]
     result = CliRunner().invoke(build_app(), words, catch_exceptions=False)
-    assert (result.exit_code, served) == (0, [(8765, None)])
+    assert (result.exit_code, served) == (0, [8765])
     assert (tmp_path / "monitor.token").is_file()
 
 
