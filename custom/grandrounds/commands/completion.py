@@ -1,4 +1,4 @@
-"""What the shell completes: jobs, presets and backbones; torch is not imported for it, unless a plug-in does."""
+"""What the shell completes: jobs, presets, backbones and data sets; torch is not imported for it, unless a plug-in does."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ def backbone(incomplete: str) -> list[str]:
 
         names += OWN_BACKBONES.all()
     return _beginning(names, incomplete)
+
+
+def dataset(incomplete: str) -> list[str]:
+    """Names of published data sets that begin so, those of plug-ins included."""
+    from grandrounds.data.own_datasets import dataset_options
+
+    return _beginning(dataset_options(), incomplete)
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:

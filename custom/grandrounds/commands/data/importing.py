@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from grandrounds.commands.data.partition import LAST_PARAMETERS, command_parameter, option_parameters, show_partition
+from grandrounds.commands.data.partition import Overwrite, parse_windows, scheme_defaults, show_partition
+from grandrounds.commands.options import Json, comma_separated
 from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions
+from grandrounds.data.options import MutualOptions, PartitionOptions
+from grandrounds.option_annotations import annotations_of
 
 IMPORT_HELP = """Read images of your own, account for every file or row, and divide them between sites.
 
@@ -37,23 +43,68 @@ def import_(source: Path, root: Path | None, out: Path, overwrite: bool, json: b
 
 OF_ONE_SOURCE = ("layout", "patient_tag", "columns", "sheet")
 """Options of a folder or of a table alone."""
+LEFT_OUT = {"manifest", *annotations_of(MutualOptions)} - set(annotations_of(PartitionOptions))
+"""Options that are no options of the command: its argument, and those of scheme ``mdhfl``, which ``gr.Sites`` takes."""
+PANELS: Mapping[str, tuple[str, ...]] = {
+    "Division between sites": ("scheme", "sites", "alpha", "devices", "seed"),
+    "Labels and splits": (
+        "labelled", "labelled_images", "validation", "test", "splits", "scenario", "labelled_sites", "few_labels_use",
+        "server_images", "server_training",
+    ),
+}  # fmt: skip
+"""The panels of the help and the options in them; all others are about reading the images."""
+READING = "Reading the images"
 
 
 def _parameters() -> list[inspect.Parameter]:
     """The command's own parameters, and the options of folders and tables; None where an option is not given."""
     place = "Folder of the sites; it must contain nothing else."
     images = "Of a table: folder or .zip of the images; default: the table's folder."
-    own = {one.name: one for group in (FolderOptions, ManifestOptions) for one in option_parameters(group)}
+    own = {
+        field.name: _option(group, field)
+        for group in (FolderOptions, ManifestOptions)
+        for field in fields(group)
+        if field.name not in LEFT_OUT
+    }
     of_kind = [own.pop(name).replace(default=None) for name in OF_ONE_SOURCE]
-    del own["manifest"]
     return [
-        command_parameter("source", Annotated[Path, typer.Argument(help="Folder, .zip or table.")]),
-        command_parameter("out", Annotated[Path, typer.Option(help=place)]),
-        command_parameter("root", Annotated[Path | None, typer.Option(help=images)], None),
+        _parameter("source", Annotated[Path, typer.Argument(help="Folder, .zip or table.")]),
+        _parameter("out", Annotated[Path, typer.Option(help=place)]),
+        _parameter("root", Annotated[Path | None, typer.Option(help=images)], None),
         *own.values(),
         *of_kind,
-        *LAST_PARAMETERS,
+        _parameter("overwrite", Overwrite, False),
+        _parameter("json", Json, False),
     ]
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    """A parameter of a typer command; without a default it is required."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _option(group: type[PartitionOptions], field: Field[Any]) -> inspect.Parameter:
+    """The parameter of an option, from what its group states about it."""
+    known = annotations_of(group)[field.name]
+    kind = next(iter(set(get_args(known.type)) - {type(None)})) if type(None) in get_args(known.type) else known.type
+    panel = next((panel for panel, names in PANELS.items() if field.name in names), READING)
+    extras: dict[str, Any] = {"rich_help_panel": panel, "help": f"{known.meaning[0].upper()}{known.meaning[1:]}."}
+    declarations = [f"--{field.name.replace('_', '-')}"] if kind is bool else []
+    if get_origin(kind) is tuple:
+        names = kind == tuple[str, ...]
+        extras |= {"parser": comma_separated if names else parse_windows}
+        extras |= {"metavar": "A,B,..." if names else "CENTRE:WIDTH,..."}
+        kind = str
+    elif known.bounds is not None:
+        extras |= {"min": _finite(known.bounds.minimum), "max": _finite(known.bounds.maximum)}
+    if field.default is None or field.default is False or field.default == ():
+        extras["show_default"] = scheme_defaults(field.name, group) or False
+        return _parameter(field.name, Annotated[kind | None, typer.Option(*declarations, **extras)], None)
+    return _parameter(field.name, Annotated[kind, typer.Option(*declarations, **extras)], field.default)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 vars(import_)["__signature__"] = inspect.Signature(_parameters())

@@ -12,11 +12,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from grandrounds.data.datasets.mammography.options import MalignancyOptions
 from grandrounds.data.datasets.own_options import OwnImageOptions
-from grandrounds.data.datasets.registry import ReadDataset
+from grandrounds.data.datasets.published import ReadDataset
 from grandrounds.data.manifest import Record
-from grandrounds.data.options import PartitionOptions
+from grandrounds.data.options import MalignancyOptions, PartitionOptions
 from grandrounds.data.own_schemes import SiteRule
 from grandrounds.data.partition.divide import Sites, draw_server
 from grandrounds.data.partition.files import Replicated

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from grandrounds.data.datasets.registry import ReadDataset
-from grandrounds.data.families import LesionOptions
+from grandrounds.data.datasets.published import ReadDataset
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import MutualOptions, PartitionOptions
 from grandrounds.data.own_schemes import own_schemes
@@ -88,7 +87,7 @@ class FedPerl(Scheme):
 
     def divide(self, read: ReadDataset, options: PartitionOptions) -> Division:
         """See :func:`~grandrounds.data.partition.fedperl.fedperl_clients`; counts shrink where copies were removed."""
-        scale = isinstance(options, LesionOptions) and options.variant == "clean"
+        scale = options.scales_counts
         sites = fedperl_clients(read.records, scheme_generator(options), scale=scale)
         return Division(sites, {"scaled": scaled_sources(read.records)} if scale else {})
 
