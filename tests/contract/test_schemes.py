@@ -5,8 +5,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.data.own_schemes import OWN_SCHEMES, SCHEME_NAMES
 from grandrounds.data.partition.groups import divide_groups
-from grandrounds.data.partition.scheme import SiteScheme
-from grandrounds.data.partition.schemes import SCHEMES
+from grandrounds.data.partition.schemes import SCHEMES, SiteScheme
 from grandrounds.errors import ConfigurationError, DataError
 from tests.federations import write_pictures
 

@@ -59,7 +59,9 @@ def register_dataset(name: str, *, options: type[PartitionOptions] = ReaderOptio
     """
     OWN_DATASETS.require_name(name)
     if not isinstance(options, type) or not issubclass(options, PartitionOptions):
-        raise ConfigurationError(f"data set {name}: options {options!r} must be a class derived from PartitionOptions")
+        raise ConfigurationError(
+            f"data set {name}: options {options!r} must be a class derived from ReaderOptions or PartitionOptions"
+        )
 
     def register(reader: Reader) -> Reader:
         layout = (reader.__doc__ or "Data set of a plug-in.").strip().partition("\n")[0]

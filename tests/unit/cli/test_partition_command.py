@@ -12,6 +12,7 @@ from grandrounds.data.datasets.own_options import ManifestOptions
 from grandrounds.data.families import DATASETS
 from grandrounds.data.options import MutualOptions
 from grandrounds.data.own_datasets import OWN_DATASETS, register_dataset
+from grandrounds.option_annotations import annotations_of
 from grandrounds.options import describe
 
 HEADER = "image,label,split,patient,source\n"
@@ -27,7 +28,7 @@ def pictures(tmp_path, images):
 
 
 def test_partition_shows_every_site_and_where_it_is(run, pictures, tmp_path):
-    shares = ("--labelled", 0.25, "--validation", 0.125, "--test", 0.375)
+    shares = ("--labelled", 0.25, *_set(validation=0.125, test=0.375))
     result = run("import", *pictures, "--scheme", "sites", "--sites", 2, *shares, "--out", tmp_path / "sites")
     assert result.exit_code == 0, result.output
     digest = json.loads((tmp_path / "sites" / "partition.json").read_text())["sites"]["site-2"]["sha256"]
@@ -75,8 +76,8 @@ def test_a_patient_in_two_splits_is_one_line_with_both_lines(run, pictures, tmp_
 
 def test_scenario_and_server_are_given_to_the_partition(run, pictures, tmp_path):
     few = run(
-        *["import", *pictures, "--sites", 2, "--out", tmp_path / "few", "--server-images", 8, "--json"],
-        *["--scenario", "few_labels", "--labelled-sites", "site-2", "--few-labels-use", "labelled"],
+        *["import", *pictures, "--sites", 2, "--out", tmp_path / "few", "--json"],
+        *_set(scenario="few_labels", labelled_sites="site-2", few_labels_use="labelled", server_images=8),
     )
     description = json.loads(few.stdout)
     assert {key: description[key] for key in ("scenario", "labelled_sites", "few_labels_use", "server_images")} == {
@@ -86,8 +87,8 @@ def test_scenario_and_server_are_given_to_the_partition(run, pictures, tmp_path)
         "server_images": 8,
     }
     server = run(
-        *["import", *pictures, "--sites", 2, "--out", tmp_path / "server", "--server-images", 8, "--json"],
-        *["--scenario", "server_labels", "--server-training", 0.5],
+        *["import", *pictures, "--sites", 2, "--out", tmp_path / "server", "--json"],
+        *_set(scenario="server_labels", server_training=0.5, server_images=8),
     )
     assert json.loads(server.stdout)["sites"]["server"]["images"] == {"train": 4, "val": 4, "test": 0}
 
@@ -111,7 +112,7 @@ def test_an_external_site_is_for_evaluation_and_not_for_training(run, pictures, 
 
 
 def test_sites_without_labels_are_not_sent_to_a_job_that_needs_them(run, pictures, tmp_path):
-    options = ["--sites", 2, "--out", tmp_path / "few", "--scenario", "few_labels", "--labelled-sites", "site-1"]
+    options = ["--sites", 2, "--out", tmp_path / "few", *_set(scenario="few_labels", labelled_sites="site-1")]
     result = run("import", *pictures, *options)
     assert result.exit_code == 0, result.output
     assert "grandrounds jobs" in result.stdout
@@ -228,7 +229,7 @@ def test_another_name_is_no_published_data_set(run, tmp_path, name):
     ],
 )
 def test_text_becomes_the_value_of_the_options_type(assignment, value):
-    assert values_of(ManifestOptions, [assignment]) == {assignment.partition("=")[0]: value}
+    assert values_of(annotations_of(ManifestOptions), [assignment]) == {assignment.partition("=")[0]: value}
 
 
 def test_a_data_set_without_a_name_is_refused_in_a_line(run, pictures, tmp_path):

@@ -11,11 +11,11 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from grandrounds.commands.data.partition import Overwrite, parse_windows, scheme_defaults, show_partition
+from grandrounds.commands.data.partition import Overwrite, parse_windows, scheme_defaults, show_partition, values_of
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions
 from grandrounds.data.options import MutualOptions, PartitionOptions
-from grandrounds.option_annotations import annotations_of
+from grandrounds.option_annotations import Annotation, annotations_of
 
 IMPORT_HELP = """Read images of your own, account for every file or row, and divide them between sites.
 
@@ -28,43 +28,48 @@ validation and 20 % for testing, unless the table or the folders say otherwise.
 
 \b
   grandrounds import FOLDER --out runs/own/sites
+  grandrounds import FOLDER --scheme dirichlet --set alpha=0.5 --out runs/own/mixed
   grandrounds import sheet.xlsx --columns image=Bild,label=Diagnose,patient=Fall --root IMAGES --out runs/own/sites
   grandrounds simulate fedavg --sites-dir runs/own/sites
 """
 
 
-def import_(source: Path, root: Path | None, out: Path, overwrite: bool, json: bool, **options: Any) -> None:
+def import_(
+    source: Path,
+    root: Path | None,
+    out: Path,
+    assignments: list[str] | None,
+    overwrite: bool,
+    json: bool,
+    **options: Any,
+) -> None:
     """Make a partition of the source and show what became of it."""
     from grandrounds.api.sites import Sites
 
+    options |= values_of(BY_SET, assignments or ())
     sites = Sites.from_source(source, root, out, overwrite=overwrite, warn=False, **options)
     show_partition(sites, out, json)
 
 
 OF_ONE_SOURCE = ("layout", "patient_tag", "columns", "sheet")
 """Options of a folder or of a table alone."""
-LEFT_OUT = {"manifest", *annotations_of(MutualOptions)} - set(annotations_of(PartitionOptions))
-"""Options that are no options of the command: its argument, and those of scheme ``mdhfl``, which ``gr.Sites`` takes."""
-PANELS: Mapping[str, tuple[str, ...]] = {
-    "Division between sites": ("scheme", "sites", "alpha", "devices", "seed"),
-    "Labels and splits": (
-        "labelled", "labelled_images", "validation", "test", "splits", "scenario", "labelled_sites", "few_labels_use",
-        "server_images", "server_training",
-    ),
-}  # fmt: skip
-"""The panels of the help and the options in them; all others are about reading the images."""
-READING = "Reading the images"
+DIVISION = ("scheme", "sites", "labelled", "seed")
+"""Options of every data set that have a flag; the others are set by ``--set``."""
+BY_SET: Mapping[str, Annotation] = {
+    name: known for name, known in annotations_of(MutualOptions).items() if name not in DIVISION
+}
 
 
 def _parameters() -> list[inspect.Parameter]:
     """The command's own parameters, and the options of folders and tables; None where an option is not given."""
     place = "Folder of the sites; it must contain nothing else."
     images = "Of a table: folder or .zip of the images; default: the table's folder."
+    further = typer.Option("--set", metavar="KEY=VALUE", help=f"Set {', '.join(BY_SET)}; repeatable.")
     own = {
         field.name: _option(group, field)
         for group in (FolderOptions, ManifestOptions)
         for field in fields(group)
-        if field.name not in LEFT_OUT
+        if field.name not in {"manifest", *BY_SET}
     }
     of_kind = [own.pop(name).replace(default=None) for name in OF_ONE_SOURCE]
     return [
@@ -73,6 +78,7 @@ def _parameters() -> list[inspect.Parameter]:
         _parameter("root", Annotated[Path | None, typer.Option(help=images)], None),
         *own.values(),
         *of_kind,
+        _parameter("assignments", Annotated[list[str] | None, further], None),
         _parameter("overwrite", Overwrite, False),
         _parameter("json", Json, False),
     ]
@@ -87,7 +93,7 @@ def _option(group: type[PartitionOptions], field: Field[Any]) -> inspect.Paramet
     """The parameter of an option, from what its group states about it."""
     known = annotations_of(group)[field.name]
     kind = next(iter(set(get_args(known.type)) - {type(None)})) if type(None) in get_args(known.type) else known.type
-    panel = next((panel for panel, names in PANELS.items() if field.name in names), READING)
+    panel = "Division between sites" if field.name in DIVISION else "Reading the images"
     extras: dict[str, Any] = {"rich_help_panel": panel, "help": f"{known.meaning[0].upper()}{known.meaning[1:]}."}
     declarations = [f"--{field.name.replace('_', '-')}"] if kind is bool else []
     if get_origin(kind) is tuple:

@@ -18,7 +18,7 @@ from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.data.families import DATASETS
 from grandrounds.data.options import SCHEME_DEFAULTS, MalignancyOptions, PartitionOptions
 from grandrounds.errors import ConfigurationError, UsageError
-from grandrounds.option_annotations import annotations_of, fits
+from grandrounds.option_annotations import Annotation, annotations_of, fits
 from grandrounds.options import describe
 
 if TYPE_CHECKING:
@@ -88,21 +88,20 @@ def partition(
         raise UsageError("give NAME, --root and --out; grandrounds partition --options shows the data sets")
     short = {"scheme": scheme, "sites": sites, "labelled": labelled, "seed": seed}
     given = {key: value for key, value in short.items() if value is not None}
-    given |= values_of(_group(name, dataset_options()), assignments or ())
+    given |= values_of(annotations_of(_group(name, dataset_options())), assignments or ())
     show_partition(divide(name, root, out, overwrite=overwrite, warn=False, **given), out, json)
 
 
-def values_of(group: type[PartitionOptions], assignments: Iterable[str]) -> dict[str, Any]:
-    """The values of ``key=value`` for a group of options; later ones win.
+def values_of(known: Mapping[str, Annotation], assignments: Iterable[str]) -> dict[str, Any]:
+    """The values of ``key=value`` for options with these annotations; later ones win.
 
     Raises:
         ConfigurationError: if there is no such option, or a value is written otherwise.
 
     Example:
-        >>> values_of(PartitionOptions, ["alpha=0.5", "labelled_sites=site-1,site-2"])
+        >>> values_of(annotations_of(PartitionOptions), ["alpha=0.5", "labelled_sites=site-1,site-2"])
         {'alpha': 0.5, 'labelled_sites': ['site-1', 'site-2']}
     """
-    known = annotations_of(group)
     values = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")

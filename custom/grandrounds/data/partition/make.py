@@ -22,8 +22,7 @@ from grandrounds.data.partition.divide import site_names
 from grandrounds.data.partition.fedperl import relabel
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.groups import TooFewImages
-from grandrounds.data.partition.scheme import Division, Scheme
-from grandrounds.data.partition.schemes import scheme_of
+from grandrounds.data.partition.schemes import Division, Scheme, scheme_of
 from grandrounds.data.partition.splits import stratified_train_val
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.names import SERVER
