@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import typer
 from rich.table import Table
 
-from grandrounds.commands import completion
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.account import account_lines
 from grandrounds.console.output import notes, results, say, say_json
@@ -61,9 +60,7 @@ plug-ins too. Images of your own: grandrounds import --help
 
 
 def partition(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="The data set.", autocompletion=completion.dataset)
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The data set.")] = None,
     root: Annotated[Path | None, typer.Option(help="Folder (or archive) of the data set.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the partition; it must contain nothing else.")] = None,
     scheme: Annotated[str | None, typer.Option(help="Short for --set scheme=NAME.")] = None,
@@ -87,7 +84,7 @@ def partition(
     if name is None or root is None or out is None:
         raise UsageError("give NAME, --root and --out; grandrounds partition --options shows the data sets")
     short = {"scheme": scheme, "sites": sites, "labelled": labelled, "seed": seed}
-    given = {key: value for key, value in short.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in short.items() if value is not None}
     given |= values_of(annotations_of(_group(name, dataset_options())), assignments or ())
     show_partition(divide(name, root, out, overwrite=overwrite, warn=False, **given), out, json)
 
