@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from published_data import isic
 
 import grandrounds as gr
 from grandrounds.data.datasets.published import Progress
@@ -104,3 +105,10 @@ def test_a_data_set_of_a_plug_in_can_be_the_public_set(registered, tmp_path):
     assert made["public_set"]["images"] == 40
     with pytest.raises(gr.ConfigurationError, match="dataset must be one of"):
         make_partition("drawn", tmp_path / "private", tmp_path / "x", **{**options, "public": "nothing"})
+
+
+def test_the_contract_of_readers_holds_for_a_whole_data_set(isic2018, tmp_path):
+    root = isic2018(tmp_path, [("ISIC_1", "MEL", "HAM_1"), ("ISIC_2", "NV", "HAM_2")])
+    gr.testing.check_dataset(isic.isic2018, root, isic.Isic2018Options())
+    with pytest.raises(AssertionError, match="row 1: there is no file"):
+        gr.testing.check_dataset(lambda root, options: gr.ReadDataset(records(2), root, ("a", "b")), root)
