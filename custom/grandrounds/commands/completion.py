@@ -18,13 +18,13 @@ def job(incomplete: str) -> list[str]:
 
 def preset(ctx: typer.Context, incomplete: str) -> list[str]:
     """Presets of the job on the command line; after a comma further ones."""
-    from grandrounds.deployment.jobs import load_job
+    from grandrounds.deployment.jobs import read_job
     from grandrounds.deployment.presets import presets_of
 
     before, comma, last = incomplete.rpartition(",")
     try:
         # While the shell completes, click leaves the job among the words that it has not read.
-        names = presets_of(load_job(ctx.params.get("job") or next(iter(ctx.args), "")))
+        names = presets_of(read_job(ctx.params.get("job") or next(iter(ctx.args), "")))
     except GrandRoundsError:
         return []
     return [f"{before}{comma}{name}" for name in _beginning(names, last)]
