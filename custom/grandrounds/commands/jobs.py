@@ -11,7 +11,6 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from grandrounds.commands import completion
 from grandrounds.commands.options import Json, SimulatedJobArguments, takes
 from grandrounds.console.output import results, say, say_json
 from grandrounds.deployment.skeletons import Kind
@@ -59,12 +58,12 @@ NEW_HELP = """Write the skeleton of a plug-in: a package with one module that wo
 def jobs(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[JOB]", help="A job, of which options are shown.", autocompletion=completion.job),
+        typer.Argument(metavar="[JOB]", help="A job, of which options are shown."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show all options of the job.")] = False,
     preset: Annotated[
         str | None,
-        typer.Option(help="Show the job with named options, as simulate has it.", autocompletion=completion.preset),
+        typer.Option(help="Show the job with named options, as simulate has it."),
     ] = None,
     json: Json = False,
 ) -> None:
