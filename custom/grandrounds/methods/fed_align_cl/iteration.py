@@ -25,10 +25,11 @@ from grandrounds.methods.fed_align_cl.discriminator import train_discriminator
 from grandrounds.methods.fed_align_cl.loss import encoder_objective, moment_distance, source_objective, target_objective
 from grandrounds.methods.fed_align_cl.noise import noisy_embeddings
 from grandrounds.methods.fed_align_cl.options import AlignmentNorm, EmbeddingNoiseOptions, EncoderAlignmentOptions, Role
-from grandrounds.models.norm import fixed_statistics, is_running_statistic, statistics_untouched
+from grandrounds.models.norm import fixed_statistics, statistics_untouched
 from grandrounds.models.split import split_network
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
+from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.tensors import at_least_single
 
 

@@ -26,7 +26,6 @@ from grandrounds.data.keys import canonical
 from grandrounds.data.location import locate, locate_public
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, Fault, GrandRoundsError, MessageError
-from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason, Refused, refusing, write_audit
 from grandrounds.privacy.gate.clock import LeavingTime
 from grandrounds.privacy.gate.count_treatments import MinimumSupport
@@ -42,7 +41,7 @@ from grandrounds.privacy.gate.treatment import RunningStatistics
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.noted import note_head
 from grandrounds.privacy.mechanisms.encrypted_sums import sum_sizes
-from grandrounds.protocol.entries import floating_entries
+from grandrounds.protocol.entries import floating_entries, is_running_statistic
 from grandrounds.protocol.messages import (
     DXO_KEY,
     ENCRYPTION,

@@ -23,7 +23,6 @@ from torch import Tensor
 from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.counts import PATIENTS
 from grandrounds.evaluation.metrics import OF_CLASSES
-from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.accounting import exceeds, spent_epsilon
 from grandrounds.privacy.gate.audit import Reason, Refused, refusing, write_audit
 from grandrounds.privacy.gate.demands import Terms
@@ -36,6 +35,7 @@ from grandrounds.privacy.gate.released import with_totals_in_tens, withheld_by_a
 from grandrounds.privacy.gate.treatment import NOT_PRIVATE
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
+from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.messages import (
     COUNTS,
     DATA_CHANGES,

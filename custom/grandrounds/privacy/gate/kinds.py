@@ -16,7 +16,6 @@ from grandrounds.errors import MessageError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, curves_shape
-from grandrounds.models.site_model import MODEL_DESCRIPTION, read_description
 from grandrounds.privacy.gate.count_treatments import (
     CountSupport,
     CurveSupport,
@@ -28,6 +27,7 @@ from grandrounds.privacy.gate.count_treatments import (
 from grandrounds.privacy.gate.dataset import PartFacts
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
 from grandrounds.privacy.gate.treatment import MATRIX, SUPPORT, Deny, Logits, Quantise, Treatment, Unmodified
+from grandrounds.protocol.descriptions import MODEL_DESCRIPTION, read_description
 from grandrounds.protocol.messages import CONTRIBUTION, ReleaseKind
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE

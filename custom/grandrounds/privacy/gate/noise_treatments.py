@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.norm import is_running_statistic
 from grandrounds.option_annotations import ABOVE_ZERO
 from grandrounds.options import Options, require_value
 from grandrounds.privacy.gate.treatment import (
@@ -27,6 +26,7 @@ from grandrounds.privacy.gate.treatment import (
 )
 from grandrounds.privacy.mechanisms.clipping import clip_rows, require_clip
 from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, with_noise
+from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.spending import SAMPLED, Mechanism, Spending, no_guarantee
 from grandrounds.protocol.unit import Unit, update_sensitivity
 
