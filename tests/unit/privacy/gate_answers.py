@@ -30,7 +30,14 @@ TARGET = 0.25
 def facts(task="train", number=1, dataset=SKIN, run="run", **patients):
     template = {"w": ((2, 3), torch.float32), "b": ((2,), torch.float32)}
     expected = Expected(
-        number, "r-1", 2, template, {"train": 60, "val": 9, "test": 9, **patients}, images=44, public_rows=4
+        number,
+        "r-1",
+        2,
+        template,
+        {"train": 60, "val": 9, "test": 9, **patients},
+        images=44,
+        public_rows=4,
+        backbones=frozenset({"resnet10"}),
     )
     return TaskFacts("job-1", task, run, dataset, expected)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from grandrounds.data.keys import canonical
 from grandrounds.evaluation.counts import counts_shape
-from grandrounds.privacy.gate.dataset import PartFacts
+from grandrounds.privacy.gate.datasets import PartFacts
 from grandrounds.privacy.gate.kinds import Expected
 from grandrounds.privacy.mechanisms.auditor import MOST_IMAGES, Released, Sum
 from grandrounds.protocol.task_multi import UNKNOWN_MARK

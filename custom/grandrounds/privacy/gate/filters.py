@@ -23,15 +23,13 @@ from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 from nvflare.fuel.utils import fobs
 
 from grandrounds.data.keys import canonical
-from grandrounds.data.location import locate, locate_public
-from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, Fault, GrandRoundsError, MessageError
 from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason, Refused, refusing, write_audit
 from grandrounds.privacy.gate.clock import LeavingTime
 from grandrounds.privacy.gate.count_treatments import MinimumSupport
+from grandrounds.privacy.gate.datasets import Question, take_inventory
 from grandrounds.privacy.gate.demands import Terms
 from grandrounds.privacy.gate.gate import SCORES, Gate, TaskFacts, audit_fields
-from grandrounds.privacy.gate.images import record_dataset, record_private
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples
@@ -64,7 +62,7 @@ from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import TRAINING_GATE, Spending
 from grandrounds.protocol.tensors import FULL, UPDATE_PRECISION
 from grandrounds.protocol.unit import Unit, update_sensitivity
-from grandrounds.protocol.wire import asks_for_models, decode_payload, executor_arguments
+from grandrounds.protocol.wire import asks_for_models, decode_payload, executor_arguments, job_backbones
 
 PUBLIC = "public"
 """In a task's values: the data set whose images predictions are about."""
@@ -322,11 +320,6 @@ def _folder(fl_ctx: FLContext) -> Path:
     return Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / PRIVACY_FOLDER
 
 
-def _place(fl_ctx: FLContext) -> tuple[str, list[Path], Path]:
-    """The site, the folders that describe its data sets, and its cache."""
-    return fl_ctx.get_identity_name(), data_folders(fl_ctx), cache_folder(fl_ctx)
-
-
 def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledger) -> TaskFacts:
     with refusing(Reason.FORM, GrandRoundsError, KeyError, TypeError, where="the task cannot be read"):
         payload = decode_payload(task)
@@ -339,15 +332,15 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
     with refusing(Reason.LEDGER, GrandRoundsError):
         ledger.content().chain.require_head(head)
     with refusing(Reason.DATASET, GrandRoundsError):
-        place = _place(fl_ctx)
-        data = record_dataset(ledger, _folder(fl_ctx), problem.dataset, locate(problem.dataset, *place))
+        question = _question(payload, problem.dataset, policy, fl_ctx)
+        inventory = take_inventory(question, ledger, _folder(fl_ctx))
+        data = inventory.datasets[problem.dataset]
         if policy.target_epsilon:
-            described = record_private(ledger, _folder(fl_ctx), *place)
-            ledger.content().require_own_images(problem.dataset, described)
-        public_rows = _public_rows(values.get(PUBLIC), problem.dataset, fl_ctx)
+            ledger.content().require_own_images(problem.dataset, inventory.described)
     model = floating_entries(payload.parts.get(GLOBAL, {}))
     template = {name: (tuple(value.shape), value.dtype) for name, value in model.items()}
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
+    executors = executor_arguments(fl_ctx)
     expected = Expected(
         payload.round_number,
         run_id,
@@ -356,12 +349,13 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         data.patients,
         data.images,
         _largest(payload),
-        public_rows,
+        inventory.public_rows,
         problem.kind,
         data.labelled,
         _one_name_each(problem.classes),
         data.parts,
-        name == TEST and asks_for_models(executor_arguments(fl_ctx)),
+        name == TEST and asks_for_models(executors),
+        frozenset({problem.backbone, data.backbone, *job_backbones(executors)}),
     )
     question = question_id(name, payload, (data.identity, policy))
     terms, told = _terms(payload, problem, fl_ctx), payload.values.get(CHECKPOINTS)
@@ -390,14 +384,14 @@ def _terms(payload: Payload, problem: Problem, fl_ctx: FLContext) -> Terms:
     return Terms(GLOBAL in payload.parts, ENCRYPTION in payload.values, precision, sums, models, problem.image_size)
 
 
-def _public_rows(name: Any, private: str, fl_ctx: FLContext) -> int:
-    """Images of the data set that the task calls public; 0 where it names none."""
-    if name is None:
-        return 0
-    if not isinstance(name, str):
-        raise ConfigurationError(f"the name of a public data set is a {type(name).__name__}")
-    location = locate_public(name, private, *_place(fl_ctx))
-    return len(read_manifest(location.manifest))
+def _question(payload: Payload, dataset: str, policy: SitePolicy, fl_ctx: FLContext) -> Question:
+    """What is asked about the site's data sets; all private ones where one budget is for each image."""
+    public = payload.values.get(PUBLIC)
+    if public is not None and not isinstance(public, str):
+        raise ConfigurationError(f"the name of a public data set is a {type(public).__name__}")
+    folders = tuple(map(str, data_folders(fl_ctx)))
+    cache = str(cache_folder(fl_ctx))
+    return Question(fl_ctx.get_identity_name(), folders, cache, dataset, public, bool(policy.target_epsilon))
 
 
 def _largest(payload: Payload) -> float:

@@ -24,7 +24,7 @@ from grandrounds.privacy.gate.count_treatments import (
     PooledSupport,
     SumSupport,
 )
-from grandrounds.privacy.gate.dataset import PartFacts
+from grandrounds.privacy.gate.datasets import PartFacts
 from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
 from grandrounds.privacy.gate.treatment import MATRIX, SUPPORT, Deny, Logits, Quantise, Treatment, Unmodified
 from grandrounds.protocol.descriptions import MODEL_DESCRIPTION, read_description
@@ -48,7 +48,8 @@ class Expected:
     absolute value of a weight; ``patients`` is their number in each part of the site's data, ``images`` that of the
     training images, ``labelled`` that of those with a label, ``public_rows`` that of the images which the site itself
     calls public; ``task`` is what labels are, ``names`` is the vocabulary; ``parts`` is what the gate knows of the labelled
-    images of each part; ``asks_for_model`` is whether the task is the test of a job that has sites release their own models.
+    images of each part; ``asks_for_model`` is whether the task is the test of a job that has sites release their own models;
+    ``backbones`` are those that the job or the site itself names.
     """
 
     round_number: int
@@ -64,6 +65,7 @@ class Expected:
     names: tuple[str, ...] = ()
     parts: Mapping[str, PartFacts] = field(default_factory=dict)
     asks_for_model: bool = False
+    backbones: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

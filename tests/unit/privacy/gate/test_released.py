@@ -15,7 +15,7 @@ from grandrounds.evaluation.counts import site_counts
 from grandrounds.evaluation.curves.binned import site_curves
 from grandrounds.evaluation.curves.files import encode_counts
 from grandrounds.privacy.gate.count_treatments import CountSupport, CurveSupport
-from grandrounds.privacy.gate.dataset import PartFacts
+from grandrounds.privacy.gate.datasets import PartFacts
 from grandrounds.privacy.gate.inspection import Part
 from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule
 from grandrounds.privacy.gate.treatment import Unmodified
