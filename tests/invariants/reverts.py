@@ -73,36 +73,11 @@ REVERTS = (
         (HARNESS,),
     ),
     Revert(
-        "the server leaves encryption out of its task (job)",
-        "custom/grandrounds/federation/site/executor.py",
-        "            self.confidentiality.require_task(payload.values, context.site)\n",
-        "            pass\n",
-        (
-            "tests/federation/test_encrypted_averaging.py",
-            "tests/unit/federation/test_encrypted.py",
-            "tests/federation/privacy",
-        ),
-    ),
-    Revert(
-        "the server leaves encryption out of its task (policy)",
+        "the server asks for another precision than the policy demands",
         f"{GATE}/gate.py",
         "            self.policy.demands.require_task(facts.terms)\n",
         "",
         ("tests/unit/privacy/gate/test_questions.py",),
-    ),
-    Revert(
-        "updates are read through scores of a changed sum",
-        "custom/grandrounds/privacy/mechanisms/sum_tags.py",
-        "if not bool(wrong <= TOLERANCE + RELATIVE_TOLERANCE * largest):",
-        "if not bool(wrong <= TOLERANCE + 1e9 * largest):",
-        ("tests/unit/federation/test_encrypted.py",),
-    ),
-    Revert(
-        "a sum of one model that says it is of two",
-        "custom/grandrounds/privacy/mechanisms/encrypted_sums.py",
-        "    if len(roster) < max(at_least, len(entries)):\n",
-        "    if not roster:\n",
-        ("tests/unit/federation/test_encrypted.py",),
     ),
     Revert(
         "one of two hospitals sends an update of 1e30, or claims 1e9 samples",

@@ -201,7 +201,6 @@ TASKS = {
     "a seed that is a list": values(seed=[1, 2]),
     "a precision that does not exist": values(update_precision="float1"),
     "options that are no options": problem(gate="off"),
-    "encryption without keys": values(encryption={"sizes": [1]}),  # the last, as the site then takes part no more
 }
 """What the server makes of the task of one hospital, by name; one a round, in this order."""
 

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from grandrounds.data.location import locate, locate_public
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation, config_places, private_datasets
 from grandrounds.errors import DataError, GrandRoundsError
-from grandrounds.privacy.gate.datasets import DatasetFacts, Inventory, PartFacts, Question, stamp
+from grandrounds.privacy.gate.datasets import DatasetFacts, Inventory, Question, stamp
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.privacy.ledger.ledger import PATIENT, dataset_fingerprint
 from grandrounds.protocol.names import STORED_BYTES, STORED_PIXELS
@@ -78,13 +77,10 @@ def dataset_facts(name: str, location: DatasetLocation, known: str | None = None
         state = files_state(reader, identity, names)
         if state != known:
             digests, content = _read_images(reader, names)
-    splits = (("labelled", "train"), ("val", "val"), ("test", "test"))
     return DatasetFacts(
         identity,
         {part: len(found) for part, found in groups.items()},
         sum(record.split == "train" for record in records),
-        sum(record.split == "train" and record.labelled for record in records),
-        {part: _part_facts(records, split) for part, split in splits},
         frozenset({*people, *map(comparison_key, people)}),  # one person may be spelled in two ways in two lists
         state,
         digests,
@@ -162,16 +158,6 @@ def _read_images(reader: ImageReader, names: Sequence[str]) -> tuple[frozenset[s
     }
     content = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
     return frozenset(digest for found in known.values() for digest in found), content
-
-
-def _part_facts(records: Sequence[Record], split: str) -> PartFacts:
-    found = [
-        record for record in records if record.split == split and record.label and (record.labelled or split != "train")
-    ]
-    groups = {record.group for record in found}
-    pairs = {(record.group, record.label) for record in found}
-    labels = Counter(record.label for record in found)
-    return PartFacts(labels, len(found) == len(groups), len(pairs) == len(groups))
 
 
 def _to_json(inventory: Inventory) -> dict[str, Any]:

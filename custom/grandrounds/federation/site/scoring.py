@@ -26,7 +26,6 @@ from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import (
     CURVES,
     IMAGE_MOMENTS,
-    POOLED_RELEASES,
     SITE_MODEL,
     Release,
     ReleaseKind,
@@ -43,7 +42,6 @@ SCORE_RELEASES = {COUNT_RELEASES[VALIDATION]: ReleaseKind.COUNTS}
 TEST_RELEASES = {
     **dict.fromkeys(CURVES.values(), ReleaseKind.CURVES),
     **dict.fromkeys(COUNT_RELEASES.values(), ReleaseKind.COUNTS),
-    **dict.fromkeys(POOLED_RELEASES.values(), ReleaseKind.POOLED_COUNTS),
     SITE_MODEL: ReleaseKind.SITE_MODEL,
     IMAGE_MOMENTS: ReleaseKind.IMAGE_MOMENTS,
 }

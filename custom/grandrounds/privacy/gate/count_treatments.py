@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, rounded_moments
-from grandrounds.evaluation.counts import IMAGES, PATIENTS, check_counts, suppress_counts
-from grandrounds.evaluation.curves.binned import coarsen_curves
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, has_small_counts
+from grandrounds.evaluation.curves.binned import SiteCurves, coarsen_curves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, encode_counts
 from grandrounds.option_annotations import Min
 from grandrounds.options import Options
@@ -24,7 +24,6 @@ from grandrounds.privacy.gate.treatment import (
     plain_copy,
 )
 from grandrounds.privacy.mechanisms.coarsening import withhold_classes
-from grandrounds.protocol.messages import CONTRIBUTION
 
 OF_EACH_CLASS = ("class_counts", "targets")
 """Entries of sums that have a value, or a column, for each class."""
@@ -85,37 +84,52 @@ class MomentSupport(MinimumSupport):
 
 @dataclass(frozen=True)
 class CurveSupport(MinimumSupport):
-    """Merges bins of a curve until each count is zero or at least the minimum; classes with fewer are left out."""
+    """Merges bins of a curve until each count is zero or at least the minimum; classes with fewer are left out.
+
+    The curves stay if the classes that are left out have fewer patients together: the others would give them away.
+    """
+
+    def withholds(self, tensors: State) -> bool:
+        """See :meth:`Treatment.withholds`."""
+        curves = self._merged(tensors)
+        every = [*curves.classes.values(), *filter(None, [curves.reliability])]
+        cases = max((one.positives.sum() + one.negatives.sum() for one in every), default=0)
+        left_out = cases - sum(one.positives.sum() for one in curves.classes.values())
+        return bool(curves.classes and 0 < left_out < self.minimum)
 
     def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; exactly ``counts``, see :mod:`grandrounds.evaluation.curves.binned`."""
+        return {CURVE_COUNTS: torch.from_numpy(encode_counts(self._merged(tensors), _rows(tensors)))}
+
+    def _merged(self, tensors: State) -> SiteCurves:
         if tensors.keys() != {CURVE_COUNTS}:
             raise ValueError(f"curves must be {CURVE_COUNTS}, got {sorted(tensors)}")
         counts = tensors[CURVE_COUNTS].detach().cpu().numpy()
-        rows = [str(row) for row in range(len(counts) - 1)]
-        merged = coarsen_curves(decode_counts(counts, rows, minimum=1), self.minimum)
-        return {CURVE_COUNTS: torch.from_numpy(encode_counts(merged, rows))}
+        return coarsen_curves(decode_counts(counts, _rows(tensors), minimum=1), self.minimum)
 
 
 @dataclass(frozen=True)
 class CountSupport(MinimumSupport):
-    """Hides counts of fewer patients than the minimum, and those that would give them away by subtraction."""
+    """Lets a table of counts out whole, if none of them is of 1 to ``minimum - 1`` patients; else it stays."""
+
+    def withholds(self, tensors: State) -> bool:
+        """See :meth:`Treatment.withholds`."""
+        return has_small_counts(_table(tensors), self.minimum)
 
     def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; exactly ``images`` and ``patients``, see :mod:`grandrounds.evaluation.counts`."""
-        if tensors.keys() != {IMAGES, PATIENTS}:
-            raise ValueError(f"counts must be {IMAGES} and {PATIENTS}, got {sorted(tensors)}")
-        images, patients = (tensors[name].detach().cpu().numpy() for name in (IMAGES, PATIENTS))
-        shown = suppress_counts(check_counts(images, patients, images.shape), self.minimum)
-        return {IMAGES: torch.from_numpy(shown.images), PATIENTS: torch.from_numpy(shown.patients)}
+        table = _table(tensors)
+        if has_small_counts(table, self.minimum):
+            raise ValueError(f"a count is of fewer than {self.minimum} patients")
+        return {IMAGES: torch.from_numpy(table.images), PATIENTS: torch.from_numpy(table.patients)}
 
 
-@dataclass(frozen=True)
-class PooledSupport(CountSupport):
-    """Lets a contribution to an encrypted sum of counts out as it is, and hides counts of few cases in the sum."""
+def _table(tensors: State) -> SiteCounts:
+    if tensors.keys() != {IMAGES, PATIENTS}:
+        raise ValueError(f"counts must be {IMAGES} and {PATIENTS}, got {sorted(tensors)}")
+    images, patients = (tensors[name].detach().cpu().numpy().copy() for name in (IMAGES, PATIENTS))
+    return check_counts(images, patients, images.shape)
 
-    def apply(self, tensors: State) -> dict[str, Tensor]:
-        """See :meth:`Treatment.apply`; a ciphertext, or exactly ``images`` and ``patients`` of all sites together."""
-        if tensors.keys() == {CONTRIBUTION}:
-            return {CONTRIBUTION: plain_copy(tensors[CONTRIBUTION])}
-        return super().apply(tensors)
+
+def _rows(tensors: State) -> list[str]:
+    return [str(row) for row in range(len(tensors[CURVE_COUNTS]) - 1)]

@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from grandrounds.errors import DataError, GrandRoundsError
@@ -39,20 +38,6 @@ _DIGEST = re.compile(r"[a-z0-9-]{1,16}:[0-9a-f]{32}")
 _kept: dict[Question, Inventory] = {}
 
 
-class PartFacts(NamedTuple):
-    """What the gate knows of the labelled images of a part of a data set.
-
-    Attributes:
-        labels: how many images have each cell of the manifest that occurs.
-        one_image: whether each patient has one image.
-        one_label: whether all images of a patient have the same label.
-    """
-
-    labels: Mapping[str, int] = MappingProxyType({})
-    one_image: bool = True
-    one_label: bool = True
-
-
 class DatasetFacts(NamedTuple):
     """A data set of the site.
 
@@ -60,8 +45,6 @@ class DatasetFacts(NamedTuple):
         identity: its name and fingerprint.
         patients: number of patients (else lesions, else images) in ``train``, ``labelled``, ``val`` and ``test``.
         images: number of training images.
-        labelled: number of training images with a label.
-        parts: what is known of ``labelled``, ``val`` and ``test``.
         people: its patients, of images whose patient is known; empty where the ledger has them.
         state: a SHA-256 that changes when files or manifest do.
         digests: by which its images are known; None where the ledger has them.
@@ -72,8 +55,6 @@ class DatasetFacts(NamedTuple):
     identity: DatasetIdentity
     patients: Mapping[str, int]
     images: int
-    labelled: int
-    parts: Mapping[str, PartFacts]
     people: frozenset[str]
     state: str
     digests: frozenset[str] | None = None
@@ -279,20 +260,12 @@ def _facts(name: str, content: Any) -> DatasetFacts:
         DatasetIdentity(name, _text(entry["fingerprint"], _HASH)),
         {_text(part): _whole(number) for part, number in _object(entry["patients"]).items()},
         _whole(entry["images"]),
-        _whole(entry["labelled"]),
-        {_text(part): _part(found) for part, found in _object(entry["parts"]).items()},
         frozenset(_text(one) for one in _list(entry["people"])),
         _text(entry["state"], _HASH),
         None if digests is None else frozenset(_text(one, _DIGEST) for one in _list(digests)),
         _text(entry["content"]),
         _text(entry["backbone"]),
     )
-
-
-def _part(content: Any) -> PartFacts:
-    labels, one_image, one_label = _list(content)
-    counts = {_text(label): _whole(number) for label, number in _object(labels).items()}
-    return PartFacts(counts, one_image is True, one_label is True)
 
 
 def _object(value: Any) -> Mapping[str, Any]:
