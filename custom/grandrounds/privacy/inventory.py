@@ -25,8 +25,8 @@ from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation, config_places, private_datasets
 from grandrounds.errors import DataError, GrandRoundsError
 from grandrounds.privacy.gate.datasets import DatasetFacts, Inventory, Question, stamp
-from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.privacy.ledger.ledger import PATIENT, dataset_fingerprint
+from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.names import STORED_BYTES, STORED_PIXELS
 
 NEAR_NAMES = "near names of patients"

@@ -26,9 +26,9 @@ from grandrounds.files import exclusive, write_json
 from grandrounds.privacy.gate.audit import Reason, write_audit
 from grandrounds.privacy.gate.datasets import record
 from grandrounds.privacy.inventory import dataset_facts
-from grandrounds.privacy.ledger.entries import Purpose
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.privacy.ledger.noted import note_head
+from grandrounds.privacy.ledger.lines import Purpose
+from grandrounds.privacy.ledger.recovery import note_head
 from grandrounds.protocol.spending import outside_budget
 from grandrounds.protocol.unit import Unit
 

@@ -23,9 +23,8 @@ from grandrounds.files import write_json
 from grandrounds.privacy.accounting import gaussian_epsilon, spent_epsilon
 from grandrounds.privacy.gate.policy import parse_policy
 from grandrounds.privacy.inventory import dataset_identity
-from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
-from grandrounds.privacy.ledger.loss import read_loss
+from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose, read_loss
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit
 

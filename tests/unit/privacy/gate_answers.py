@@ -6,15 +6,13 @@ import pytest
 import torch
 
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Refused
-from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.gate import TaskFacts
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import Expected
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise
 from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule
-from grandrounds.privacy.gate.treatment import Quantise
-from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.gate.treatments import ClipAndNoise, MinimumSupport, Quantise
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import METRICS, PROTOCOL, ReleaseKind
 
 UPDATE, STATISTICS, SOFT = ReleaseKind.MODEL_UPDATE, ReleaseKind.CLASS_STATISTICS, ReleaseKind.SOFT_LABELS

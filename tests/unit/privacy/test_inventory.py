@@ -16,7 +16,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.privacy.gate.datasets import Question, record, take_inventory
 from grandrounds.privacy.gate.questions import count_question
 from grandrounds.privacy.inventory import dataset_facts
-from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
+from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
 from grandrounds.protocol.spending import no_guarantee
 
 PIXELS = np.random.default_rng(5).integers(0, 256, (3, 9, 11, 3), np.uint8)

@@ -26,9 +26,9 @@ from grandrounds.federation.identity.copies import refused_copies, refused_here
 from grandrounds.federation.proxy import proxy_url
 from grandrounds.json_files import read_json_object
 from grandrounds.privacy.inventory import dataset_identity, files_state
-from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.privacy.ledger.ledger import Ledger, LedgerContent
-from grandrounds.privacy.ledger.noted import noted_head
+from grandrounds.privacy.ledger.lines import DatasetIdentity
+from grandrounds.privacy.ledger.recovery import noted_head
 from grandrounds.protocol.paths import STATES
 
 RECENT_SECONDS = 24 * 3600.0

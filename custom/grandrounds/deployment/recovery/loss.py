@@ -20,11 +20,9 @@ from grandrounds.json_files import read_json_object
 from grandrounds.privacy.accounting import spent_epsilon
 from grandrounds.privacy.gate.policy import POLICY_FILE, SitePolicy, read_policies
 from grandrounds.privacy.inventory import dataset_identity
-from grandrounds.privacy.ledger.entries import Booking, DatasetIdentity
 from grandrounds.privacy.ledger.ledger import LedgerContent
-from grandrounds.privacy.ledger.loss import OF_LOSS, Key, Loss
-from grandrounds.privacy.ledger.noted import noted_head
-from grandrounds.privacy.ledger.recovery import declare_loss
+from grandrounds.privacy.ledger.lines import OF_LOSS, Booking, DatasetIdentity, Key, Loss
+from grandrounds.privacy.ledger.recovery import declare_loss, noted_head
 from grandrounds.protocol.messages import UPDATE
 from grandrounds.protocol.paths import CACHE, STATES
 from grandrounds.protocol.spending import Mechanism, Spending, no_guarantee

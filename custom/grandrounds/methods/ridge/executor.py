@@ -29,7 +29,7 @@ from grandrounds.methods.ridge.phases import (
     VALIDATION_IMAGES,
     temperature_metric,
 )
-from grandrounds.privacy.gate.treatment import SUPPORT
+from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
 
 

@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 from grandrounds.errors import DataError, GrandRoundsError
 from grandrounds.json_files import require_object
 from grandrounds.privacy.gate.audit import write_audit
-from grandrounds.privacy.ledger.digests import DIGEST_FOLDER
-from grandrounds.privacy.ledger.entries import DatasetIdentity
-from grandrounds.privacy.ledger.ledger import PATIENT, Ledger
+from grandrounds.privacy.ledger.ledger import DIGEST_FOLDER, PATIENT, Ledger
+from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.names import STORED_BYTES
 
 READER = "grandrounds.privacy.inventory"

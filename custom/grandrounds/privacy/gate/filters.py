@@ -8,6 +8,8 @@ It cannot be a filter of a job.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,19 +25,15 @@ from nvflare.fuel.utils import fobs
 
 from grandrounds.errors import ConfigurationError, Fault, GrandRoundsError, MessageError
 from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason, Refused, refusing, write_audit
-from grandrounds.privacy.gate.clock import LeavingTime
-from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.datasets import Question, take_inventory
-from grandrounds.privacy.gate.demands import Terms
 from grandrounds.privacy.gate.gate import SCORES, Gate, TaskFacts, audit_fields
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples
-from grandrounds.privacy.gate.policy import SitePolicy, policy_of_scope
+from grandrounds.privacy.gate.policy import SitePolicy, Terms, policy_of_scope
 from grandrounds.privacy.gate.questions import CHECKPOINTS, OpenTraining, SentAnswers, question_id
-from grandrounds.privacy.gate.treatment import RunningStatistics
+from grandrounds.privacy.gate.treatments import ClipAndNoise, ClipAndNoiseSamples, MinimumSupport, RunningStatistics
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.privacy.ledger.noted import note_head
+from grandrounds.privacy.ledger.recovery import note_head
 from grandrounds.protocol.entries import floating_entries, is_running_statistic
 from grandrounds.protocol.messages import (
     DXO_KEY,
@@ -64,6 +62,28 @@ PRIVACY_FOLDER = "privacy"
 """Of ledger and audit trail, in the site's ``local`` folder."""
 CLIPPED_KINDS = frozenset(kind for kind, known in KINDS.items() if ClipAndNoise in known.treatments)
 CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isupper())
+_LOOK = 0.5
+"""Seconds between two looks at whether the job is aborted."""
+
+
+class LeavingTime:
+    """When an answer leaves: at fixed times after its task came, so that it does not tell how long the work took.
+
+    Args:
+        interval: seconds between the times at which its answer may leave; None for at any time.
+    """
+
+    def __init__(self, interval: float | None = None) -> None:
+        self._interval = interval
+        self._came = time.monotonic()
+
+    def wait(self, aborted: Callable[[], bool]) -> None:
+        """Return at the next time at which the answer may leave, or when the job is aborted."""
+        if self._interval is None:
+            return
+        leaves = time.monotonic() + self._interval - (time.monotonic() - self._came) % self._interval
+        while (left := leaves - time.monotonic()) > 0 and not aborted():
+            time.sleep(min(left, _LOOK))
 
 
 @dataclass
@@ -264,7 +284,7 @@ class GaussianPrivacy(Filter):
     An update that the site's gate has already treated passes unchanged, so that noise is not added twice.
 
     ``noise_multiplier`` is the noise's standard deviation over the sensitivity that follows from ``clip`` and ``unit``; for
-    ``running_statistics`` see :class:`~grandrounds.privacy.gate.noise_treatments.ClipAndNoise`.
+    ``running_statistics`` see :class:`~grandrounds.privacy.gate.treatments.ClipAndNoise`.
 
     Raises:
         ConfigurationError: if a value is outside its range.

@@ -20,7 +20,7 @@ from grandrounds.evaluation.metrics import FROM_CONFUSION, SELECTABLE, selectabl
 from grandrounds.privacy.gate.audit import Reason, Refused, refusing
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected, no_distributions
 from grandrounds.privacy.gate.policy import COUNTED_PARTS, SAMPLES_UNIT, ReleaseRule, SitePolicy
-from grandrounds.privacy.gate.treatment import Logits
+from grandrounds.privacy.gate.treatments import Logits
 from grandrounds.protocol.messages import FACTS, MAX_SAMPLES, MESSAGE_NAME, METRICS, PROTOCOL, WITHHELD, ReleaseKind
 from grandrounds.protocol.registration import require_facts
 

@@ -16,15 +16,23 @@ from grandrounds.errors import MessageError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, curves_shape
-from grandrounds.privacy.gate.count_treatments import (
+from grandrounds.privacy.gate.treatments import (
+    MATRIX,
+    SUPPORT,
+    ClipAndNoise,
+    ClipAndNoiseSamples,
     CountSupport,
     CurveSupport,
+    Deny,
+    Logits,
     MinimumSupport,
     MomentSupport,
+    Quantise,
+    RecordLevel,
     SumSupport,
+    Treatment,
+    Unmodified,
 )
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
-from grandrounds.privacy.gate.treatment import MATRIX, SUPPORT, Deny, Logits, Quantise, Treatment, Unmodified
 from grandrounds.protocol.descriptions import MODEL_DESCRIPTION, read_description
 from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.task import Task

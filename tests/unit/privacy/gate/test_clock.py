@@ -9,7 +9,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
 from grandrounds.privacy.gate import clock, filters
-from grandrounds.privacy.gate.clock import LeavingTime
+from grandrounds.privacy.gate.filters import LeavingTime
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.privacy.gate.policy import parse_policy
 

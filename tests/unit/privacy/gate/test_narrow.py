@@ -5,10 +5,9 @@ import torch
 from gate_answers import SCALARS, STATISTICS, answer, facts, refusal, update
 
 from grandrounds.privacy.gate.audit import Reason
-from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.inspection import MAX_RELEASES, Part
 from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule
-from grandrounds.privacy.gate.treatment import Logits, Unmodified
+from grandrounds.privacy.gate.treatments import Logits, MinimumSupport, Unmodified
 from grandrounds.protocol.messages import FACTS, METRICS, ReleaseKind
 
 SOFT = ReleaseKind.SOFT_LABELS
