@@ -189,12 +189,12 @@ def ask(question: Question, known: Mapping[str, str]) -> Inventory:
     if process.returncode or len(answer) > MOST_BYTES:
         raise DataError(f"the process that reads the data sets has ended with {process.returncode}")
     try:
-        content = json.loads(answer)
-        if content.keys() == {"error"}:
-            raise DataError(str(content["error"]))
-        inventory = _inventory(content)
-    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        content = _object(json.loads(answer))
+        inventory = _inventory(content) if content.keys() != {"error"} else None
+    except (ValueError, RecursionError) as error:
         raise DataError(f"the inventory of the data sets has another form: {error}") from error
+    if inventory is None:
+        raise DataError(str(content["error"]))
     if question.dataset not in inventory.datasets or not inventory.is_current:
         raise DataError("files of the data sets have changed while they were read")
     return inventory

@@ -101,5 +101,6 @@ def test_facts_leave_with_a_registration_only_and_in_their_form(gate):
     joining = answer(**{FACTS: Part("APP_DEFINED", {}, texts)})
     left = chosen.release(facts("join"), joining)
     assert left.parts[FACTS].data == {"backbone": "resnet10", "public": DIGEST}
-    free = answer(**{FACTS: Part("APP_DEFINED", {}, {"backbone": "melanoma of patient 4711"})})
-    assert FACTS not in chosen.release(facts("join"), free).parts
+    for text in ("melanoma of patient 4711", "resnet18"):  # one that neither the job nor the site names
+        free = answer(**{FACTS: Part("APP_DEFINED", {}, {"backbone": text})})
+        assert FACTS not in chosen.release(facts("join"), free).parts
