@@ -6,7 +6,6 @@ import tokenize
 from pathlib import Path
 
 import grandrounds
-from tests.invariants.test_import_direction import imported
 
 PACKAGE = Path(grandrounds.__file__).parent
 GATE = ("privacy/gate", "privacy/ledger")
@@ -22,9 +21,15 @@ def file_of(name):
 
 def imports(file):
     """The modules of the package that a module needs: those that it imports and the folders of them and of itself."""
-    names = [name[1:] for _, name in imported(file, PACKAGE) if name[0] == "grandrounds"]
-    names.append(file.relative_to(PACKAGE).with_suffix("").parts)
-    return {file_of(name[:depth]) for name in names for depth in range(len(name) + 1)} - {None}
+    names = [".".join(("grandrounds", *file.relative_to(PACKAGE).with_suffix("").parts))]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    own = [name.split(".")[1:] for name in names if name.split(".")[0] == "grandrounds"]
+    return {file_of(name[:depth]) for name in own for depth in range(len(name) + 1)} - {None}
 
 
 def reached():

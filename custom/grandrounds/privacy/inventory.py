@@ -24,7 +24,7 @@ from grandrounds.data.location import locate, locate_public
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation, config_places, private_datasets
 from grandrounds.errors import DataError, GrandRoundsError
-from grandrounds.privacy.gate.datasets import DatasetFacts, Inventory, Question, stamp
+from grandrounds.privacy.gate.datasets import DatasetFacts, Inventory, InventoryRequest, stamp
 from grandrounds.privacy.ledger.ledger import PATIENT, dataset_fingerprint
 from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.names import STORED_BYTES, STORED_PIXELS
@@ -33,7 +33,7 @@ NEAR_NAMES = "near names of patients"
 """A scheme of digests: a data set that was read before it is read again."""
 
 
-def take(question: Question, known: Mapping[str, str]) -> Inventory:
+def take(question: InventoryRequest, known: Mapping[str, str]) -> Inventory:
     """Read the data sets that are asked about; images only of those that are in another state than the known one.
 
     Files are stamped before what the answer says is read from them.
@@ -108,20 +108,20 @@ def main() -> None:
     asked = json.load(sys.stdin)
     known, folders = asked.pop("known"), tuple(asked.pop("folders"))
     try:
-        answer = _to_json(take(Question(folders=folders, **asked), known))
+        answer = _to_json(take(InventoryRequest(folders=folders, **asked), known))
     except Exception as error:
         answer = {"error": str(error) if isinstance(error, GrandRoundsError) else f"{type(error).__name__}: {error}"}
     with answers:
         json.dump(answer, answers)
 
 
-def _locations(question: Question) -> list[DatasetLocation]:
+def _locations(question: InventoryRequest) -> list[DatasetLocation]:
     """Where all data sets are that the answer depends on."""
     public = _public(question)
     return [*_private(question).values(), *([public] if public else [])]
 
 
-def _private(question: Question) -> dict[str, DatasetLocation]:
+def _private(question: InventoryRequest) -> dict[str, DatasetLocation]:
     """Where the data set of the task is, and all others that are asked about and can be found."""
     place = question.site, _folders(question), Path(question.cache)
     found = {question.dataset: locate(question.dataset, *place)}
@@ -131,14 +131,14 @@ def _private(question: Question) -> dict[str, DatasetLocation]:
     return found
 
 
-def _public(question: Question) -> DatasetLocation | None:
+def _public(question: InventoryRequest) -> DatasetLocation | None:
     """Where the data set is that the task calls public; None where it names none."""
     if question.public is None:
         return None
     return locate_public(question.public, question.dataset, question.site, _folders(question), Path(question.cache))
 
 
-def _folders(question: Question) -> list[Path]:
+def _folders(question: InventoryRequest) -> list[Path]:
     return list(map(Path, question.folders))
 
 

@@ -18,19 +18,5 @@ SPENT = "privacy.epsilon"
 """Metric that a gate adds where its policy allows it: the epsilon that the data set has spent, the answer included."""
 STORED_BYTES, STORED_PIXELS = "bytes", "pixels-1"
 """Schemes of digests by which an image is known: of its file as it is stored, and of its pixels by the first decoding."""
-BACKBONE_NAMES = (
-    "compact",
-    "densenet121",
-    "efficientnet_b0",
-    "efficientnet_lite0",
-    "mobilenetv2",
-    "resnet10",
-    "resnet12",
-    "resnet18",
-    "resnet22",
-    "resnet9",
-    "shufflenet",
-)
-"""The package's own networks, for a shell that completes them without importing torch."""
 Engine = Literal["in-process", "flare"]
 """What simulates: one process, or FLARE's simulator; named here, so that the command line need not import torch."""

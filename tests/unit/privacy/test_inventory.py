@@ -13,7 +13,7 @@ from PIL import Image
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.privacy.gate.datasets import Question, record, take_inventory
+from grandrounds.privacy.gate.datasets import InventoryRequest, record, take_inventory
 from grandrounds.privacy.gate.questions import count_question
 from grandrounds.privacy.inventory import dataset_facts
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
@@ -95,7 +95,7 @@ def test_which_data_sets_share_an_image_does_not_depend_on_what_was_asked_first(
         described[name] = {"manifest": f"{name}.csv", "root": name, **more}
     described["lost"] = {"manifest": "nowhere.csv", "root": "nowhere"}
     (tmp_path / "grandrounds.json").write_text(json.dumps({"datasets": described}))
-    question = Question("site-1", (str(tmp_path),), str(tmp_path / "cache"), "skin", private=True)
+    question = InventoryRequest("site-1", (str(tmp_path),), str(tmp_path / "cache"), "skin", private=True)
     names = take_inventory(question, ledger, tmp_path / "privacy").described
     assert names == ("skin", "two", "other", "lost")
     for name in ("skin", "two"):

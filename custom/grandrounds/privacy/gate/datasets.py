@@ -30,11 +30,11 @@ READER = "grandrounds.privacy.inventory"
 """The module that the process runs."""
 MOST_BYTES = 1 << 30
 """Of an answer: several million images."""
-MOST_KEPT = 64
+KEPT_ANSWERS = 64
 """Answers that a process keeps; one about each site and data set, and a simulation has many sites."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"[a-z0-9-]{1,16}:[0-9a-f]{32}")
-_kept: dict[Question, Inventory] = {}
+_kept: dict[InventoryRequest, Inventory] = {}
 
 
 class DatasetFacts(NamedTuple):
@@ -61,7 +61,7 @@ class DatasetFacts(NamedTuple):
     backbone: str = ""
 
 
-class Question(NamedTuple):
+class InventoryRequest(NamedTuple):
     """Which data sets of a site are asked about.
 
     Attributes:
@@ -130,7 +130,7 @@ def stamp(read: Sequence[str], seen: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def take_inventory(question: Question, ledger: Ledger, folder: Path) -> Inventory:
+def take_inventory(question: InventoryRequest, ledger: Ledger, folder: Path) -> Inventory:
     """Ask about data sets, and let the ledger know their images and patients.
 
     They are read whenever files or manifest have changed. Of the private data sets beside the task's, one that cannot be
@@ -153,7 +153,7 @@ def take_inventory(question: Question, ledger: Ledger, folder: Path) -> Inventor
         with contextlib.suppress(*([] if name == question.dataset else [GrandRoundsError])):
             record(ledger, folder, facts)
     if set(inventory.described) <= inventory.datasets.keys():
-        if len(_kept) >= MOST_KEPT:
+        if len(_kept) >= KEPT_ANSWERS:
             _kept.clear()
         recorded = {
             name: facts._replace(people=frozenset(), digests=None) for name, facts in inventory.datasets.items()
@@ -162,7 +162,7 @@ def take_inventory(question: Question, ledger: Ledger, folder: Path) -> Inventor
     return inventory
 
 
-def ask(question: Question, known: Mapping[str, str]) -> Inventory:
+def ask(question: InventoryRequest, known: Mapping[str, str]) -> Inventory:
     """Have data sets read by a process of its own; of one whose state is known its images are not read.
 
     Raises:

@@ -25,7 +25,7 @@ from nvflare.fuel.utils import fobs
 
 from grandrounds.errors import ConfigurationError, Fault, GrandRoundsError, MessageError
 from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason, Refused, refusing, write_audit
-from grandrounds.privacy.gate.datasets import Question, take_inventory
+from grandrounds.privacy.gate.datasets import InventoryRequest, take_inventory
 from grandrounds.privacy.gate.gate import SCORES, Gate, TaskFacts, audit_fields
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
@@ -346,8 +346,8 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
     with refusing(Reason.LEDGER, GrandRoundsError):
         ledger.content().chain.require_head(head)
     with refusing(Reason.DATASET, GrandRoundsError):
-        question = _question(payload, problem.dataset, policy, fl_ctx)
-        inventory = take_inventory(question, ledger, _folder(fl_ctx))
+        about = _question(payload, problem.dataset, policy, fl_ctx)
+        inventory = take_inventory(about, ledger, _folder(fl_ctx))
         data = inventory.datasets[problem.dataset]
         if policy.target_epsilon:
             ledger.content().require_own_images(problem.dataset, inventory.described)
@@ -381,14 +381,14 @@ def _terms(payload: Payload, problem: Problem) -> Terms:
     return Terms(GLOBAL in payload.parts, precision, models, problem.image_size)
 
 
-def _question(payload: Payload, dataset: str, policy: SitePolicy, fl_ctx: FLContext) -> Question:
+def _question(payload: Payload, dataset: str, policy: SitePolicy, fl_ctx: FLContext) -> InventoryRequest:
     """What is asked about the site's data sets; all private ones where one budget is for each image."""
     public = payload.values.get(PUBLIC)
     if public is not None and not isinstance(public, str):
         raise ConfigurationError(f"the name of a public data set is a {type(public).__name__}")
     folders = tuple(map(str, data_folders(fl_ctx)))
     cache = str(cache_folder(fl_ctx))
-    return Question(fl_ctx.get_identity_name(), folders, cache, dataset, public, bool(policy.target_epsilon))
+    return InventoryRequest(fl_ctx.get_identity_name(), folders, cache, dataset, public, bool(policy.target_epsilon))
 
 
 def _largest(payload: Payload) -> float:

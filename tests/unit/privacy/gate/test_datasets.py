@@ -10,7 +10,7 @@ from PIL import Image
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.errors import DataError
 from grandrounds.privacy.gate import datasets
-from grandrounds.privacy.gate.datasets import Question, ask, take_inventory
+from grandrounds.privacy.gate.datasets import InventoryRequest, ask, take_inventory
 from grandrounds.privacy.ledger.ledger import Ledger
 
 PIXELS = np.random.default_rng(6).integers(0, 256, (4, 9, 11, 3), np.uint8)
@@ -23,7 +23,7 @@ def skin(tmp_path):
     for name in "ab":
         Image.fromarray(PIXELS["ab".index(name)]).save(tmp_path / "images" / f"{name}.png")
     describe(tmp_path, "skin.csv", [Record("a.png", "nevus", patient="p"), Record("b.png", "nevus", patient="q")])
-    return Question("site-1", (str(tmp_path),), str(tmp_path / "cache"), "skin")
+    return InventoryRequest("site-1", (str(tmp_path),), str(tmp_path / "cache"), "skin")
 
 
 def describe(folder, manifest, records):
