@@ -142,7 +142,7 @@ def withheld_scores(sites: Mapping[str, Mapping[str, float]], classes: Sequence[
     lines = [
         f"{site}: a class has 1 to {minimum - 1} test patients"
         for site, numbers in sites.items()
-        if any(f"images.test.{name}" not in numbers for name in classes)
+        if any(numbers.get(f"images.test.{name}", 1) in range(1, minimum) for name in classes)
     ]
     if not lines:
         return []

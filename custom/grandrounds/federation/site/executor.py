@@ -400,9 +400,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if "own" in models:
             best = store.best_round()
             own_round[OWN_ROUND] = float(context.round_number - 1 if best is None else best)
-        leaving = partial(released, minimum=context.data.min_support)
         release_own, load = self.site_options.release_model, partial(self._loaded, context=context)
-        result = evaluate_models(models, load, context, store, self.own_model, release_own, leaving)
+        result = evaluate_models(models, load, context, store, self.own_model, release_own)
         releases = {**result.releases, **image_moments(context.data)}
         return replace(result, releases=releases, metrics={**own_round, **result.metrics})
 

@@ -110,7 +110,6 @@ def evaluate_models(
     store: SiteStore,
     write_models: bool,
     release_own: bool,
-    leaving: Callable[[str, EvalRecord], Result],
 ) -> Result:
     """Test models on the site's test images; predictions, and digests of all images, are written to the site's folder.
 
@@ -121,7 +120,6 @@ def evaluate_models(
         store: of the site.
         write_models: whether the models themselves are written, too; with ``problem.norm=site`` they always are.
         release_own: whether the own model may leave as well.
-        leaving: what may leave of a model's record, such as :func:`released`.
 
     Returns:
         Scores as ``<model>.<metric>``, and the curves, counts and the model that may leave.
@@ -132,7 +130,7 @@ def evaluate_models(
     own_statistics = context.model_spec.norm == SITE_NORM
     for name, state in models.items():
         record, probabilities = score(network := load(state), rows, context)
-        leaves = leaving(name, record)
+        leaves = released(name, record, context.data.min_support)
         metrics |= leaves.metrics
         releases |= leaves.releases
         store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))

@@ -101,7 +101,7 @@ class SoftLabels:
             own: the site's predictions as decoded, by the exchange in which it published them.
 
         Returns:
-            Probabilities, shape ``(images, classes)``: what rounding or decryption has left below zero is zero, and each
+            Probabilities, shape ``(images, classes)``: what rounding has left below zero is zero, and each
             row sums to one. None if there is no other contributor with a weight.
 
         Raises:

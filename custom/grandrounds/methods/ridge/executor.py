@@ -29,6 +29,7 @@ from grandrounds.methods.ridge.phases import (
     VALIDATION_IMAGES,
     temperature_metric,
 )
+from grandrounds.models.closed_form.sums import Sums
 from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
 
@@ -66,12 +67,17 @@ class RidgeExecutor(SiteExecutor):
         return _released(CLASS_COUNTS, {CLASS_COUNTS: torch.from_numpy(targets.sum(axis=0)).long()}, support, len(rows))
 
     def _add_up(self, payload: Payload, context: SiteContext) -> Result:
+        sums, support, images = self.site_sums(payload, context, payload.parts[CLASS_WEIGHTS][CLASS_WEIGHTS])
+        return _released(SUMS, sums.packed(), support, images)
+
+    def site_sums(self, payload: Payload, context: SiteContext, class_weights: Tensor) -> tuple[Sums, Tensor, int]:
+        """The sums of this site, the patients of each class, and the number of images."""
         rows, targets, support = _labelled(context)
-        network, weights = self.starting_model(payload, context).eval(), payload.parts[CLASS_WEIGHTS][CLASS_WEIGHTS]
+        network = self.starting_model(payload, context).eval()
         sums = sums_at_site(
-            network, rows, targets, weights, context, self.view_options.views, payload.values[LARGEST_NORM]
+            network, rows, targets, class_weights, context, self.view_options.views, payload.values[LARGEST_NORM]
         )
-        return _released(SUMS, sums.packed(), support, len(rows))
+        return sums, support, len(rows)
 
     def _temper(self, payload: Payload, context: SiteContext) -> Result:
         count = len(context.data.rows("val"))

@@ -21,7 +21,7 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, rounded_moments
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, has_small_counts
-from grandrounds.evaluation.curves.binned import SiteCurves, coarsen_curves
+from grandrounds.evaluation.curves.binned import coarsen_curves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, encode_counts
 from grandrounds.option_annotations import ABOVE_ZERO, Min, Range
 from grandrounds.options import Options, require_value
@@ -367,28 +367,16 @@ class MomentSupport(MinimumSupport):
 
 @dataclass(frozen=True)
 class CurveSupport(MinimumSupport):
-    """Merges bins of a curve until each count is zero or at least the minimum; classes with fewer are left out.
-
-    The curves stay if the classes that are left out have fewer patients together: the others would give them away.
-    """
-
-    def withholds(self, tensors: State) -> bool:
-        """See :meth:`Treatment.withholds`."""
-        curves = self._merged(tensors)
-        every = [*curves.classes.values(), *filter(None, [curves.reliability])]
-        cases = max((one.positives.sum() + one.negatives.sum() for one in every), default=0)
-        left_out = cases - sum(one.positives.sum() for one in curves.classes.values())
-        return bool(curves.classes and 0 < left_out < self.minimum)
+    """Merges bins of a curve until each count is zero or at least the minimum; classes with fewer are left out."""
 
     def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; exactly ``counts``, see :mod:`grandrounds.evaluation.curves.binned`."""
-        return {CURVE_COUNTS: torch.from_numpy(encode_counts(self._merged(tensors), _rows(tensors)))}
-
-    def _merged(self, tensors: State) -> SiteCurves:
         if tensors.keys() != {CURVE_COUNTS}:
             raise ValueError(f"curves must be {CURVE_COUNTS}, got {sorted(tensors)}")
         counts = tensors[CURVE_COUNTS].detach().cpu().numpy()
-        return coarsen_curves(decode_counts(counts, _rows(tensors), minimum=1), self.minimum)
+        rows = [str(row) for row in range(len(counts) - 1)]
+        merged = coarsen_curves(decode_counts(counts, rows, minimum=1), self.minimum)
+        return {CURVE_COUNTS: torch.from_numpy(encode_counts(merged, rows))}
 
 
 @dataclass(frozen=True)
@@ -412,7 +400,3 @@ def _table(tensors: State) -> SiteCounts:
         raise ValueError(f"counts must be {IMAGES} and {PATIENTS}, got {sorted(tensors)}")
     images, patients = (tensors[name].detach().cpu().numpy().copy() for name in (IMAGES, PATIENTS))
     return check_counts(images, patients, images.shape)
-
-
-def _rows(tensors: State) -> list[str]:
-    return [str(row) for row in range(len(tensors[CURVE_COUNTS]) - 1)]

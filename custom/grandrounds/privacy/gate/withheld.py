@@ -22,8 +22,8 @@ from grandrounds.protocol.names import VALIDATION
 TENS = 10
 """Totals leave as multiples of it."""
 SIZE = "size."
-CLASS_COUNT = re.compile(r"(images\.\w+)\.\d+")
-"""The number of images of a class in a part of the data set; group 1 is its table."""
+CLASS_COUNT = re.compile(r"(images\.\w+)\.(\d+)")
+"""The number of images of a class in a part of the data set: its table, and the class."""
 
 
 def with_totals_in_tens(known: Inspected) -> Inspected:
@@ -56,9 +56,10 @@ def without_small_tables(known: Inspected, classes: int) -> Inspected:
     """
     with refusing(Reason.VALUES, ValueError):
         releases = {name for name, (rule, tensors) in known.releases.items() if rule.treatment.withholds(tensors)}
-    tables = {name: found[1] for name in known.scalars if (found := CLASS_COUNT.fullmatch(name))}
-    shown = Counter(tables.values())
-    return known.without(releases | {name for name, table in tables.items() if shown[table] < classes})
+    found = {name: CLASS_COUNT.fullmatch(name) for name in known.scalars}
+    counts = {name: (match[1], int(match[2])) for name, match in found.items() if match}
+    shown = Counter(table for table, number in {*counts.values()} if number < classes)
+    return known.without(releases | {name for name, (table, _) in counts.items() if shown[table] != classes})
 
 
 def without_scores_of_classes(known: Inspected, tables: Collection[str]) -> Inspected:
