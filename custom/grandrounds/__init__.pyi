@@ -11,6 +11,8 @@ from grandrounds.errors import DataError as DataError
 from grandrounds.api.evaluation import Evaluation as Evaluation
 from grandrounds.errors import GrandRoundsError as GrandRoundsError
 from grandrounds.data.images.augmentation import MonaiView as MonaiView
+from grandrounds.data.options import PartitionOptions as PartitionOptions
+from grandrounds.data.datasets.published import ReadDataset as ReadDataset
 from grandrounds.data.own_datasets import ReaderOptions as ReaderOptions
 from grandrounds.api.running import Run as Run
 from grandrounds.api.sites import Sites as Sites

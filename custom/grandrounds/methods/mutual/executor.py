@@ -17,8 +17,7 @@ from nvflare.apis.shareable import Shareable
 from torch import nn
 
 from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
-from grandrounds.data.partition.fingerprints import first_unlike
-from grandrounds.data.partition.public_set import PublicSet
+from grandrounds.data.partition.public_set import PublicSet, first_unlike
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.site.closed_form import OwnHeadExecutor

@@ -20,18 +20,33 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from grandrounds.data.datasets.dermoscopy import HAM10000_LESION_LABELS, read_ham10000
-from grandrounds.data.datasets.published import NO_DIAGNOSIS, find_table, image_called, images_by_name, read_records
-from grandrounds.data.datasets.published_labels import mapped_label, marked_column
-from grandrounds.data.families import Variant
+import grandrounds as gr
+from grandrounds.data.datasets.dermoscopy import read_ham10000
+from grandrounds.data.datasets.published import (
+    NO_DIAGNOSIS,
+    ReadDataset,
+    find_table,
+    image_called,
+    images_by_name,
+    mapped_label,
+    marked_column,
+    read_records,
+)
 from grandrounds.data.manifest import Record, read_table
+from grandrounds.data.options import DIVISION, PartitionOptions
 from grandrounds.errors import DataError
 
+Variant = Literal["paper", "clean"]
 LESION_CLASSES = ("mel", "nv", "bcc", "ak", "bkl", "df", "vasc", "scc")
+
+# HAM10000 calls actinic keratoses and Bowen's disease akiec; it has no invasive squamous cell carcinoma.
+HAM10000_LESION_LABELS: Mapping[str, str] = {
+    "akiec": "ak", "bcc": "bcc", "bkl": "bkl", "df": "df", "mel": "mel", "nv": "nv", "vasc": "vasc",
+}  # fmt: skip
 
 ISIC2019_LABELS: Mapping[str, str] = {
     "MEL": "mel", "NV": "nv", "BCC": "bcc", "AK": "ak", "BKL": "bkl", "DF": "df", "VASC": "vasc", "SCC": "scc",
@@ -258,3 +273,25 @@ def read_derm7pt(root: Path | str) -> tuple[Record, ...]:
         return Record(path.relative_to(root).as_posix(), label, lesion=lesion, source=DERM7PT)
 
     return read_records(table, DERM7PT_COLUMNS, record)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LesionOptions(PartitionOptions):
+    """Options of the four joined data sets of skin lesions."""
+
+    schemes: ClassVar[tuple[str, ...]] = ("sites", "dirichlet", "iid", "fedperl", "external")
+    scheme: Annotated[str, f"{DIVISION}, or FedPerl's ten clients (fedperl)"] = "sites"
+    variant: Annotated[Variant, "without images that two data sets share, or with them (paper)"] = "clean"
+
+    @property
+    def scales_counts(self) -> bool:
+        """Whether scheme ``fedperl`` takes fewer images in proportion: where copies were removed."""
+        return self.variant == "clean"
+
+
+@gr.register_dataset("lesions", options=LesionOptions)
+def lesions(root: Path, options: LesionOptions) -> ReadDataset:
+    """Skin lesions of FedPerl: the folders isic2019, ham10000, pad_ufes_20 and derm7pt."""
+    records, removed = read_lesions(root, options.variant)
+    copies = {"removed_copies": removed._asdict()} if options.variant == "clean" else {}
+    return ReadDataset(records, root, LESION_CLASSES, {"variant": options.variant, **copies})

@@ -8,18 +8,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from grandrounds.data.datasets.mammography import cbis_ddsm, cmmd, inbreast, mini_mias
-from grandrounds.data.datasets.mammography.options import (
+import grandrounds as gr
+from grandrounds.data.datasets.published import Progress, ReadDataset
+from grandrounds.data.images.files.reading import Reading
+from grandrounds.data.manifest import Record
+from grandrounds.errors import DataError
+from published_data.mammography import cbis_ddsm, cmmd, inbreast, mini_mias
+from published_data.mammography.options import (
     CbisDdsmOptions,
     InbreastOptions,
+    MammogramsOptions,
     MammographyOptions,
     MiniMiasOptions,
     ScreeningOptions,
 )
-from grandrounds.data.datasets.mammography.records import Mammogram, to_records
-from grandrounds.data.datasets.rsna_ich import Progress
-from grandrounds.data.manifest import Record
-from grandrounds.errors import DataError
+from published_data.mammography.records import Mammogram, to_records, vocabulary
 
 COLLECTION = "mammograms"
 SOURCE_FOLDERS: Mapping[str, str] = MappingProxyType(
@@ -31,8 +34,6 @@ SOURCE_FOLDERS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The source of each data set in records; the keys are also the folders of a collection."""
-
-MAMMOGRAPHY = (*SOURCE_FOLDERS, COLLECTION)
 
 
 def read_mammography(
@@ -99,3 +100,39 @@ def _below(root: Path, name: str, images: Path, records: tuple[Record, ...]) -> 
             f"{images} is an archive or lies elsewhere; a collection needs its images as files below {root}"
         )
     return tuple(replace(record, image=f"{name}/{record.image}") for record in records)
+
+
+@gr.register_dataset("inbreast", options=InbreastOptions)
+def read_inbreast(root: Path, options: InbreastOptions) -> ReadDataset:
+    """INbreast: INbreast.csv (save INbreast.xls as that) and AllDICOMs."""
+    return _as_dataset("inbreast", root, options)
+
+
+@gr.register_dataset("cbis_ddsm", options=CbisDdsmOptions)
+def read_cbis_ddsm(root: Path, options: CbisDdsmOptions) -> ReadDataset:
+    """CBIS-DDSM: four tables mass_case_..., calc_case_... and the folder CBIS-DDSM."""
+    return _as_dataset("cbis_ddsm", root, options)
+
+
+@gr.register_dataset("cmmd", options=MammographyOptions)
+def read_cmmd(root: Path, options: MammographyOptions, progress: Progress | None = None) -> ReadDataset:
+    """CMMD: CMMD_clinicaldata_revision.csv (save the .xlsx as that) and the folder CMMD."""
+    return _as_dataset("cmmd", root, options, progress)
+
+
+@gr.register_dataset("mini_mias", options=MiniMiasOptions)
+def read_mini_mias(root: Path, options: MiniMiasOptions) -> ReadDataset:
+    """mini-MIAS: Info.txt and the PGM files."""
+    return _as_dataset("mini_mias", root, options)
+
+
+@gr.register_dataset("mammograms", options=MammogramsOptions)
+def read_mammograms(root: Path, options: MammogramsOptions, progress: Progress | None = None) -> ReadDataset:
+    """Mammograms: some of the folders inbreast, cbis_ddsm, cmmd and mini_mias."""
+    return _as_dataset(COLLECTION, root, options, progress)
+
+
+def _as_dataset(dataset: str, root: Path, options: MammographyOptions, progress: Progress | None = None) -> ReadDataset:
+    records, images, facts = read_mammography(dataset, root, options, progress)
+    classes = vocabulary(facts.get("normals", "benign"))
+    return ReadDataset(records, images, classes, facts, Reading(preprocess="mammogram"), COLLECTION)

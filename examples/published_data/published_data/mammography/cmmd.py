@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grandrounds.checks import require_known_label
-from grandrounds.data.datasets.mammography.records import Finding, Mammogram, View, most_severe, vendor_name
-from grandrounds.data.datasets.published import BENIGN, MALIGNANT, find_table, images_by_folder
-from grandrounds.data.datasets.rsna_ich import Progress
+from grandrounds.data.datasets.published import BENIGN, MALIGNANT, Progress, find_table, images_by_folder
 from grandrounds.data.images.dicom import LATERALITY, read_header
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
+from published_data.mammography.records import Finding, Mammogram, View, most_severe, vendor_name
 
 CMMD_SOURCE = "CMMD"
 CMMD_TABLE = "CMMD_clinicaldata_revision.csv"

@@ -23,7 +23,6 @@ import numpy as np
 from scipy import ndimage
 
 from grandrounds.checks import require_known_label
-from grandrounds.data.datasets.mammography.records import BREAST_FINDINGS, Finding, Mammogram, most_severe
 from grandrounds.data.datasets.published import (
     BENIGN,
     MALIGNANT,
@@ -41,6 +40,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import write_json
 from grandrounds.folders.whole import in_turn, put_in_place, temporary_sibling
 from grandrounds.seeding import numpy_generator
+from published_data.mammography.records import BREAST_FINDINGS, Finding, Mammogram, most_severe
 
 MINI_MIAS_SOURCE = "mini-MIAS"
 MINI_MIAS_VENDOR = "film"

@@ -8,25 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
-from grandrounds.data.options import (
-    DIVISION,
-    PartitionOptions,
-)
+from grandrounds.data.options import MalignancyOptions
 from grandrounds.errors import ConfigurationError
 
 Normals = Literal["benign", "class", "drop"]
 
 BiradsThree = Literal["malignant", "benign", "drop"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MalignancyOptions(PartitionOptions):
-    """Options of benign and malignant images: cancer is rare in them, so splits are drawn class by class."""
-
-    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"sites": 4, "labelled": 1.0, "validation": 0.1, "test": 0.2}
-    )
-    scheme: Annotated[str, DIVISION] = "sites"
 
 
 @dataclass(frozen=True, kw_only=True)

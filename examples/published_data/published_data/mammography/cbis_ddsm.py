@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grandrounds.checks import require_known_label
-from grandrounds.data.datasets.mammography.records import Finding, Mammogram, most_severe
 from grandrounds.data.datasets.published import BENIGN, MALIGNANT, images_by_folder
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
+from published_data.mammography.records import Finding, Mammogram, most_severe
 
 CBIS_DDSM_SOURCE = "CBIS-DDSM"
 CBIS_DDSM_VENDOR = "film"

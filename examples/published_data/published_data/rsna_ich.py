@@ -18,26 +18,57 @@ from __future__ import annotations
 import csv
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 
+import grandrounds as gr
 from grandrounds.csv_files import write_csv
-from grandrounds.data.datasets.published import find_table, image_called
-from grandrounds.data.families import CtOptions, Several
-from grandrounds.data.images.dicom import read_patient
+from grandrounds.data.datasets.published import Progress, ReadDataset, find_table, image_called
+from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, read_patient
+from grandrounds.data.images.files.reading import Reading
+from grandrounds.data.images.files.windows import windows_from
 from grandrounds.data.manifest import Record, read_table
+from grandrounds.data.options import DIVISION, PartitionOptions, Windows
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.option_annotations import Min
 from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.seeding import numpy_generator
 
+Several = Literal["drop", "first", "keep"]
+ClientPartition = Literal["patient", "slice"]
 RSNA_ICH_CLASSES = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural")
 ANY = "any"
 RSNA_COLUMNS = ["ID", "Label"]
 
 SUBTYPES = len(RSNA_ICH_CLASSES)
 ALL_KNOWN = 2**SUBTYPES - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtOptions(PartitionOptions):
+    """Options of RSNA-ICH."""
+
+    scheme: Annotated[str, DIVISION] = "iid"
+    several: Annotated[Several, "drop slices with several subtypes, take their first, or keep all as findings"] = "drop"
+    slices: Annotated[int, "number of slices to draw, patient by patient", Min(1)] = 25_000
+    patients: Annotated[Path | None, "table image,patient, completed from headers; ROOT/patients.csv"] = None
+    client_partition: Annotated[ClientPartition, "for iid: a site gets patients, or slices (FedIRM paper)"] = "patient"
+    windows: Annotated[Windows, "CENTRE:WIDTH,... of the channels in Hounsfield units; three by default"] = ()
+
+    def check(self) -> None:
+        """Refuse options that contradict each other or the scheme."""
+        super().check()
+        if self.client_partition == "slice" and self.scheme != "iid":
+            raise ConfigurationError(f"client_partition slice is for the scheme iid, got {self.scheme}")
+
+    @property
+    def shares_patients(self) -> bool:
+        """Whether a patient's images may be at several sites, as in the FedIRM paper."""
+        return self.client_partition == "slice"
 
 
 def read_subtypes(table: Path) -> dict[str, tuple[str, ...]]:
@@ -151,9 +182,6 @@ PATIENT_COLUMNS = ("image", "patient")
 DICOM_SUFFIX = ".dcm"
 STEP = 100
 """How many headers are read between two reports of progress."""
-
-Progress = Callable[[int, int], None]
-"""Called with the number of headers read and of all headers."""
 
 
 def find_patients(files: Mapping[str, Path], table: Path, progress: Progress | None = None) -> dict[str, str]:
@@ -290,3 +318,14 @@ def _images(root: Path) -> Mapping[str, str]:
                 names = (entry.name for entry in entries if entry.name.endswith(DICOM_SUFFIX))
                 return {name.removesuffix(DICOM_SUFFIX): f"{folder}/{name}" for name in names}
     raise DataError(f"no images in {root}: looked for the folders {', '.join(RSNA_FOLDERS)}; unpack the slices there")
+
+
+@gr.register_dataset("rsna_ich", options=CtOptions)
+def rsna_ich(root: Path, options: CtOptions, progress: Progress | None = None) -> ReadDataset:
+    """RSNA haemorrhages: stage_2_train.csv and the folder stage_2_train of DICOM files."""
+    reading = Reading(windows_from(options.windows, "windows") if options.windows else HAEMORRHAGE_WINDOWS)
+    records, counts = read_rsna_ich(root, options, progress)
+    facts = {"several": options.several, "slices": options.slices, "in_the_table": counts}
+    if options.several == "keep":
+        return ReadDataset(records, root, (*RSNA_ICH_CLASSES, ANY), facts, reading, "ich", task=FINDINGS)
+    return ReadDataset(records, root, RSNA_ICH_CLASSES, facts, reading, "ich")
