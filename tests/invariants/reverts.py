@@ -95,7 +95,7 @@ REVERTS = (
     ),
     Revert(
         "a table leaves without its small counts, which a total gives back",
-        f"{GATE}/count_treatments.py",
+        f"{GATE}/treatments.py",
         "        return has_small_counts(_table(tensors), self.minimum)\n",
         "        return False\n",
         ("tests/unit/privacy/gate/test_counts.py",),
