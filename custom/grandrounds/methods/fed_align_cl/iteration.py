@@ -29,7 +29,6 @@ from grandrounds.models.norm import statistics_untouched
 from grandrounds.models.split import split_network
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
-from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.tensors import at_least_single
 
 
