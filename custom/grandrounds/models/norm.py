@@ -28,7 +28,6 @@ NORM_LAYERS = (
     nn.GroupNorm,
     nn.LayerNorm,
 )
-RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @contextmanager
@@ -128,16 +127,6 @@ def normalises_by_batch(network: nn.Module) -> bool:
         (True, False)
     """
     return any(isinstance(module, BATCH_NORMS) for module in network.modules())
-
-
-def is_running_statistic(name: str) -> bool:
-    """Whether a ``state_dict`` name belongs to the running statistics of a normalisation layer.
-
-    Example:
-        >>> is_running_statistic("stem.1.running_mean"), is_running_statistic("stem.1.weight")
-        (True, False)
-    """
-    return name.rpartition(".")[2] in RUNNING_STATISTICS
 
 
 def folded_copy(model: nn.Module) -> nn.Module:
