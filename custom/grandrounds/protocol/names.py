@@ -32,3 +32,6 @@ BACKBONE_NAMES = (
 """The package's own networks, for a shell that completes them without importing torch."""
 Engine = Literal["in-process", "flare"]
 """What simulates: one process, or FLARE's simulator; named here, so that the command line need not import torch."""
+SyntheticDevice = Literal["device-1", "device-2", "device-3", "device-4"]
+Preprocess = Literal["none", "mammogram", SyntheticDevice]
+"""Mammograms are cropped, turned and padded; a synthetic device retakes an image after resizing."""

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from grandrounds.data.partition.phantom_site import DATASET_NAME
-from grandrounds.data.site import CONFIG_NAME
+from grandrounds.data.site import CONFIG_NAME, PHANTOM_NAME
 from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.processes import signal_processes
 from grandrounds.deployment.rehearsal.federated_run import TRAINING, FederatedRun
@@ -147,7 +146,7 @@ def _remove_data(stage: FaultStage, site: str) -> Undo | None:
     path = _local(stage, site) / CONFIG_NAME
     if path.exists():
         return None
-    path.write_text(json.dumps({"datasets": {DATASET_NAME: {"manifest": "gone.csv", "root": "gone"}}}))
+    path.write_text(json.dumps({"datasets": {PHANTOM_NAME: {"manifest": "gone.csv", "root": "gone"}}}))
     return path.unlink
 
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from nvflare.apis.shareable import Shareable
 from torch import Tensor, nn
 
-from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.data.partition.fingerprints import first_unlike
 from grandrounds.data.partition.public_set import PublicSet
+from grandrounds.data.site import PUBLIC_NAME as PUBLIC
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.site.closed_form import OwnHeadExecutor

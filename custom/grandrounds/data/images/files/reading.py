@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from grandrounds.data.images.dicom import Window
 from grandrounds.data.images.files.windows import windows_from
-from grandrounds.data.options import Preprocess
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import require_type
+from grandrounds.protocol.names import Preprocess
 
 MAX_BITS = 16
 
