@@ -193,7 +193,7 @@ TASKS = {
     "a data set that the hospital has not": problem(dataset="others"),
     "the private set called public": values(public="phantom"),
     "classes without one that the hospital has": problem(classes=["round", "ring", "clustered"]),
-    "a million classes": problem(classes=[str(number) for number in range(1_000_000)]),
+    "a million classes": lambda payload: problem(classes=[*map(str, range(1_000_000))])(payload),
     "a network that is a path": problem(backbone="os.system"),
     "frozen weights of a file of the hospital": problem(trainable="head", weights="startup/client.key"),
     "a file of the hospital as weights": problem(weights="/etc/passwd"),

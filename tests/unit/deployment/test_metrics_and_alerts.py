@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.deployment.kit.overlay import PROVISIONING
 from grandrounds.deployment.operation.alerts import Alerts, command_hook, web_hook
 from grandrounds.deployment.operation.metrics import METRIC_HELP, exposition, reason_code

@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.deployment.kit.doctor import OTHERS
 from grandrounds.deployment.operation.alerts import Alerts
 from grandrounds.deployment.operation.metrics import exposition

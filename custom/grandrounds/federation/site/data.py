@@ -14,7 +14,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
 from grandrounds.checks import told_as
-from grandrounds.data.doctor import examine, require_healthy
+from grandrounds.data.fitness import examine_run, require_healthy
 from grandrounds.data.images.ahead import ViewsAhead
 from grandrounds.data.images.tensors import HeldImages
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE
@@ -45,13 +45,13 @@ def load_checked_data(
 
     Raises:
         ConfigurationError: if the site does not define the data set.
-        DataError: if the data doctor finds something that must be fixed first.
+        DataError: if something must be fixed first, see :mod:`~grandrounds.data.fitness`.
     """
     cache = cache_folder(fl_ctx)
     location = locate(problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx))
     with told_as(None, GrandRoundsError, where=site):
         data = load_site_data(location, problem, cache)
-    findings = examine(data, site, needs_labels, trains)
+    findings = examine_run(data, site, needs_labels, trains)
     for finding in findings:
         if finding.level == "warning":
             log.warning("%s", finding.message)
@@ -222,7 +222,7 @@ class SiteAccess:
         """The same with the site's data; with ``needs_labels`` a site without a labelled training image is refused.
 
         Raises:
-            DataError: if the data doctor finds something that must be fixed first.
+            DataError: if something must be fixed first, see :mod:`~grandrounds.data.fitness`.
         """
         context.gate.begin_reading()
         if self._found is None:
