@@ -27,7 +27,7 @@ from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.federation.server.sites import SiteRegistry
 from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribers
-from grandrounds.models.site_model import write_released
+from grandrounds.models.received_models import write_released
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.gate.treatment import SUPPORT
 from grandrounds.protocol.entries import tensor_bytes
