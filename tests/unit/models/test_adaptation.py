@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.models.adaptation import MAX_IMAGES, MIN_STATISTICS_IMAGES, site_statistics
 from grandrounds.models.norm import folded_copy
 from grandrounds.models.norm_layers import FrozenBatchNorm, use_statistics, used_statistics

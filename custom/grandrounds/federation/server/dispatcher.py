@@ -19,7 +19,7 @@ from grandrounds.evaluation.counts import IMAGES, MOST_COUNTED, PATIENTS, SiteCo
 from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, write_curves
 from grandrounds.evaluation.metrics import score_range
-from grandrounds.evaluation.record import NUMBER, UNIT, UNITS
+from grandrounds.evaluation.site_record import NUMBER, UNIT, UNITS
 from grandrounds.federation.ledger_pins import LedgerPins
 from grandrounds.federation.server.exchange import Assignment, Exchange, ReplyOutcome, SignsOfLife
 from grandrounds.federation.server.hooks import RoundHooks

@@ -11,7 +11,7 @@ from nvflare.apis.fl_context import FLContext
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
 from grandrounds.evaluation.metrics import OF_CLASSES
-from grandrounds.evaluation.record import EvalRecord
+from grandrounds.evaluation.site_record import SiteRecord
 from grandrounds.federation.encrypted_counts import LARGEST_MINIMUM, decrypt_counts, encrypt_counts
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.scoring import released
@@ -70,7 +70,7 @@ class CountPool:
         """The sum of the counts of a model."""
         return SumOf(self.run, POOLED_RELEASES[model], self.round_number)
 
-    def released(self, name: str, record: EvalRecord) -> Result:
+    def released(self, name: str, record: SiteRecord) -> Result:
         """What leaves of a record, as without sums, and its counts in the sum."""
         alone = released(name, record, self.own)
         if name not in self.minimums or not record.counts:
