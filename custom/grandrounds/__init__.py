@@ -12,10 +12,16 @@ The public names load torch and FLARE when they are first used, so that ``import
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
 
 from grandrounds.api.methods import CONSTRUCTORS, constructor
+
+if "GRANDROUNDS_SEAL" in os.environ:  # a process that a kit's job has started
+    from grandrounds.seal import inherit_seal
+
+    inherit_seal()
 
 PLACES = {
     "ConfigurationError": "errors",

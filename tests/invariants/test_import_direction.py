@@ -36,7 +36,7 @@ LAYERS = (
             "option_keys",
             "options",
         ),
-        *("ordering", "plain", "plotting", "plugins", "rounds_figure", "seeding"),
+        *("ordering", "plain", "plotting", "plugins", "rounds_figure", "seal", "seeding"),
     },
 )
 """From the top to the bottom; a module imports its own layer and those below."""

@@ -45,8 +45,7 @@ from grandrounds.data.datasets.rsna_ich import ANY, RSNA_ICH_CLASSES, Progress, 
 from grandrounds.data.datasets.settled import settled_images
 from grandrounds.data.families import CtOptions, LesionOptions, SkinOptions
 from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS
-from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
-from grandrounds.data.images.files.windows import windows_from
+from grandrounds.data.images.files.reading import AS_IN_FILES, Reading, windows_from
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import PartitionOptions
 from grandrounds.data.own_datasets import own_datasets

@@ -13,8 +13,8 @@ import io
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.dicom import is_dicom
 from grandrounds.data.images.files.encoded import ArrayRow, EncodedFile, EncodedImage
+from grandrounds.data.images.files.opening import is_dicom
 
 STORED_BYTES, STORED_PIXELS = "bytes", "pixels-1"
 """The schemes: of the file as it is stored, and of its pixels by the first version of decoding."""

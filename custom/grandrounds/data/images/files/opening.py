@@ -27,6 +27,23 @@ RASTERS: Mapping[str, type[Raster]] = MappingProxyType(
     }
 )
 """Kinds by Pillow's names of formats; any other format is a plain raster."""
+DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
+PREFIX = b"DICM"
+FIRST_GROUPS = (b"\x02\x00", b"\x08\x00")
+"""Groups with which a file without a preamble begins: file meta information, or identification."""
+
+
+def is_dicom(data: bytes, name: str) -> bool:
+    """Whether this is a DICOM file, or is called one; files without a preamble are recognised by their first element."""
+    return is_encoded(data) or name.lower().endswith(DICOM_SUFFIXES)
+
+
+def is_encoded(data: bytes) -> bool:
+    """Whether these bytes begin as a DICOM file."""
+    if data[128:132] == PREFIX:
+        return True
+    explicit, implicit = data[4:6].isalpha() and data[4:6].isupper(), int.from_bytes(data[4:8], "little") < len(data)
+    return data.startswith(FIRST_GROUPS) and (explicit or implicit)
 
 
 def raster_frames(stream: IO[bytes], name: str) -> int:
