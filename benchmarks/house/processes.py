@@ -26,7 +26,7 @@ from benchmarks.tables import markdown_table
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.deployment.assignments import with_options
-from grandrounds.deployment.jobs import JOBS, load_job, named_classes
+from grandrounds.deployment.jobs import job_names, load_job, named_classes
 from grandrounds.deployment.kit.overlay import Settings
 from grandrounds.deployment.local_federation import Federation, prepare, start, stop_federation
 from grandrounds.deployment.submission import submit_and_watch, with_roster
@@ -102,8 +102,9 @@ def main() -> None:
     commands.add_parser("observe").add_argument("folder", type=Path, help="new folder for the federation")
     arguments = parser.parse_args()
     if arguments.command == "write":
-        write_json(LISTS, lists())
-        write_bytes(PAGE, page().encode())
+        content = lists()
+        write_json(LISTS, content)
+        write_bytes(PAGE, page(content).encode())
     if arguments.command == "observe":
         differences = compared(observed(arguments.folder))
         print("\n".join(differences) or "every process has loaded what its list has, and nothing else")
@@ -117,7 +118,7 @@ def lists() -> dict[str, Any]:
     processes["submitter"] = sorted(reached(ROOTS["submitter"], inside=True))
     additions = {}
     for process, part in (("job", "client"), ("server_job", "server")):
-        paths = {path for name in sorted(JOBS) for path in named_classes(getattr(load_job(name), part))}
+        paths = {path for name in job_names() for path in named_classes(getattr(load_job(name), part))}
         own = {path for path in paths if path.startswith("grandrounds.")}
         methods = {f"path={path}": (path.rpartition(".")[0].partition(".")[2],) for path in own}
         found = {
@@ -175,7 +176,12 @@ def file_of(module: str) -> Path:
 
 def code_lines(modules: Iterable[str]) -> int:
     """Lines of code, without blanks, comments and docstrings."""
-    return sum(counted(file_of(module).read_text())["code"] for module in modules)
+    return sum(map(_code_lines, modules))
+
+
+@cache
+def _code_lines(module: str) -> int:
+    return counted(file_of(module).read_text())["code"]
 
 
 def site_modules(
@@ -203,9 +209,8 @@ def table(processes: Mapping[str, Collection[str]]) -> str:
     return markdown_table(["process", "modules", "code lines", "what it is"], rows, 1)
 
 
-def page() -> str:
+def page(content: Mapping[str, Any]) -> str:
     """The page about the lists."""
-    content = lists()
     parts = [INTRODUCTION, table(content["processes"])]
     for process, modules in content["processes"].items():
         rows = [[f"`{name}`", code_lines([name])] for name in modules if code_lines([name])]
@@ -232,9 +237,9 @@ FLARE, torch and the libraries of `requirements.txt` come beside these modules.
 processes of a federation of kits load."""
 ADDITIONS = """## What a job adds
 
-A process of a job may load these too, if the job's signed configuration, or the participant's own `grandrounds.json` or lock,
-has the entry: a method's class, a network, an option. `manifest=*` is any data set of the hospital's own: readers of DICOM
-files, mammograms and of tables that are no plain CSV, each loaded with the first such file. A kit that lists plug-ins
+A process of a job may load these too, if the job's signed configuration, or the participant's own `grandrounds.json` or
+lock, has the entry: a method's class, a network, an option. `manifest=*` is any data set of the hospital's own: readers of
+DICOM files, mammograms and of tables that are no plain CSV, each loaded with the first such file. A kit that lists plug-ins
 (`plugins=*`) may load all of these, and what plug-ins register with. The modules have `grandrounds.` before their name."""
 
 
