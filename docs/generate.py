@@ -1,4 +1,4 @@
-"""Write the generated pages of the reference, what the jobs state and the package's stub: python docs/generate.py."""
+"""Write the generated pages of the reference and the package's stub: python docs/generate.py."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from typer.cli import get_docs_for_click
 import grandrounds as gr
 from grandrounds.api.methods import CONSTRUCTORS, NOT_BY_NAME, options_by_name
 from grandrounds.cli import build_app
-from grandrounds.deployment.changes import generated
-from grandrounds.deployment.jobs import JOB_PARTS, PACKAGE, Job, job_names, load_job
+from grandrounds.deployment.jobs import JOB_PARTS, PACKAGE, Job, load_job
 from grandrounds.deployment.option_reference import option_groups, option_reference
 from grandrounds.option_annotations import annotations_of
 
@@ -114,6 +113,3 @@ if __name__ == "__main__":
     STUB.write_text(stub(), encoding="utf-8")
     for name, text in pages().items():
         (REFERENCE / name).write_text(text, encoding="utf-8")
-    for job in job_names():
-        for path, text in generated(job).items():
-            path.write_text(text, encoding="utf-8")

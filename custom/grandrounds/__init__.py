@@ -30,6 +30,8 @@ PLACES = {
     "Evaluation": "api.evaluation",
     "GrandRoundsError": "errors",
     "MonaiView": "data.images.augmentation",
+    "PartitionOptions": "data.options",
+    "ReadDataset": "data.datasets.published",
     "ReaderOptions": "data.own_datasets",
     "Run": "api.running",
     "Sites": "api.sites",

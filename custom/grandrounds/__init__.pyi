@@ -11,6 +11,8 @@ from grandrounds.errors import DataError as DataError
 from grandrounds.api.evaluation import Evaluation as Evaluation
 from grandrounds.errors import GrandRoundsError as GrandRoundsError
 from grandrounds.data.images.augmentation import MonaiView as MonaiView
+from grandrounds.data.options import PartitionOptions as PartitionOptions
+from grandrounds.data.datasets.published import ReadDataset as ReadDataset
 from grandrounds.data.own_datasets import ReaderOptions as ReaderOptions
 from grandrounds.api.running import Run as Run
 from grandrounds.api.sites import Sites as Sites
@@ -36,7 +38,7 @@ class _AveragingOptions(TypedDict, total=False):
     weighting: Literal["uniform", "samples"]
     selection_images: Literal["sites", "server"]
 class _DefenceOptions(TypedDict, total=False):
-    aggregation: Literal["mean", "median", "trimmed_mean", "geometric_median", "encrypted"]
+    aggregation: Literal["mean", "median", "trimmed_mean", "geometric_median"]
     trimmed_fraction: float
     norm_multiple: float | None
     max_norm: float | None
@@ -126,8 +128,6 @@ class _ProtectionOptions(TypedDict, total=False):
     record_clip: float
     privacy_unit: Literal["record", "patient"]
 class _ConfidentialityOptions(TypedDict, total=False):
-    encryption: Literal["none", "required"]
-    min_models: int
     leaving_precision: Literal["float32", "float16", "bfloat16"] | None
 class _FeatureOptions(TypedDict, total=False):
     feature_cache: int
@@ -355,10 +355,6 @@ class _MDHFL(_ContributorOptions, _PublicListOptions, _ExchangeOptions, _RunOpti
     _FinalTestOptions, _LocalOptions, _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
     _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
 def MDHFL(*, preset: str | None = None, **options: Unpack[_MDHFL]) -> ConfiguredMethod: ...
-class _MDHFLEncrypted(_ContributorOptions, _PublicListOptions, _ExchangeOptions, _RunOptions, _AlignmentOptions,
-    _FinalTestOptions, _LocalOptions, _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
-def MDHFLEncrypted(*, preset: str | None = None, **options: Unpack[_MDHFLEncrypted]) -> ConfiguredMethod: ...
 class _RSCFed(_ConsensusOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions,
     _StartOptions, _StoppingOptions, _ServerComputeOptions, _RunOptions, _ClientOptions, _LabelledOptions,
     _UnlabelledOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _ConfidentialityOptions, _FeatureOptions,
@@ -373,9 +369,6 @@ def RSCFed(*, preset: str | None = None, **options: Unpack[_RSCFed]) -> Configur
 class _Ridge(_RidgeOptions, _RunOptions, _ViewOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
     _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
 def Ridge(*, preset: str | None = None, **options: Unpack[_Ridge]) -> ConfiguredMethod: ...
-class _RidgeEncrypted(_RidgeOptions, _RunOptions, _ViewOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
-def RidgeEncrypted(*, preset: str | None = None, **options: Unpack[_RidgeEncrypted]) -> ConfiguredMethod: ...
 class _SSFL(_ServerTrainingOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions,
     _StartOptions, _StoppingOptions, _ServerComputeOptions, _RunOptions, _SemiSupervisedOptions, _TrainingOptions,
     _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _ConfidentialityOptions, _FeatureOptions,

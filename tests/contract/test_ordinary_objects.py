@@ -235,7 +235,7 @@ REFUSED = {
         "root must be a path, got list; give the folder or archive of the images",
     ),
     "sites by text": (lambda had: gr.Sites.synthetic("3"), "number of sites must be an integer or null, got '3'"),
-    "partition a DataFrame": (lambda had: gr.partition("manifest", None, "x", manifest=had.frame), f"manifest {FRAME}"),
+    "partition own images": (lambda had: gr.partition("manifest", had.images, "x"), "by Sites.from_source"),
     "partition a data set": (lambda had: gr.partition(had.dataset, had.images, "x"), "dataset must be one of ham10000"),
     "open nothing": (lambda had: gr.Run(None), "the workspace of a run must be a path, got NoneType"),
     "predict nothing": (lambda had: had.done.predict(None), IMAGE.format("NoneType")),

@@ -15,7 +15,9 @@ import typer
 from nvflare import cli as flare
 
 from grandrounds.cli import build_app
+from grandrounds.commands.data.partition import values_of
 from grandrounds.commands.options import JobArguments
+from grandrounds.data.families import DATASETS
 from grandrounds.deployment.jobs import JOB_PARTS, class_of, job_names, load_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import annotations_of, require_type
@@ -80,14 +82,13 @@ def check_grandrounds(words: list[str]) -> None:
     """Parse the words as the command line does, and set the options in them in the job."""
     command, rest = descend(words)
     assert not hasattr(command, "commands") or not rest or rest[0].startswith("-"), f"there is no command {rest[0]}"
-    if "--config" in rest:  # the file, which names the job, may not be there
-        place = rest.index("--config")
-        rest[place : place + 2] = ["fedavg"]
     try:
         context = command.make_context(command.name, rest)
     except (USAGE_ERROR, ConfigurationError) as error:
         raise AssertionError(str(error)) from error
     given = context.params
+    if command.name == "partition" and given["name"] in DATASETS:
+        values_of(annotations_of(DATASETS[given["name"]]), given["assignments"] or ())
     job = given.get("job") or (given.get("name") if command.name == "jobs" else None)
     if job is None or "/" in job:
         return

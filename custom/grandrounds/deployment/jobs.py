@@ -128,6 +128,27 @@ class Job:
         stated = self.options(part)
         return stated[option] if option in stated else option_defaults(self.component(part))[option]
 
+    def in_full(self) -> Job:
+        """A copy that states every option: the job's values, and the defaults of its classes for all others.
+
+        Raises:
+            ConfigurationError: if a class cannot be imported, or the controller's problem is missing or no object.
+
+        Example:
+            >>> "grace" in read_job("fedperl").options("controller"), "grace" in load_job("fedperl").options("controller")
+            (False, True)
+        """
+        full = Job(self.meta, copy.deepcopy(self.server), copy.deepcopy(self.client), self.source)
+        for part in reversed(JOB_PARTS):  # the problem first: it may be missing
+            component, options = full.component(part), full.options(part)
+            defaults = {name: list(value) if isinstance(value, tuple) else value
+                        for name, value in option_defaults(component).items()}  # fmt: skip
+            values = {**defaults, **options}
+            order = dict.fromkeys(["problem", *option_types(component), *values])
+            options.clear()
+            options.update({option: values[option] for option in order if option in values})
+        return full
+
     def with_values(self, values: Values) -> Job:
         """A copy of the job with options set; their values are checked by :meth:`checked`.
 
@@ -213,7 +234,18 @@ def _own_methods() -> Mapping[str, OwnMethod]:
 
 
 def load_job(name_or_folder: str | Path) -> Job:
+    """Read a job as :func:`read_job`, and let it state every option.
+
+    Raises:
+        ConfigurationError: as :func:`read_job`, or if a class of the job cannot be imported.
+    """
+    return read_job(name_or_folder).in_full()
+
+
+def read_job(name_or_folder: str | Path) -> Job:
     """Read a job folder, or by its name one of the jobs that come with the package; a name has no path separator.
+
+    Those of the package state only the options whose value is not the default.
 
     Raises:
         ConfigurationError: if there is no such job, or one of its files is missing or wrong.

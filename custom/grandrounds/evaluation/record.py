@@ -104,10 +104,17 @@ class EvalRecord(SiteRecord):
         beside = {name: one.without(hidden) for name, one in self.beside.items()}
         return replace(self._hiding(tuple(found)), beside=beside)
 
+    def suppressed(self, minimum: int) -> EvalRecord:
+        """See :meth:`SiteRecord.suppressed`; predictions go with their counts."""
+        found = super().suppressed(minimum)
+        return found if found is self else replace(found, questions=())
+
     @property
     def _tables(self) -> tuple[SiteCounts, ...]:
-        """The counts, also where there are only predictions."""
         return self.counts or ((site_counts(self.questions),) if self.questions else ())
+
+    def _hiding(self, counts: tuple[SiteCounts, ...]) -> EvalRecord:
+        return replace(self, counts=counts, exact=beside_counts(self.exact, counts))
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
@@ -445,3 +452,12 @@ def received(
     images, number = int(exact.pop(NUMBER, 0)), int(exact.pop(UNIT, 0))
     unit = UNITS[number if number in range(len(UNITS)) else 0]
     return EvalRecord(task, tuple(names), images, exact, () if counts is None else (counts,), unit=unit)
+
+
+def beside_counts(exact: Mapping[str, float], counts: Sequence[SiteCounts]) -> dict[str, float]:
+    """The exact scores that may leave beside counts: those of single classes only where no class is hidden.
+
+    The number of images, the accuracy and scores that counts do not determine stay: suppression takes them to be known.
+    """
+    hides = any(one.hidden.any() for one in counts)
+    return {name: value for name, value in exact.items() if not (hides and name in OF_CLASSES)}

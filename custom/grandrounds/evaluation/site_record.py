@@ -5,11 +5,11 @@ Scores with intervals are those of :class:`~grandrounds.evaluation.record.EvalRe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from grandrounds.evaluation.counts import SiteCounts, suppress_counts
+from grandrounds.evaluation.counts import SiteCounts, has_small_counts
 from grandrounds.evaluation.metrics import OF_CLASSES
 from grandrounds.protocol.task import Task
 
@@ -39,24 +39,15 @@ class SiteRecord:
     unit: str = UNITS[0]
 
     def suppressed(self, minimum: int) -> Self:
-        """Without counts of fewer than ``minimum`` cases, and without what would give them away.
+        """What may leave a site: without the counts if one of them is of 1 to ``minimum - 1`` cases.
 
-        Beside a table in which a class is hidden, no exact score of single classes is left.
+        Where the counts stay, exact scores of single classes stay, too.
         """
-        return self._hiding(tuple(suppress_counts(one, minimum) for one in self._tables))
+        if not any(has_small_counts(one, minimum) for one in self._tables):
+            return self
+        exact = {name: value for name, value in self.exact.items() if name not in OF_CLASSES}
+        return replace(self, counts=(), exact=exact)
 
     @property
     def _tables(self) -> tuple[SiteCounts, ...]:
         return self.counts
-
-    def _hiding(self, counts: tuple[SiteCounts, ...]) -> Self:
-        return replace(self, counts=counts, exact=beside_counts(self.exact, counts))
-
-
-def beside_counts(exact: Mapping[str, float], counts: Sequence[SiteCounts]) -> dict[str, float]:
-    """The exact scores that may leave beside counts: those of single classes only where no class is hidden.
-
-    The number of images, the accuracy and scores that counts do not determine stay: suppression takes them to be known.
-    """
-    hides = any(one.hidden.any() for one in counts)
-    return {name: value for name, value in exact.items() if not (hides and name in OF_CLASSES)}

@@ -98,8 +98,6 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
         reference="; ".join(references_told(summary)) or _not_in_kits(summary, answers),
     )
     tests = _read_tests(answers, summary, sites, classes, model)
-    if reason := summary.get("pooled", {}).get(tests.model, {}).get("reason"):
-        origin = replace(origin, notes=(*notes, f"the encrypted sum of all sites' counts is missing: {reason}"))
     return ReadRun(name, classes, log, tests, origin)
 
 
@@ -124,9 +122,6 @@ def _read_tests(
             for site in sites
             if model in summary["records"].get(site, {})
         }
-        summed = summary.get("pooled", {}).get(model, {}).get("record")
-        complete = records.keys() <= predictions.keys()
-        together = None if summed is None or complete else EvalRecord.from_json(task, classes, summed)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(
             f"{answers / SUMMARY}: a record is damaged ({error}); restore the file or run the job again"
@@ -137,7 +132,6 @@ def _read_tests(
             site: replace(one, questions=predictions.get(site, ()), beside=beside.get(site, {}))
             for site, one in records.items()
         },
-        together,
         validation=read_tests(answers, sites, VALIDATION, task, classes),
         curves={} if predictions else read_site_curves(answers, sites, model, classes),
     )

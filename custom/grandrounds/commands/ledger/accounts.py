@@ -95,7 +95,7 @@ SPENT_COLUMNS = ("releases", "outside_budget", "delta", "epsilon")
 
 
 OF_SCORES = (
-    "round of scores: counts_validation are of the model of the round before; other counts, curves and pooled sums are of "
+    "round of scores: counts_validation are of the model of the round before; other counts and curves are of "
     "the tests at the end of a run, whose round is one after the last training"
 )
 

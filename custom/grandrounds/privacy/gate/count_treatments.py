@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, rounded_moments
-from grandrounds.evaluation.counts import IMAGES, PATIENTS, check_counts, suppress_counts
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, has_small_counts
 from grandrounds.evaluation.curves.binned import coarsen_curves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, encode_counts
 from grandrounds.option_annotations import Min
@@ -24,7 +24,6 @@ from grandrounds.privacy.gate.treatment import (
     plain_copy,
 )
 from grandrounds.privacy.mechanisms.coarsening import withhold_classes
-from grandrounds.protocol.messages import CONTRIBUTION
 
 OF_EACH_CLASS = ("class_counts", "targets")
 """Entries of sums that have a value, or a column, for each class."""
@@ -99,23 +98,22 @@ class CurveSupport(MinimumSupport):
 
 @dataclass(frozen=True)
 class CountSupport(MinimumSupport):
-    """Hides counts of fewer patients than the minimum, and those that would give them away by subtraction."""
+    """Lets a table of counts out whole, if none of them is of 1 to ``minimum - 1`` patients; else it stays."""
+
+    def withholds(self, tensors: State) -> bool:
+        """See :meth:`Treatment.withholds`."""
+        return has_small_counts(_table(tensors), self.minimum)
 
     def apply(self, tensors: State) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; exactly ``images`` and ``patients``, see :mod:`grandrounds.evaluation.counts`."""
-        if tensors.keys() != {IMAGES, PATIENTS}:
-            raise ValueError(f"counts must be {IMAGES} and {PATIENTS}, got {sorted(tensors)}")
-        images, patients = (tensors[name].detach().cpu().numpy() for name in (IMAGES, PATIENTS))
-        shown = suppress_counts(check_counts(images, patients, images.shape), self.minimum)
-        return {IMAGES: torch.from_numpy(shown.images), PATIENTS: torch.from_numpy(shown.patients)}
+        table = _table(tensors)
+        if has_small_counts(table, self.minimum):
+            raise ValueError(f"a count is of fewer than {self.minimum} patients")
+        return {IMAGES: torch.from_numpy(table.images), PATIENTS: torch.from_numpy(table.patients)}
 
 
-@dataclass(frozen=True)
-class PooledSupport(CountSupport):
-    """Lets a contribution to an encrypted sum of counts out as it is, and hides counts of few cases in the sum."""
-
-    def apply(self, tensors: State) -> dict[str, Tensor]:
-        """See :meth:`Treatment.apply`; a ciphertext, or exactly ``images`` and ``patients`` of all sites together."""
-        if tensors.keys() == {CONTRIBUTION}:
-            return {CONTRIBUTION: plain_copy(tensors[CONTRIBUTION])}
-        return super().apply(tensors)
+def _table(tensors: State) -> SiteCounts:
+    if tensors.keys() != {IMAGES, PATIENTS}:
+        raise ValueError(f"counts must be {IMAGES} and {PATIENTS}, got {sorted(tensors)}")
+    images, patients = (tensors[name].detach().cpu().numpy().copy() for name in (IMAGES, PATIENTS))
+    return check_counts(images, patients, images.shape)

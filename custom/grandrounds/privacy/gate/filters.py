@@ -8,7 +8,6 @@ It cannot be a filter of a job.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,6 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 from nvflare.fuel.utils import fobs
 
-from grandrounds.data.keys import canonical
 from grandrounds.data.location import locate, locate_public
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, Fault, GrandRoundsError, MessageError
@@ -41,16 +39,12 @@ from grandrounds.privacy.gate.questions import CHECKPOINTS, OpenTraining, SentAn
 from grandrounds.privacy.gate.treatment import RunningStatistics
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.noted import note_head
-from grandrounds.privacy.mechanisms.encrypted_sums import sum_sizes
 from grandrounds.protocol.entries import floating_entries
 from grandrounds.protocol.messages import (
     DXO_KEY,
-    ENCRYPTION,
     GLOBAL,
     JOIN,
     LEDGER_HEAD,
-    OPENED_SUMS,
-    POOL,
     REASON_HEADER,
     TEST,
     TRAIN,
@@ -168,7 +162,7 @@ class Admission:
     def release_minimum(self, kind: str, release: str) -> int | None:
         """Smallest number of cases behind a release's counts; None if the policy does not let it out."""
         policy = self.gate.policy if self.gate else None
-        if policy is None or (kind == ReleaseKind.POOLED_COUNTS and POOL not in policy.tasks):
+        if policy is None:
             return None
         rule = policy.rule_for(ReleaseKind(kind), release)
         return rule.treatment.minimum if rule and isinstance(rule.treatment, MinimumSupport) else None
@@ -359,36 +353,19 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         _largest(payload),
         public_rows,
         problem.kind,
-        data.labelled,
-        _one_name_each(problem.classes),
-        data.parts,
         name == TEST and asks_for_models(executor_arguments(fl_ctx)),
     )
     question = question_id(name, payload, (data.identity, policy))
-    terms, told = _terms(payload, problem, fl_ctx), payload.values.get(CHECKPOINTS)
+    terms, told = _terms(payload, problem), payload.values.get(CHECKPOINTS)
     checkpoints = tuple(number for number in told if type(number) is int) if isinstance(told, list | tuple) else ()
     return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, terms, question, checkpoints)
 
 
-def _one_name_each(classes: Sequence[str]) -> tuple[str, ...]:
-    """The vocabulary as the site's labels are matched with it.
-
-    Raises:
-        Refused: if two of its names are of one class.
-    """
-    names = tuple(map(canonical, classes))
-    if len(set(names)) < len(names):
-        raise Refused(Reason.FORM, f"problem.classes has two names of one class: {list(classes)}")
-    return names
-
-
-def _terms(payload: Payload, problem: Problem, fl_ctx: FLContext) -> Terms:
-    """What the task asks of the answer; sums of models were decrypted before the gate, which was told how large they are."""
-    opened = fl_ctx.get_prop(OPENED_SUMS, ())
-    sums = None if opened is None else (*opened, *sum_sizes(payload.parts))
+def _terms(payload: Payload, problem: Problem) -> Terms:
+    """What the task asks of the answer."""
     precision = payload.values.get(UPDATE_PRECISION, FULL)
     models = any(floating_entries(part) for part in payload.parts.values())
-    return Terms(GLOBAL in payload.parts, ENCRYPTION in payload.values, precision, sums, models, problem.image_size)
+    return Terms(GLOBAL in payload.parts, precision, models, problem.image_size)
 
 
 def _public_rows(name: Any, private: str, fl_ctx: FLContext) -> int:

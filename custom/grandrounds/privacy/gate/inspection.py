@@ -200,10 +200,10 @@ def _is_known(word: str) -> bool:
 
 
 def _large_enough(name: str, value: float, policy: SitePolicy) -> bool:
-    """Whether a count is of enough images; a number that is no count is."""
+    """Whether a count is of no image or of enough; a number that is no count is."""
     rule = policy.scalar_rule_for(name)
     minimum = rule.minimum_count if rule else 0
-    return not (name.startswith(COUNT_PREFIXES) or minimum) or value >= max(minimum, MIN_COUNT)
+    return not (name.startswith(COUNT_PREFIXES) or minimum) or value == 0 or value >= max(minimum, MIN_COUNT)
 
 
 def _is_fact(name: str, text: str) -> bool:
@@ -212,8 +212,7 @@ def _is_fact(name: str, text: str) -> bool:
 
 def _stays(name: str, part: Part, policy: SitePolicy) -> bool:
     """Whether a part comes with scores and has no rule. Only such parts are withheld; the scores beside them may leave."""
-    scored = (ReleaseKind.CURVES, ReleaseKind.COUNTS, ReleaseKind.POOLED_COUNTS)
-    kinds = (*scored, ReleaseKind.SITE_MODEL, ReleaseKind.IMAGE_MOMENTS)
+    kinds = (ReleaseKind.CURVES, ReleaseKind.COUNTS, ReleaseKind.SITE_MODEL, ReleaseKind.IMAGE_MOMENTS)
     kind = next((kind for kind in kinds if part.meta == {"release": kind.value}), None)
     return kind is not None and name in WITHHELD and policy.rule_for(kind, name) is None
 

@@ -7,7 +7,7 @@ the entry ``grandrounds`` of its properties:
      "releases": [{"kind": "model_update", "name": "update", "treatment": "clip_and_noise",
                    "clip": 1.0, "noise_multiplier": 20.0, "running_statistics": "drop"}],
      "scalars": [{"name": "validation.*", "part": "val", "minimum_support": 20}],
-     "facts": ["backbone", "architecture"], "scored_answers": 1000, "demands": {"encryption": {"min_models": 3}}}
+     "facts": ["backbone", "architecture"], "scored_answers": 1000, "demands": {"update_precision": "bfloat16"}}
 
 What no rule names is denied. A mistake is an error that names the field, never a default.
 """
@@ -25,7 +25,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import require_object
 from grandrounds.option_annotations import ABOVE_ZERO, Min
 from grandrounds.options import require_value
-from grandrounds.privacy.gate.demands import ENCRYPTED_KINDS, SiteDemands, parse_demands
+from grandrounds.privacy.gate.demands import SiteDemands, parse_demands
 from grandrounds.privacy.gate.kinds import KINDS, treatment_names
 from grandrounds.privacy.gate.noise_treatments import RecordLevel
 from grandrounds.privacy.gate.treatment import Deny, Treatment
@@ -218,8 +218,6 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         None if interval is None else float(interval),
         side,
     )
-    if policy.demands.min_models is not None:
-        _require_encrypted(policy, where)
     if policy.target_epsilon:
         _require_countable(policy, where)
     return policy
@@ -262,16 +260,6 @@ def _require_countable(policy: SitePolicy, where: str) -> None:
             raise ConfigurationError(
                 f"{where}.releases[{number}]: {rule.kind} by {rule.treatment.name} has no finite epsilon, so one release "
                 "would exceed target_epsilon; deny it, or set outside_budget to true if it may leave without being counted"
-            )
-
-
-def _require_encrypted(policy: SitePolicy, where: str) -> None:
-    """Refuse a rule for releases that would leave unencrypted where encryption is demanded."""
-    for number, rule in enumerate(policy.releases):
-        if rule.kind not in ENCRYPTED_KINDS and not isinstance(rule.treatment, Deny):
-            raise ConfigurationError(
-                f"{where}.releases[{number}]: {rule.kind} has no encrypted form, and demands.encryption lets nothing else "
-                "leave; deny it, or take demands.encryption out"
             )
 
 

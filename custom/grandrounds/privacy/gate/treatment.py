@@ -66,6 +66,10 @@ class Treatment(ABC):
         """
         return no_guarantee()
 
+    def withholds(self, tensors: State) -> bool:
+        """Whether a release stays at the site, while the answer that it is in may leave without it."""
+        return False
+
     @abstractmethod
     def apply(self, tensors: State) -> dict[str, Tensor]:
         """Treat a release: new tensors on the CPU, of the same names, shapes and dtypes.

@@ -1,4 +1,4 @@
-"""Further lines of a ledger: what the images of a data set are known by, and what was said about their numbers."""
+"""Further lines of a ledger: what the images of a data set are known by."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grandrounds.privacy.ledger.chain import LOST_LINES
 from grandrounds.privacy.ledger.entries import Amendment, Booking, DatasetIdentity, Opening, read_line
 from grandrounds.privacy.ledger.loss import Loss, read_loss
 
-KNOWN_IMAGES, DISTINCTION, DISCLOSURE = "images", "distinction", "counts"
+KNOWN_IMAGES, DISTINCTION = "images", "distinction"
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,7 @@ class Distinction:
         return {"kind": DISTINCTION, "time": self.time, **named, "reason": self.reason}
 
 
-@dataclass(frozen=True)
-class Disclosure:
-    """What an answer says about the numbers of a data set's images, as plain values of the gate's."""
-
-    time: str
-    dataset: DatasetIdentity
-    content: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """The line as plain values."""
-        said = {"dataset": self.dataset.name, "fingerprint": self.dataset.fingerprint, "content": dict(self.content)}
-        return {"kind": DISCLOSURE, "time": self.time, **said}
-
-
-Line = Opening | Amendment | Booking | Known | Distinction | Disclosure | Loss
+Line = Opening | Amendment | Booking | Known | Distinction | Loss
 
 
 def read_any_line(line: Mapping[str, Any], where: str) -> Line:
@@ -87,8 +73,6 @@ def read_any_line(line: Mapping[str, Any], where: str) -> Line:
             )
         if kind == DISTINCTION:
             return Distinction(line["time"], line["first"], line["second"], line["reason"])
-        if kind == DISCLOSURE:
-            return Disclosure(line["time"], _dataset(line), line["content"])
         if kind == LOST_LINES:
             return read_loss(line, where)
     except KeyError as error:

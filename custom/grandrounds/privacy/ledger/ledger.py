@@ -12,11 +12,10 @@ import json
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from grandrounds.checks import told_as
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
@@ -30,7 +29,7 @@ from grandrounds.privacy.ledger.entries import (
     Opening,
     Purpose,
 )
-from grandrounds.privacy.ledger.knowledge import Disclosure, Distinction, Known, read_any_line
+from grandrounds.privacy.ledger.knowledge import Distinction, Known, read_any_line
 from grandrounds.privacy.ledger.loss import Loss
 from grandrounds.protocol.spending import Spending, counted
 from grandrounds.protocol.unit import Unit
@@ -147,24 +146,6 @@ class Ledger:
                 file = write_digests(self._file.path.parent, digests)
                 extension.append(Known(_now(), dataset, state, len(digests), file, content).to_json())
 
-    def disclose(
-        self, dataset: DatasetIdentity, decide: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]]
-    ) -> None:
-        """Record what an answer says about the numbers of a data set's images; it may leave after this has returned.
-
-        Args:
-            dataset: whose images they are.
-            decide: from what earlier answers about the same images and patients have said to what this one says beside;
-                where it is empty nothing is written.
-
-        Raises:
-            DataError: if the ledger was damaged, altered or truncated, or cannot be written.
-        """
-        with self._file.extending() as extension:
-            said = decide(LedgerContent(extension.chain).disclosed(dataset))
-            if said:
-                extension.append(Disclosure(_now(), dataset, said).to_json())
-
     def distinguish(self, first: str, second: str, reason: str) -> None:
         """Record that the patients of two data sets are different people, although some are called alike.
 
@@ -205,7 +186,6 @@ class LedgerContent:
         self.bookings = tuple(one for one in booked if isinstance(one, Booking))
         self.known = tuple(line for line in others if isinstance(line, Known))
         self.distinctions = {frozenset((line.first, line.second)) for line in others if isinstance(line, Distinction)}
-        self._disclosures = [line for line in others if isinstance(line, Disclosure)]
         self._identities = [one.dataset for one in booked if isinstance(one, Booking | Amendment)]
 
     @property
@@ -241,14 +221,6 @@ class LedgerContent:
         return sum(
             (before.dataset == after.dataset) and before.content != after.content for before, after in pairwise(lines)
         )
-
-    def disclosed(self, dataset: DatasetIdentity) -> list[Mapping[str, Any]]:
-        """What answers have said about the numbers of a data set's images, as long as its images and patients are these."""
-        return [line.content for line in self._disclosures if line.dataset == dataset]
-
-    def lost(self, dataset: DatasetIdentity) -> bool:
-        """Whether lines were lost that may have said what answers have told about the images of a data set."""
-        return any(booking.dataset == dataset for loss in self.losses for booking in loss.bookings)
 
     def digests(self, name: str) -> set[str]:
         """What the images and patients of a data set are known by, in all its lines together.

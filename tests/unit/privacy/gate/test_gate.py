@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gate_answers import NOISY, ROWS, SKIN, TARGET, UPDATE, answer, audited, booked, facts, refusal
+from gate_answers import NOISY, SKIN, TARGET, UPDATE, answer, audited, booked, facts, refusal
 from gate_answers import update as update_part
 
 from grandrounds.privacy.accounting import gaussian_epsilon
@@ -201,21 +201,6 @@ def test_a_training_that_has_too_little_noise_or_costs_too_much_is_refused_befor
         chosen.admit_training(facts(), training)
     assert caught.value.reason is reason
     gate(unit=Unit.RECORD, target_epsilon={"skin": 3.0}).admit_training(facts(), training)  # noise comes from the gate
-
-
-def test_encrypted_values_leave_when_they_are_declared_and_nothing_else_does_under_their_name(gate):
-    sealed = ReleaseKind.ENCRYPTED_VALUES
-    chosen = gate(
-        ReleaseRule(sealed, "rows", Unmodified(), ("rows",), outside_budget=True), target_epsilon={"*": TARGET}
-    )
-    rows = torch.tensor([7, 0, 255], dtype=torch.uint8)
-    part = Part("APP_DEFINED", {"release": "encrypted_values"}, {"rows": rows})
-    left = chosen.release(facts(), answer(rows=part))
-    assert torch.equal(left.parts["rows"].data["rows"], rows)
-    assert booked(chosen)[0].spending.mechanism is Mechanism.OUTSIDE_BUDGET
-    other = Part("APP_DEFINED", {"release": "encrypted_values"}, {"images": rows})
-    assert refusal(chosen, answer(rows=other)).reason is Reason.DENIED
-    assert refusal(gate(ROWS), answer(rows=part)).reason is Reason.DENIED
 
 
 def test_a_release_without_a_guarantee_is_booked_as_such(gate):

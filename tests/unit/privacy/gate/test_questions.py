@@ -156,11 +156,11 @@ def test_no_task_has_weights_that_overflow_where_updates_leave_with_noise(gate, 
     chosen.admit(replace(large, expected=replace(large.expected, largest=1e4)))
 
 
-def test_a_training_without_the_demanded_encryption_is_refused_before_any_work(gate):
-    chosen = gate(demands=SiteDemands(min_models=3))
+def test_a_training_without_the_demanded_precision_is_refused_before_any_work(gate):
+    chosen = gate(demands=SiteDemands(update_precision="bfloat16"))
     with pytest.raises(Refused) as caught:
         chosen.admit(asked("train"))
-    assert caught.value.reason is Reason.ENCRYPTION
+    assert caught.value.reason is Reason.PRECISION
 
 
 def training(**changes):
