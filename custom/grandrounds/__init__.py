@@ -16,8 +16,6 @@ import os
 from importlib import import_module
 from typing import Any
 
-from grandrounds.api.methods import CONSTRUCTORS, constructor
-
 if "GRANDROUNDS_SEAL" in os.environ:  # a process that a kit's job has started
     from grandrounds.seal import inherit_seal
 
@@ -52,6 +50,22 @@ PLACES = {
     "sweep": "api.sweeping",
 }
 """The module of each public name that is not made here."""
+CONSTRUCTORS = {
+    "FedAlignCL": "fed_align_cl",
+    "FedAvg": "fedavg",
+    "FedDF": "feddf",
+    "FedIRM": "fedirm",
+    "FedPerl": "fedperl",
+    "Local": "local",
+    "LocalFixMatch": "local_fixmatch",
+    "MDHFL": "mdhfl",
+    "RSCFed": "rscfed",
+    "Ridge": "ridge",
+    "SSFL": "ssfl",
+    "Statistics": "statistics",
+    "Swarm": "swarm",
+}
+"""The job of each method's constructor."""
 __all__ = sorted([*PLACES, *CONSTRUCTORS, "testing"])
 
 
@@ -63,7 +77,7 @@ def __getattr__(name: str) -> Any:
     elif name == "testing":
         found = import_module(f"{__name__}.testing")
     elif name in CONSTRUCTORS:
-        found = constructor(name)
+        found = import_module(f"{__name__}.api.methods").constructor(name)
     elif name in PLACES:
         found = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
     else:

@@ -9,15 +9,13 @@ torchvision's weights, ``efficientnet_lite`` that of the weights of EfficientNet
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from grandrounds.protocol.names import BACKBONE_NAMES
-from grandrounds.protocol.problem import IMAGENET, FixedIntensities, ModelSpec, Problem
+from grandrounds.protocol.problem import FixedIntensities
 
 MIN_SPREAD = 1e-5
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -129,37 +127,3 @@ def set_intensities(network: nn.Module, intensities: FixedIntensities) -> None:
 
 def _normalised(normalise: Callable[[Tensor], Tensor], _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return (normalise(inputs[0]), *inputs[1:])
-
-
-def chosen_intensities(spec: ModelSpec) -> FixedIntensities:
-    """How a network's images are normalised: as configured, or what ``auto`` stands for.
-
-    That is what the weights declare; without weights, what a registered network declares, and else ``scaled``.
-
-    Raises:
-        ConfigurationError: if that is ``auto`` and the weights declare nothing.
-    """
-    if spec.intensities != "auto":
-        return spec.intensities
-    if spec.weights is not None:
-        from grandrounds.models.weights import declared_intensities  # most runs start from no file
-
-        return declared_intensities(spec)
-    if spec.backbone in BACKBONE_NAMES:
-        return "scaled"
-    from grandrounds.models.backbones.own import OWN_BACKBONES
-
-    own = OWN_BACKBONES.all().get(spec.backbone)
-    return own.intensities if own else "scaled"
-
-
-def with_intensities(problem: Problem) -> Problem:
-    """The problem as a run's sites need it: with what its weights declare, if the sites may lack their file.
-
-    Otherwise ``auto`` stays, so that a site with a network of its own finds what that one needs.
-
-    Raises:
-        ConfigurationError: if intensities are ``auto`` and the weights declare nothing.
-    """
-    intensities = chosen_intensities(problem.model_spec(pretrained=True))
-    return problem if problem.weights in (None, IMAGENET) else replace(problem, intensities=intensities)

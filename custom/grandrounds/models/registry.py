@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,11 +22,20 @@ from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.depths import DepthNetwork
-from grandrounds.models.intensities import chosen_intensities, set_intensities
+from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm_layers import frozen_statistics, replace_module, to_frozen_norm, to_group_norm
 from grandrounds.models.partial import freeze_front, frozen_names
 from grandrounds.models.split import head_of
-from grandrounds.protocol.problem import DEPTHS, FROZEN_NORMS, SITE_NORM, ModelSpec, hidden_widths
+from grandrounds.protocol.problem import (
+    DEPTHS,
+    FROZEN_NORMS,
+    IMAGENET,
+    SITE_NORM,
+    FixedIntensities,
+    ModelSpec,
+    Problem,
+    hidden_widths,
+)
 
 if TYPE_CHECKING:
     from grandrounds.models.backbones.own import OwnBackbone
@@ -251,6 +261,38 @@ def architecture_fingerprint(state: Mapping[str, Tensor]) -> str:
     """
     lines = (f"{name} {tuple(state[name].shape)} {state[name].dtype}" for name in sorted(state))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def chosen_intensities(spec: ModelSpec) -> FixedIntensities:
+    """How a network's images are normalised: as configured, or what ``auto`` stands for.
+
+    That is what the weights declare; without weights, what a registered network declares, and else ``scaled``.
+
+    Raises:
+        ConfigurationError: if that is ``auto`` and the weights declare nothing.
+    """
+    if spec.intensities != "auto":
+        return spec.intensities
+    if spec.weights is not None:
+        from grandrounds.models.weights import declared_intensities  # most runs start from no file
+
+        return declared_intensities(spec)
+    if spec.backbone in BACKBONES:
+        return "scaled"
+    own = _own_backbones().get(spec.backbone)
+    return own.intensities if own else "scaled"
+
+
+def with_intensities(problem: Problem) -> Problem:
+    """The problem as a run's sites need it: with what its weights declare, if the sites may lack their file.
+
+    Otherwise ``auto`` stays, so that a site with a network of its own finds what that one needs.
+
+    Raises:
+        ConfigurationError: if intensities are ``auto`` and the weights declare nothing.
+    """
+    intensities = chosen_intensities(problem.model_spec(pretrained=True))
+    return problem if problem.weights in (None, IMAGENET) else replace(problem, intensities=intensities)
 
 
 def _own_backbones() -> Mapping[str, OwnBackbone]:

@@ -37,8 +37,8 @@ def model_description(
     its weights are added elsewhere.
     """
     # The gate reads descriptions, and builds no network.
-    from grandrounds.models.intensities import chosen_intensities
     from grandrounds.models.partial import frozen_digest
+    from grandrounds.models.registry import chosen_intensities
 
     weights = spec.weights if spec.has_frozen else None
     if weights and not WEIGHTS_NAME.fullmatch(weights):

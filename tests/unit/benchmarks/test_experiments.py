@@ -9,7 +9,7 @@ from benchmarks.experiment import BENCHMARKS, Experiment, Row, experiment_class,
 from benchmarks.report import write
 from benchmarks.results import Results
 from grandrounds.data.site import CONFIG_NAME, PUBLIC_NAME
-from grandrounds.models.intensities import chosen_intensities
+from grandrounds.models.registry import chosen_intensities
 from grandrounds.protocol.problem import ModelSpec
 
 NAMES = sorted(path.parent.name for path in BENCHMARKS.glob("*/configuration.json"))
