@@ -82,6 +82,7 @@ BOTH: Mapping[str, Sequence[str]] = {
     "dataset=phantom*": ("data.partition.phantom_site",),
     "manifest=*": IMAGES,
     "inference=onnx": ("models.inference.tracing",),
+    "norm=site": ("models.adaptation",),
     "record_noise_multiplier=*": ("privacy.mechanisms.dp_sgd",),
 }
 OPTIONS: Mapping[str, Mapping[str, Sequence[str]]] = {"job": BOTH, "server_job": BOTH}

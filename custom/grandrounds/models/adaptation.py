@@ -20,7 +20,6 @@ from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 
 STATISTICS_BATCH = 128
-MIN_STATISTICS_IMAGES = 16
 MAX_IMAGES = 512
 
 

@@ -28,11 +28,10 @@ from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache, Unread, choose_device
 from grandrounds.federation.site.options import ComputeOptions
 from grandrounds.federation.site.outcomes import gate_of, require_room
-from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES
 from grandrounds.models.registry import require_buildable
 from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.paths import cache_folder, data_folders, in_kit, state_folder
-from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
+from grandrounds.protocol.problem import MIN_STATISTICS_IMAGES, SITE_NORM, ModelSpec, Problem
 from grandrounds.protocol.tasks import SINGLE
 
 

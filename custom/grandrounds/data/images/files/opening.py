@@ -10,21 +10,19 @@ from typing import IO
 
 from grandrounds.data.images.files.picture import require_one_frame
 from grandrounds.data.images.files.raster import Png, Pnm, Raster, WithPreviews
-from grandrounds.data.images.files.tiff import Tiff
 from grandrounds.errors import DataError
 
 RASTERS: Mapping[str, type[Raster]] = MappingProxyType(
     {
         "PNG": Png,
         "PPM": Pnm,
-        "TIFF": Tiff,
         "MPO": WithPreviews,
         "PSD": WithPreviews,
         "ICO": WithPreviews,
         "ICNS": WithPreviews,
     }
 )
-"""Kinds by Pillow's names of formats; any other format is a plain raster."""
+"""Kinds by Pillow's names of formats, beside TIFF; any other format is a plain raster."""
 DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 PREFIX = b"DICM"
 FIRST_GROUPS = (b"\x02\x00", b"\x08\x00")
@@ -44,12 +42,20 @@ def is_encoded(data: bytes) -> bool:
     return data.startswith(FIRST_GROUPS) and (explicit or implicit)
 
 
+def _kind_of(image_format: str | None) -> type[Raster]:
+    if image_format == "TIFF":
+        from grandrounds.data.images.files.tiff import Tiff  # with the first file of this kind
+
+        return Tiff
+    return RASTERS.get(image_format or "", Raster)
+
+
 def raster_frames(stream: IO[bytes], name: str) -> int:
     """How many frames an image file holds; none is decoded. A damaged file may make Pillow raise anything."""
     from PIL import Image
 
     with Image.open(stream) as image:
-        return RASTERS.get(image.format or "", Raster)(image, b"", name).frames
+        return _kind_of(image.format)(image, b"", name).frames
 
 
 @contextmanager
@@ -63,7 +69,7 @@ def open_raster(data: bytes, name: str) -> Iterator[Raster]:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            raster = RASTERS.get(image.format or "", Raster)(image, data, name)
+            raster = _kind_of(image.format)(image, data, name)
             require_one_frame(raster.frames, name)
             yield raster
     except DataError:
