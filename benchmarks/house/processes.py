@@ -73,6 +73,7 @@ IMAGES = (
     "data.images.files.windows",
     "data.images.mammogram",
     "data.images.devices",
+    "data.images.files.tiff",
     "data.tables",
 )
 NETWORKS = {f"backbone={name}": (f"models.backbones.{module or name}",) for name, module in BACKBONES.items()}
@@ -232,7 +233,7 @@ INTRODUCTION = """# What a hospital runs
 The Python modules of this package that each process of a startup kit may load. The lists are part of the package
 (`processes.json`), and each process of a kit is sealed by its list: importing another module of the package is an error
 that names module and process. Simulations, and what a person runs (`grandrounds doctor`, `report`), are not sealed.
-FLARE, torch and the libraries of `requirements.txt` come beside these modules.
+FLARE, torch and the other libraries that a hospital installs come beside these modules.
 
 `python -m benchmarks.house.processes write` makes this page and the lists, and a test compares them with what the
 processes of a federation of kits load."""
