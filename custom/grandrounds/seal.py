@@ -30,6 +30,8 @@ PROCESSES = {
     "runner_process": "server_job",
 }
 """FLARE's modules that run a kit's processes, and the names of their lists."""
+CHILDREN = ("drawing", "inventory")
+"""The lists of processes that a job's process starts, which have no FLARE."""
 OWN_FILES = ("grandrounds.json", "grandrounds.lock.json")
 """A participant's own files in ``local`` that add modules."""
 
@@ -89,7 +91,8 @@ def seal_kit(kit: Path, arguments: Sequence[str]) -> None:
     seal = Seal(process, allowed(process, [read_json_object(path) for path in files if path.is_file()]))
     seal.close()
     if job:
-        os.environ[SEAL_VARIABLE] = json.dumps([process, sorted(seal.modules)])
+        lists = read_json_object(LISTS)["processes"]
+        os.environ[SEAL_VARIABLE] = json.dumps([process, sorted(seal.modules.union(*map(lists.get, CHILDREN)))])
 
 
 def inherit_seal() -> None:

@@ -19,10 +19,10 @@ from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.federation.site import executor as site_executor
 from grandrounds.federation.site import features
 from grandrounds.federation.site.features import Features
-from grandrounds.models.norm import is_running_statistic
 from grandrounds.models.partial import Front, frozen_digest
 from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
+from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.problem import ModelSpec, Problem
 
 from .conftest import names_in

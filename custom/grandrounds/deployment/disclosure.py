@@ -15,8 +15,8 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import SUMMARY
 from grandrounds.json_files import read_json_object
 from grandrounds.methods.statistics.controller import StatisticsController
-from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
+from grandrounds.privacy.gate.treatments import MinimumSupport
 from grandrounds.protocol.messages import UPDATE, ReleaseKind
 
 DOWNLOADED = f"workspace/results/{SUMMARY}"

@@ -26,7 +26,8 @@ from grandrounds.files import write_json
 from grandrounds.folders.whole import in_turn, put_in_place, temporary_sibling
 from grandrounds.json_files import read_json_object
 from grandrounds.option_annotations import require_type
-from grandrounds.option_keys import by_key, option_defaults, option_types
+from grandrounds.option_keys import by_key, former_option_names, option_defaults, option_types
+from grandrounds.options import with_current_names
 from grandrounds.protocol.problem import Problem
 
 PACKAGE = Path(grandrounds.__file__).parent
@@ -129,7 +130,7 @@ class Job:
         return stated[option] if option in stated else option_defaults(self.component(part))[option]
 
     def in_full(self) -> Job:
-        """A copy that states every option: the job's values, and the defaults of its classes for all others.
+        """A copy that states every option by its name of today: the job's values, and the defaults of its classes.
 
         Raises:
             ConfigurationError: if a class cannot be imported, or the controller's problem is missing or no object.
@@ -143,7 +144,7 @@ class Job:
             component, options = full.component(part), full.options(part)
             defaults = {name: list(value) if isinstance(value, tuple) else value
                         for name, value in option_defaults(component).items()}  # fmt: skip
-            values = {**defaults, **options}
+            values = {**defaults, **with_current_names(options, former_option_names(component))}
             order = dict.fromkeys(["problem", *option_types(component), *values])
             options.clear()
             options.update({option: values[option] for option in order if option in values})

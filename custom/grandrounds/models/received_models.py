@@ -16,8 +16,9 @@ from grandrounds.files import file_digest, replacing, write_json
 from grandrounds.json_files import read_json_object
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model, is_backbone
-from grandrounds.models.site_model import COMPARED, MODEL_DESCRIPTION, OWN, read_description, require_fields
+from grandrounds.models.site_model import OWN
 from grandrounds.models.trained import SavedNetwork
+from grandrounds.protocol.descriptions import COMPARED, MODEL_DESCRIPTION, read_description, require_description
 from grandrounds.protocol.problem import TRAIN_ALL, WEIGHTS_NAME, ModelSpec, Problem
 
 
@@ -77,7 +78,7 @@ def read_site_models(paths: Sequence[Path], problem: Problem, run_id: str) -> tu
 
 def _described(content: Any, where: str, problem: Problem, run_id: str) -> _Described:
     """What a description says of a model of the run."""
-    require_fields(content, where)
+    require_description(content, where)
     try:
         spec = ModelSpec(**content["model"])
     except TypeError as error:

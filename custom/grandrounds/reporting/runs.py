@@ -21,6 +21,8 @@ from grandrounds.evaluation.record import EvalRecord
 from grandrounds.federation.server.record import EVENTS, FORMAT, REFERENCES, SUMMARY, read_events, with_true_status
 from grandrounds.json_files import read_json_object
 from grandrounds.option_annotations import require_type
+from grandrounds.option_keys import FORMER_NAMES, current_configuration
+from grandrounds.options import with_current_names
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 from grandrounds.protocol.names import SERVER, VALIDATION
@@ -289,6 +291,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
             require_type(content.get(key), kind, key)
     except ConfigurationError as error:
         raise DataError(f"{path}: {str(error)[:200]}; it is no summary of a run") from error
+    content["configuration"] = current_configuration(content["configuration"])
     return with_true_status(content, path.parent)
 
 
@@ -332,7 +335,8 @@ def _provenance(path: Path) -> dict[str, Any]:
 def _executor_options(path: Path) -> dict[str, Any]:
     config = path / "job" / "app" / "config" / "config_fed_client.json"
     try:
-        return dict(json.loads(config.read_text(encoding="utf-8"))["executors"][0]["executor"]["args"])
+        stated = dict(json.loads(config.read_text(encoding="utf-8"))["executors"][0]["executor"]["args"])
+        return with_current_names(stated, FORMER_NAMES["executor"])
     except (OSError, ValueError, LookupError, TypeError):
         return {}
 

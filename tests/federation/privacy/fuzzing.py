@@ -23,7 +23,7 @@ from grandrounds.privacy.gate.gate import Gate, TaskFacts
 from grandrounds.privacy.gate.inspection import WORDS
 from grandrounds.privacy.gate.kinds import Expected
 from grandrounds.privacy.gate.policy import parse_policy
-from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import PROTOCOL, REASON_HEADER, TREATED
 from grandrounds.protocol.spending import TRAINING_GATE
 

@@ -23,7 +23,6 @@ from torch import nn
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.executor_options import EXECUTORS, OPTIONS_FACT, agreed_options
 from grandrounds.federation.memory import collect_garbage, keep_freed_memory, prepare_job_process
-from grandrounds.federation.site.confidentiality import ConfidentialityOptions
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
@@ -108,7 +107,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
     site_options: SiteOptions
     compute: ComputeOptions
     protection: ProtectionOptions
-    confidentiality: ConfidentialityOptions
     feature_options: FeatureOptions
     inference: InferenceOptions
 
@@ -266,7 +264,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         """Do one task in this process; return the answer, and where the state after a training is staged."""
         torch.set_num_threads(self.compute.threads(in_kit(fl_ctx)))
         tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
-        unread, run = self._prepared(task_name, payload, fl_ctx, abort_signal)
+        unread, run = self._prepared(payload, fl_ctx, abort_signal)
         context, store = self._access.with_images(unread, fl_ctx, self.needs_labels), run.store
         if task_name != JOIN:
             context = replace(context, features=self._features_of(context, run))
@@ -291,9 +289,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if self.needs_exclusive:
             kind.require_exclusive(type(self).__name__)
 
-    def _prepared(
-        self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
-    ) -> tuple[SiteContext, _RunHere]:
+    def _prepared(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal) -> tuple[SiteContext, _RunHere]:
         """All that is checked before the site's images are read: such a fault is no answer about them."""
         given = self._access.without_images(payload, fl_ctx, abort_signal)
         context = replace(given, inference=self.inference.inference)
@@ -303,8 +299,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if not self.own_model and context.gate.counts_updates:
             self.inference.require_equal_bits("updates of this site", "its gate counts their epsilon")
         run = self._run_of(payload, context, fl_ctx)
-        if task_name == TRAIN and not self.own_model:
-            self.confidentiality.require_task(payload.values, context.site)
         if GLOBAL in payload.parts and not self.own_model and context.model_spec.norm != SITE_NORM:
             self._require_fitting(payload, self.network(context), context)
         return context, run

@@ -52,7 +52,7 @@ from grandrounds.models.depths import DepthHead, depth_head
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
-from grandrounds.privacy.gate.treatment import SUPPORT
+from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
 from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD
 

@@ -30,7 +30,7 @@ from grandrounds.methods.ridge.phases import (
     temperature_metric,
 )
 from grandrounds.models.closed_form.sums import Sums
-from grandrounds.privacy.gate.treatment import SUPPORT
+from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
 
 

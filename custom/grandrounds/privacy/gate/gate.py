@@ -21,19 +21,17 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.accounting import exceeds, spent_epsilon
 from grandrounds.privacy.gate.audit import Reason, Refused, refusing, write_audit
-from grandrounds.privacy.gate.demands import Terms
 from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected, Part, inspect, may_leave
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, RecordLevel
-from grandrounds.privacy.gate.policy import SAMPLES_UNIT, ReleaseRule, SitePolicy
+from grandrounds.privacy.gate.policy import SAMPLES_UNIT, ReleaseRule, SitePolicy, Terms
 from grandrounds.privacy.gate.questions import OpenTraining, book_unanswered, count_question
-from grandrounds.privacy.gate.treatment import NOT_PRIVATE
+from grandrounds.privacy.gate.treatments import NOT_PRIVATE, ClipAndNoise, RecordLevel
 from grandrounds.privacy.gate.withheld import with_totals_in_tens, without_scores_of_classes, without_small_tables
-from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
+from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
+from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.messages import (
     COUNTS,
     DATA_CHANGES,

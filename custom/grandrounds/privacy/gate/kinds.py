@@ -16,16 +16,24 @@ from grandrounds.errors import MessageError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, curves_shape
-from grandrounds.models.site_model import MODEL_DESCRIPTION, read_description
-from grandrounds.privacy.gate.count_treatments import (
+from grandrounds.privacy.gate.treatments import (
+    MATRIX,
+    SUPPORT,
+    ClipAndNoise,
+    ClipAndNoiseSamples,
     CountSupport,
     CurveSupport,
+    Deny,
+    Logits,
     MinimumSupport,
     MomentSupport,
+    Quantise,
+    RecordLevel,
     SumSupport,
+    Treatment,
+    Unmodified,
 )
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
-from grandrounds.privacy.gate.treatment import MATRIX, SUPPORT, Deny, Logits, Quantise, Treatment, Unmodified
+from grandrounds.protocol.descriptions import MODEL_DESCRIPTION, read_description
 from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
@@ -45,7 +53,8 @@ class Expected:
     ``template`` has shape and dtype of each entry of the model that the server has sent, ``largest`` is the largest
     absolute value of a weight; ``patients`` is their number in each part of the site's data, ``images`` that of the
     training images, ``public_rows`` that of the images which the site itself calls public; ``task`` is what labels are;
-    ``asks_for_model`` is whether the task is the test of a job that has sites release their own models.
+    ``asks_for_model`` is whether the task is the test of a job that has sites release their own models; ``backbones`` are
+    those that the job or the site itself names.
     """
 
     round_number: int
@@ -58,6 +67,7 @@ class Expected:
     public_rows: int = 0
     task: Task = SINGLE
     asks_for_model: bool = False
+    backbones: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

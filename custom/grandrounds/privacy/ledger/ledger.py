@@ -2,7 +2,8 @@
 
 It counts over rounds, restarts and jobs on the same data set, by :mod:`grandrounds.privacy.accounting`. A release
 is booked before it leaves: if the process dies in between, the ledger has a release too many, never one too few. Nothing in
-it describes an image.
+it describes an image; digests of a data set's images are in files beside it, which it names by their SHA-256, so that they
+cannot be altered unseen.
 """
 
 from __future__ import annotations
@@ -19,20 +20,60 @@ from pathlib import Path
 
 from grandrounds.checks import told_as
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
+from grandrounds.files import write_bytes
 from grandrounds.privacy.accounting import exceeds, renyi_epsilon, spent_epsilon
 from grandrounds.privacy.ledger.chain import Chain, ChainedFile
-from grandrounds.privacy.ledger.digests import read_digests, write_digests
-from grandrounds.privacy.ledger.entries import (
+from grandrounds.privacy.ledger.lines import (
     Amendment,
     Booking,
     DatasetIdentity,
+    Distinction,
+    Known,
+    Loss,
     Opening,
     Purpose,
+    read_any_line,
 )
-from grandrounds.privacy.ledger.knowledge import Distinction, Known, read_any_line
-from grandrounds.privacy.ledger.loss import Loss
 from grandrounds.protocol.spending import Spending, counted
 from grandrounds.protocol.unit import Unit
+
+DIGEST_FOLDER = "images"
+"""Beside the ledger."""
+
+
+def write_digests(folder: Path, digests: Iterable[str]) -> str:
+    """Write digests beside a ledger in ``folder``; the SHA-256 of the file is returned, which is its name, too.
+
+    Raises:
+        DataError: if the file cannot be written.
+    """
+    content = (json.dumps(sorted(digests), indent=0) + "\n").encode()
+    name = hashlib.sha256(content).hexdigest()
+    path = folder / DIGEST_FOLDER / f"{name}.json"
+    try:
+        write_bytes(path, content, private=True)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}; nothing may be released") from error
+    return name
+
+
+def read_digests(folder: Path, name: str) -> frozenset[str]:
+    """Read the digests that a line of the ledger names.
+
+    Raises:
+        DataError: if the file is missing or was altered.
+    """
+    path = folder / DIGEST_FOLDER / f"{name}.json"
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path}: {error.strerror or error}; nothing may be released before the file is restored from a backup"
+        ) from error
+    if hashlib.sha256(content).hexdigest() != name:
+        raise DataError(f"{path} was altered; nothing may be released before it is restored from a backup")
+    return frozenset(json.loads(content))
+
 
 LEDGER_NAME = "ledger.jsonl"
 PATIENT = "patient"

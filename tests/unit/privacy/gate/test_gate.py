@@ -11,14 +11,12 @@ from gate_answers import update as update_part
 
 from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused
-from grandrounds.privacy.gate.demands import Terms
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.privacy.gate.inspection import Part
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, RecordLevel
-from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule, SitePolicy
-from grandrounds.privacy.gate.treatment import Unmodified
-from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule, SitePolicy, Terms
+from grandrounds.privacy.gate.treatments import ClipAndNoise, RecordLevel, Unmodified
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import METRICS, TREATED, ReleaseKind
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit

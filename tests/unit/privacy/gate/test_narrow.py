@@ -5,10 +5,9 @@ import torch
 from gate_answers import SCALARS, STATISTICS, answer, facts, refusal, update
 
 from grandrounds.privacy.gate.audit import Reason
-from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.inspection import MAX_RELEASES, Part
 from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule
-from grandrounds.privacy.gate.treatment import Logits, Unmodified
+from grandrounds.privacy.gate.treatments import Logits, MinimumSupport, Unmodified
 from grandrounds.protocol.messages import FACTS, METRICS, ReleaseKind
 
 SOFT = ReleaseKind.SOFT_LABELS
@@ -108,5 +107,6 @@ def test_facts_leave_with_a_registration_only_and_in_their_form(gate):
     joining = answer(**{FACTS: Part("APP_DEFINED", {}, texts)})
     left = chosen.release(facts("join"), joining)
     assert left.parts[FACTS].data == {"backbone": "resnet10", "public": DIGEST}
-    free = answer(**{FACTS: Part("APP_DEFINED", {}, {"backbone": "melanoma of patient 4711"})})
-    assert FACTS not in chosen.release(facts("join"), free).parts
+    for text in ("melanoma of patient 4711", "resnet18"):  # one that neither the job nor the site names
+        free = answer(**{FACTS: Part("APP_DEFINED", {}, {"backbone": text})})
+        assert FACTS not in chosen.release(facts("join"), free).parts

@@ -9,10 +9,16 @@ import pytest
 from grandrounds.deployment.jobs import class_of, job_names, load_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES
-from grandrounds.privacy.gate.count_treatments import CurveSupport, MinimumSupport
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
 from grandrounds.privacy.gate.policy import SitePolicy, parse_policy, read_policies
-from grandrounds.privacy.gate.treatment import Quantise, Unmodified
+from grandrounds.privacy.gate.treatments import (
+    ClipAndNoise,
+    ClipAndNoiseSamples,
+    CurveSupport,
+    MinimumSupport,
+    Quantise,
+    RecordLevel,
+    Unmodified,
+)
 from grandrounds.protocol.messages import SITE_MODEL, ReleaseKind
 from grandrounds.protocol.unit import Unit
 

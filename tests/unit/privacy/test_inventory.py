@@ -4,16 +4,19 @@ import hashlib
 import io
 import json
 import zipfile
+from itertools import zip_longest
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from grandrounds.data.manifest import Record, write_manifest
+from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.privacy.gate.images import record_images, record_private
+from grandrounds.privacy.gate.datasets import InventoryRequest, record, take_inventory
 from grandrounds.privacy.gate.questions import count_question
-from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
+from grandrounds.privacy.inventory import dataset_facts
+from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
 from grandrounds.protocol.spending import no_guarantee
 
 PIXELS = np.random.default_rng(5).integers(0, 256, (3, 9, 11, 3), np.uint8)
@@ -49,7 +52,12 @@ def know(tmp_path, ledger):
     """Let the ledger know a data set, and check it."""
 
     def do(name, root, names, people=(), fingerprint="1" * 64):
-        record_images(ledger, tmp_path / "privacy", DatasetIdentity(name, fingerprint), root, names, people)
+        named = zip_longest(names, people, fillvalue="")
+        records = [Record(image or f"{person} is not there", "nevus", patient=person) for image, person in named]
+        write_manifest(records, tmp_path / "list.csv")
+        facts = dataset_facts(name, DatasetLocation(tmp_path / "list.csv", root))
+        facts = facts._replace(identity=DatasetIdentity(name, fingerprint))
+        record(ledger, tmp_path / "privacy", facts)
         content = ledger.content()
         content.require_own_images(name, {line.dataset.name for line in content.known})
 
@@ -87,8 +95,9 @@ def test_which_data_sets_share_an_image_does_not_depend_on_what_was_asked_first(
         described[name] = {"manifest": f"{name}.csv", "root": name, **more}
     described["lost"] = {"manifest": "nowhere.csv", "root": "nowhere"}
     (tmp_path / "grandrounds.json").write_text(json.dumps({"datasets": described}))
-    names = record_private(ledger, tmp_path / "privacy", "site-1", [tmp_path], tmp_path / "cache")
-    assert names == ["skin", "two", "other", "lost"]
+    question = InventoryRequest("site-1", (str(tmp_path),), str(tmp_path / "cache"), "skin", private=True)
+    names = take_inventory(question, ledger, tmp_path / "privacy").described
+    assert names == ("skin", "two", "other", "lost")
     for name in ("skin", "two"):
         with pytest.raises(ConfigurationError, match="1 images of data set"):
             ledger.content().require_own_images(name, names)
