@@ -15,7 +15,7 @@ import typer
 from typer.cli import get_docs_for_click
 
 import grandrounds as gr
-from grandrounds.api.constructors import CONSTRUCTORS
+from grandrounds import CONSTRUCTORS
 from grandrounds.api.methods import NOT_BY_NAME, options_by_name
 from grandrounds.cli import build_app
 from grandrounds.deployment.jobs import JOB_PARTS, PACKAGE, Job, load_job

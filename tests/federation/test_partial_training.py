@@ -15,7 +15,7 @@ from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import GrandRoundsError
-from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.federation.site import executor as site_executor
 from grandrounds.federation.site import features
 from grandrounds.federation.site.features import Features

@@ -44,6 +44,10 @@ from grandrounds.protocol.tasks import SINGLE
 CONFIG_NAME = "grandrounds.json"
 SITE_PLACEHOLDER = "{site}"
 UNKNOWN_LABEL = -1
+PHANTOM_NAME, FINDINGS_NAME = "phantom", "phantom_findings"
+"""Data sets that a site without a file draws for itself; the second one has pictures with any number of findings."""
+PUBLIC_NAME = "public"
+"""A data set about whose images predictions may leave."""
 STATISTICS_NORMS = ("batch", "group")
 CHOICE_KEYS = ("merge", "distinct")
 MODEL_KEYS = ("backbone", "dropout", "head", "intensities", "norm", "weights")

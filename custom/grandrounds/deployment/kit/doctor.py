@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from grandrounds import __version__
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import CONFIG_NAME, read_site_config
 from grandrounds.deployment.kit import machine

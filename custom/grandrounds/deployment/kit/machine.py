@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 import psutil
 from packaging.requirements import Requirement
 
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.deployment.jobs import PACKAGE
 from grandrounds.deployment.kit.distributions import installed_libraries, locked_libraries
 from grandrounds.deployment.kit.findings import APPLY, verdict

@@ -46,7 +46,7 @@ from grandrounds.models.inference.forms import form_named
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
-from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions
+from grandrounds.privacy.mechanisms.record_level import ProtectionOptions
 from grandrounds.protocol.entries import floating_entries, require_like
 from grandrounds.protocol.messages import (
     FROZEN,

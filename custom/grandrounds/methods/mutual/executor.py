@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from nvflare.apis.shareable import Shareable
 from torch import nn
 
-from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.data.partition.public_set import PublicSet, first_unlike
+from grandrounds.data.site import PUBLIC_NAME as PUBLIC
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.site.closed_form import OwnHeadExecutor
