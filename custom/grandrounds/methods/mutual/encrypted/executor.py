@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
 from grandrounds.errors import MessageError
@@ -16,7 +15,7 @@ from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES, MutualExecu
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels, require_soft_labels
 from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, SumOf, decrypt_sum, encrypt_tensors
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
 
 
 class EncryptedExecutor(MutualExecutor):
@@ -25,7 +24,7 @@ class EncryptedExecutor(MutualExecutor):
     encrypts: ClassVar[bool] = True
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({SOFT_LABELS: ReleaseKind.ENCRYPTED_VALUES})
 
-    def on_result_released(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
+    def on_result_released(self, left: Result, payload: Payload, store: SiteStore) -> None:
         """Nothing: ciphertexts leave unmodified or not at all."""
 
     def release_of(self, encoded: Tensor, payload: Payload, context: SiteContext) -> Release:
