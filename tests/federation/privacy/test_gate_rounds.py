@@ -143,7 +143,8 @@ def test_the_cause_of_a_failed_training_stays_in_the_sites_trail(
         else policy_of(releases=[{"kind": "model_update", "name": "update", "treatment": "unmodified"}]),
     )
     job = tiny("fedperl", "controller.rounds=1", "controller.min_sites=1", "problem.backbone=compact")
-    fault = {"at": "site-1", "rounds": [1], "how": "raise", "isolation": isolation}
+    fault = {"at": "site-1", "rounds": [1], "how": "raise"}
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", isolation)
     entry = job.client["executors"][0]["executor"]
     entry["path"] = "faulty.FaultyExecutor"
     entry["args"] |= fault

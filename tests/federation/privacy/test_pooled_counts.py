@@ -167,7 +167,7 @@ def test_in_flares_simulator_the_shown_scores_are_those_of_the_predictions(go):
     found, run = go(
         {site: [COUNTS, {**POOLED, "minimum": 2}] for site in SITES},
         SITES,
-        ["executor.isolation=process", "problem.backbone=compact"],
+        ["problem.backbone=compact"],
         engine="flare",
         threads=2,
     )

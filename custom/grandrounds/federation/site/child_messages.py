@@ -34,7 +34,7 @@ ERRORS = {
     error.__name__: error
     for error in (
         *(DataError, ConfigurationError, MessageError, CheckpointError, UsageError, InUseError, GrandRoundsError),
-        *(TaskAborted, OSError),
+        *(TaskAborted, PermissionError, OSError, RuntimeError),
     )
 }
 """The errors that stay what they are; of others only the words arrive."""
@@ -99,7 +99,7 @@ def require_shapes(update: State, model: State) -> None:
 def error_message(error: Exception) -> dict[str, Any]:
     """An error, with the place where it was raised."""
     known = next((base.__name__ for base in type(error).__mro__ if base.__name__ in ERRORS), "")
-    text = str(error) if known else repr(error)
+    text = str(error) if known else f"{type(error).__name__}: {error}"
     place = "".join(traceback.format_exception(error))
     return {"kind": ERROR, "type": known, "text": text[:LONGEST_TEXT], "place": place[-LONGEST_PLACE:]}
 
