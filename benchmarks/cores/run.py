@@ -103,7 +103,7 @@ def peak_pss() -> Iterator[list[float]]:
     """The proportional set sizes of this process and its children, in MiB, when their sum was largest during the block."""
     import psutil
 
-    from grandrounds.deployment.rehearsal.kit_processes import children_of
+    from benchmarks.rehearsal.kit_processes import children_of
 
     peak, ended = list[float](), threading.Event()
 

@@ -37,11 +37,11 @@ from PIL import Image
 from benchmarks.measure import MEBIBYTE, output_of, run, spread, table
 from benchmarks.parties import site_names
 from benchmarks.processes import proportional_bytes, sampled
+from benchmarks.rehearsal.kit_processes import children_of, told_of
 from grandrounds.data.images.devices import DEVICES
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import MANIFEST_FILE
 from grandrounds.data.partition.phantom_site import IMAGES_FILE, phantom_site
-from grandrounds.deployment.rehearsal.kit_processes import children_of, told_of
 
 PROGRAMS = Path(__file__).with_name("programs")
 CASES = {2: (4, 2), 10: (4, 1), 50: (1, 1)}

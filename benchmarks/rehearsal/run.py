@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import run, table
+from benchmarks.rehearsal.rehearse import Rehearsal, rehearse
 from grandrounds.deployment.kit.provision import PROJECT, provision
-from grandrounds.deployment.rehearsal.rehearse import Rehearsal, rehearse
 
 FAULTS = {
     **{"fault": "kind", "times": "times", "rounds missed, of sites": "missed", "most at once": "most_missed"},

@@ -16,10 +16,10 @@ from benchmarks.federation import new_federation
 from benchmarks.measure import MEBIBYTE, run, spread, table
 from benchmarks.parties import SMALL_TRAINING
 from benchmarks.processes import resident_bytes
+from benchmarks.rehearsal.federated_run import MODULES, started_run
 from benchmarks.rounds.simulator import BEYOND, SAMPLE_SECONDS, beyond_training
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.rehearsal.federated_run import MODULES, started_run
 
 SITES, ROUNDS = (2, 4), 20
 

@@ -1,8 +1,8 @@
 """Measure rounds under FLARE's simulator, with as many threads as sites and with fewer: time beyond training, and memory.
 
 The time is that of a round less that of its training: the longest training, or with fewer threads than sites the sum of
-all trainings divided by the threads. With fewer threads every task of every site has a process of its own. FLARE starts a
-program for it; ``simulate`` forks a process that has imported everything. A run takes about three minutes of CPU time.
+all trainings divided by the threads. With fewer threads FLARE starts a program for every task of every site. A run takes
+about three minutes of CPU time.
 """
 
 from __future__ import annotations
@@ -13,27 +13,24 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from benchmarks.measure import MEBIBYTE, run, spread, table
 from benchmarks.parties import SMALL_TRAINING, one_set_of_images, site_names
 from benchmarks.processes import proportional_bytes, sampled
+from benchmarks.rehearsal.kit_processes import children_of
 from grandrounds.deployment import simulate as engine
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.rehearsal.kit_processes import children_of
 from grandrounds.federation.server.record import read_events
 
-FORKED, STARTED = "forked", "started"
 # Sites, threads, network, rounds: resnet9 has 6.6 million parameters, the most of those that need no torchvision.
 CASES = (
-    (2, 2, "compact", 12, None),
-    (4, 4, "compact", 12, None),
-    (4, 4, "resnet9", 6, None),
-    (10, 2, "compact", 4, FORKED),
-    (10, 2, "compact", 3, STARTED),
+    (2, 2, "compact", 12),
+    (4, 4, "compact", 12),
+    (4, 4, "resnet9", 6),
+    (10, 2, "compact", 3),
 )
-QUICK = ((2, 2, "compact", 4, None),)
+QUICK = ((2, 2, "compact", 4),)
 SAMPLE_SECONDS = 1.0
 BEYOND = {
     "s beyond training": "seconds_beyond_training.median",
@@ -46,16 +43,15 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     return {"cases": [simulator_rounds(*case) for case in (QUICK if options.quick else CASES)]}
 
 
-def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int, workers: str | None) -> dict[str, Any]:
+def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int) -> dict[str, Any]:
     options = [*SMALL_TRAINING, f"controller.rounds={rounds}", f"problem.backbone={backbone}"]
     job = with_options(load_job("fedavg"), options)
-    program = engine.SIMULATOR if workers == STARTED else engine.FORKED_SIMULATOR
     sizes = [0]
 
     def sample() -> None:
         sizes.append(sum(map(proportional_bytes, children_of(os.getpid(), recursive=True))))
 
-    with tempfile.TemporaryDirectory() as folder, patch.object(engine, "FORKED_SIMULATOR", program):
+    with tempfile.TemporaryDirectory() as folder:
         images, workspace = one_set_of_images(Path(folder) / "images"), Path(folder) / "run"
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
         with sampled(sample, SAMPLE_SECONDS):
@@ -67,7 +63,6 @@ def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int, worke
         "sites": sites,
         "threads": threads,
         "backbone": backbone,
-        "processes": workers,
         "seconds_beyond_training": spread(beyond_training(events, sites, threads)),
         "mib_of_all_processes": round(max(sizes) / MEBIBYTE, 1),
     }
@@ -87,7 +82,7 @@ def beyond_training(events: list[dict[str, Any]], sites: int, threads: int) -> l
 
 
 def tables(result: dict[str, Any]) -> str:
-    columns = {"sites": "sites", "threads": "threads", "a task's process": "processes", "network": "backbone"}
+    columns = {"sites": "sites", "threads": "threads", "network": "backbone"}
     return table({**columns, **BEYOND, "MiB of all": "mib_of_all_processes"}, result["cases"], 2)
 
 

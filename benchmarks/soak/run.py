@@ -1,9 +1,9 @@
 """Run FedPerl for a long time on a federation of real processes, and make a fault now and then.
 
 The server and three hospitals run from startup kits on phantoms; each training has a child process. Faults are those of
-``grandrounds rehearse`` but for the links: each comes when the last one is recovered from. The run is submitted again
-without help. The result has rounds, attempts, contributions, faults of the record, and the memory of each kind of process;
-what each fault costs is measured by the rehearsal.
+``python -m benchmarks.rehearsal`` but for the links: each comes when the last one is recovered from. The run is submitted
+again without help. The result has rounds, attempts, contributions, faults of the record, and the memory of each kind of
+process; what each fault costs is measured by the rehearsal.
 
 Growth of memory is estimated within the lives of processes: one slope for all processes of a kind, and a level for each
 process. Its first rounds are left out. Processes that are killed do not live long; a second run without faults measures
@@ -28,11 +28,11 @@ import torch
 from benchmarks.federation import new_federation
 from benchmarks.measure import MEBIBYTE, run, table
 from benchmarks.processes import resident_bytes
+from benchmarks.rehearsal.faults import FAULT_KINDS, LINK_FAULTS, RENEWAL_FAULTS, FaultStage, drawn_faults
+from benchmarks.rehearsal.federated_run import MODULES, TRAINING, FederatedRun, started_run
+from benchmarks.rehearsal.watching import FaultWatch
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.rehearsal.faults import FAULT_KINDS, LINK_FAULTS, RENEWAL_FAULTS, FaultStage, drawn_faults
-from grandrounds.deployment.rehearsal.federated_run import MODULES, TRAINING, FederatedRun, started_run
-from grandrounds.deployment.rehearsal.watching import FaultWatch
 from grandrounds.federation.checkpoints import read_saved
 from grandrounds.plotting import BLUE, label_axes, new_figure
 

@@ -19,10 +19,10 @@ from typing import Any
 from benchmarks.federation import new_federation
 from benchmarks.measure import MEBIBYTE, run, table
 from benchmarks.processes import resident_bytes
+from benchmarks.rehearsal.federated_run import MODULES, free_port, started_run
+from benchmarks.rehearsal.link import Quality, SlowLink
 from benchmarks.wire.slow_link import reach_through
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.rehearsal.federated_run import MODULES, free_port, started_run
-from grandrounds.deployment.rehearsal.link import Quality, SlowLink
 
 SITES, SLOW = ("hospital-a", "hospital-b"), "hospital-b"
 LINE = Quality(megabits=8, latency=20)

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from grandrounds import __version__
 from grandrounds.console.output import INTERRUPTED
 from grandrounds.errors import GrandRoundsError, UsageError
+from grandrounds.extras import extra_of
 from grandrounds.files import printable
 
 EXPERIMENTS, RESULTS_PANEL = "Experiments on this machine", "Results"
@@ -35,7 +36,6 @@ COMMANDS = {
     "export": (RESULTS_PANEL, "report", "EXPORT_HELP"),
     "provision": (FEDERATIONS, "kit", "PROVISION_HELP"),
     "submit": (FEDERATIONS, "submit", "SUBMIT_HELP"),
-    "rehearse": (FEDERATIONS, "local.rehearse", "REHEARSE_HELP"),
     "status": (FEDERATIONS, "status", "STATUS_HELP"),
     "monitor": (FEDERATIONS, "status", "MONITOR_HELP"),
     "import": (SITES, "data.importing", "IMPORT_HELP"),
@@ -75,6 +75,11 @@ class OneLineErrors(TyperGroup):
         except GrandRoundsError as error:
             typer.echo(f"error: {' '.join(printable(str(error)).split())}", err=True)
             raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
+        except ModuleNotFoundError as error:
+            if not (extra := extra_of(error.name or "")):
+                raise
+            typer.echo(f"error: {error.name} is not installed: pip install 'grandrounds[{extra}]'", err=True)
+            raise typer.Exit(1) from None
         except BrokenPipeError:  # the reader of the output has closed it; click ends quietly
             raise
         except OSError as error:

@@ -80,9 +80,6 @@ def check_grandrounds(words: list[str]) -> None:
     """Parse the words as the command line does, and set the options in them in the job."""
     command, rest = descend(words)
     assert not hasattr(command, "commands") or not rest or rest[0].startswith("-"), f"there is no command {rest[0]}"
-    if "--config" in rest:  # the file, which names the job, may not be there
-        place = rest.index("--config")
-        rest[place : place + 2] = ["fedavg"]
     try:
         context = command.make_context(command.name, rest)
     except (USAGE_ERROR, ConfigurationError) as error:

@@ -10,13 +10,13 @@ import time
 import pytest
 import torch
 
+from benchmarks.rehearsal.kit_processes import running_module
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment import local_federation
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.kit.overlay import OVERLAYS, Settings
 from grandrounds.deployment.local_federation import await_clients
-from grandrounds.deployment.rehearsal.kit_processes import running_module
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.federation.server.record import EVENTS, read_events

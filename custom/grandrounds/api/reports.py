@@ -98,7 +98,7 @@ def paper(
     runs: Runs,
     out: Path | str,
     *,
-    title: str | None = None,
+    word: str | None = None,
     reference: str | None = None,
     model: str | None = None,
     progress: bool = True,
@@ -108,7 +108,7 @@ def paper(
     Args:
         runs: one run or its workspace, or several by name or in a list. Runs that differ in their seed alone are one row.
         out: folder of the files; it must be empty or not exist.
-        title: of the Word document.
+        word: title of a Word document, which is written too; the extra ``word`` is needed.
         reference: name of the method to compare with; local training by default, else the first.
         model: ``common`` or ``own``, whose scores are shown; by default the common one where there is one.
         progress: show the steps on the standard error if they take long.
@@ -117,17 +117,21 @@ def paper(
         The paths that were written.
 
     Raises:
-        ConfigurationError: if there is no run, the runs cannot be compared, or there is something in the folder.
+        ConfigurationError: if there is no run, the runs cannot be compared, there is something in the folder, or
+            Word documents are asked for and python-docx is not installed.
         DataError: if a run is damaged.
     """
     from grandrounds.reporting.paper.folder import require_new_folder, write_paper
+    from grandrounds.reporting.paper.word import require_word
 
     folder = as_path(out, "out, the folder of the files,")
     require_new_folder(folder)
+    if word is not None:
+        require_word()
     named = _named(runs)
     with steps_on(notes(), progress) as step:
-        content = report_content(named, None, title=title, reference=reference, model=model, step=step)
-        return write_paper(content, folder, step)
+        content = report_content(named, None, title=word, reference=reference, model=model, step=step)
+        return write_paper(content, folder, word is not None, step)
 
 
 def report_content(

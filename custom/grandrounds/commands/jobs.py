@@ -11,7 +11,6 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from grandrounds.commands import completion
 from grandrounds.commands.options import Json, SimulatedJobArguments, takes
 from grandrounds.console.output import results, say, say_json
 from grandrounds.deployment.skeletons import Kind
@@ -30,7 +29,7 @@ Without --all only those options are listed that every run decides on, or that m
   grandrounds jobs
   grandrounds jobs mdhfl
   grandrounds jobs mdhfl --all
-  grandrounds jobs mdhfl --preset rhfl --changes
+  grandrounds jobs mdhfl --preset rhfl
   grandrounds jobs --json
 """
 BUILD_HELP = """Write a job's folder for FLARE's own tools.
@@ -59,13 +58,12 @@ NEW_HELP = """Write the skeleton of a plug-in: a package with one module that wo
 def jobs(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[JOB]", help="A job, of which options are shown.", autocompletion=completion.job),
+        typer.Argument(metavar="[JOB]", help="A job, of which options are shown."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show all options of the job.")] = False,
-    changes: Annotated[bool, typer.Option("--changes", help="Show what the job changes of its defaults.")] = False,
     preset: Annotated[
         str | None,
-        typer.Option(help="Show the job with named options, as simulate has it.", autocompletion=completion.preset),
+        typer.Option(help="Show the job with named options, as simulate has it."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -73,14 +71,12 @@ def jobs(
     from grandrounds.deployment.jobs import job_names, load_job
     from grandrounds.deployment.presets import with_preset
 
-    if name is None and (every or changes or preset):
-        raise UsageError("--all, --changes and --preset need a job")
+    if name is None and (every or preset):
+        raise UsageError("--all and --preset need a job")
     found = [with_preset(load_job(job), preset) for job in ([name] if name else job_names())]
     described = [describe(job) for job in found]
     if json:
         say_json(described)
-    elif name and changes:
-        _show_changes(found[0])
     elif name:
         _show_options(name, found[0], every)
     else:
@@ -110,19 +106,6 @@ def _show_jobs(described: Sequence[dict[str, Any]]) -> None:
         table.add_row(job["name"], job["summary"], job["paper"], ", ".join(job["presets"]))
     console.print(table)
     say(console, "options of a job: grandrounds jobs JOB; to run it: grandrounds simulate JOB --preset PRESET")
-
-
-def _show_changes(job: Job) -> None:
-    from grandrounds.deployment.assignments import assignment, shown
-    from grandrounds.deployment.changes import changes_of
-    from grandrounds.deployment.presets import values_in
-    from grandrounds.option_keys import option_defaults
-
-    console = results()
-    for (part, option), value in values_in(changes_of(job)).items():
-        defaults = option_defaults(job.component(part))
-        remark = f"default {shown(defaults[option])}" if option in defaults else "no default"
-        say(console, f"{assignment((part, option), value)}   ({remark})")
 
 
 def _show_options(name: str, job: Job, every: bool) -> None:

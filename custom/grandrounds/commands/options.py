@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 
 import typer
 
-from grandrounds.commands import completion
-from grandrounds.commands.run_config import options_in, use_config
 from grandrounds.console.account import account_lines
 from grandrounds.console.output import notes, results, say
 
@@ -47,9 +45,7 @@ class JobArguments:
 
     job: Annotated[
         str,
-        typer.Argument(
-            metavar="JOB", help="A job's name (see grandrounds jobs) or its folder.", autocompletion=completion.job
-        ),
+        typer.Argument(metavar="JOB", help="A job's name (see grandrounds jobs) or its folder."),
     ]
     preset: Annotated[
         str | None,
@@ -57,14 +53,13 @@ class JobArguments:
             help="Named options of the job: paper, code, ...; several are applied in order: paper,rhfl; list shows them. "
             "Default: none; for images of your own on this machine recommended, unless --backbone or a smaller --image-size "
             "is given.",
-            autocompletion=completion.preset,
         ),
     ] = None
     rounds: Annotated[int | None, _of_job(min=1, help="Short for --set controller.rounds=N.")] = None
     image_size: Annotated[int | None, _of_job(min=1, help="Short for --set problem.image_size=N, in pixels.")] = None
     backbone: Annotated[
         str | None,
-        _of_job(help="Short for --set problem.backbone=NAME.", autocompletion=completion.backbone),
+        _of_job(help="Short for --set problem.backbone=NAME."),
     ] = None
     seed: Annotated[int | None, _of_job(help="Short for --set controller.seed=N.")] = None
     assignments: Annotated[
@@ -129,17 +124,8 @@ class SimulatedJobArguments(JobArguments):
             help="A job's name (see grandrounds jobs) or its folder. With --images or --sites-dir it may be left out: "
             "ridge runs then, with the preset recommended.",
             show_default=False,
-            autocompletion=completion.job,
         ),
     ] = None  # type: ignore[assignment]
-    config: Annotated[
-        Path | None,
-        _of_job(
-            help="YAML file with these arguments and the job's options; the command line wins.",
-            callback=use_config,
-            is_eager=True,
-        ),
-    ] = None
     sites_dir: Annotated[
         Path | None,
         _of_data(help="Folder of a partition; without it every site draws synthetic images."),
@@ -208,10 +194,6 @@ class SimulatedJobArguments(JobArguments):
         from grandrounds.deployment.presets import FIRST_JOB
 
         return self.job or FIRST_JOB
-
-    def values(self) -> Values:
-        """Those of the file, then those of the command line."""
-        return {**(options_in(self.config) if self.config else {}), **super().values()}
 
     def checked(self, workspace: Path | None = None) -> tuple[CheckedJob, Sites]:
         """The checked job with its options, and its sites; those of ``--images`` are written into the workspace.

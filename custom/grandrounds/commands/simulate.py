@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.commands.options import OF_IMAGES, Json, SimulatedJobArguments, takes
-from grandrounds.commands.run_config import write_config
+from grandrounds.commands.options import Json, SimulatedJobArguments, takes
 from grandrounds.console.output import INTERRUPTED, notes, results, say, say_json
 from grandrounds.protocol.names import Engine
 
@@ -37,8 +36,6 @@ Run the same command with the same workspace again to resume an interrupted run.
   grandrounds simulate jobs/fedperl --set controller.peers=3 --set executor.learning_rate=0.0005
   grandrounds simulate fedperl --sites-dir runs/lesions/sites --preset paper
   grandrounds simulate mdhfl --preset rhfl
-  grandrounds simulate fedperl --rounds 30 --save-config run.yml
-  grandrounds simulate --config run.yml --seed 2
 """
 
 
@@ -86,9 +83,6 @@ def simulate(
             "--overwrite", help="Move another run that is in the workspace aside, to WORKSPACE.1 or the next."
         ),
     ] = False,
-    save_config: Annotated[
-        Path | None, typer.Option(help="Write this run, all its options included, to a file for --config, and stop.")
-    ] = None,
     json: Json = False,
 ) -> None:
     """Run a job, show its progress, and then its scores."""
@@ -97,11 +91,6 @@ def simulate(
 
     gc.enable()
     folder = workspace or Path("runs") / arguments.configured({}).run_name
-    if save_config is not None:
-        more = {"workspace": workspace, "engine": engine, "threads": threads, "workers": workers, "wire": wire}
-        more |= {"allow_overlap": allow_overlap, "reference": reference}
-        _save(arguments, more, save_config)
-        return
     job, sites = arguments.checked(folder)
     try:
         finished = run(
@@ -125,16 +114,6 @@ def simulate(
     else:
         again = " --allow-overlap" * allow_overlap
         _show(finished.summary, job, folder, replace(arguments, images=None, sites_dir=sites.folder), again)
-
-
-def _save(arguments: SimulatedJobArguments, more: dict[str, Any], path: Path) -> None:
-    sites = None if arguments.images else arguments.chosen()
-    own = sites is None or sites.own_images
-    job = arguments.configured(sites.problem if sites else {}, own_images=own).checked()
-    names = ("sites_dir", "sites", "images", *OF_IMAGES)
-    data = {name: getattr(arguments, name) for name in names}
-    write_config(path, {"job": arguments.method, **data, **more}, job)
-    say(results(), f"{path} is written; to run it: grandrounds simulate --config {shlex.quote(str(path))}")
 
 
 def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments, again: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,9 +38,6 @@ MONITOR_HELP = """Show the same as a page on this machine that refreshes itself,
 
 The page is read-only, is served at the loopback address only, and needs the token in the address that is printed. Under
 the same address, /metrics has the numbers for Prometheus, and /status.json all of it.
-
-With --alert, a program of this machine gets a line of JSON on its standard input when something goes wrong (state raised)
-and when it has ended (state cleared).
 
 [bold]Examples[/bold]
 
@@ -88,22 +84,12 @@ def monitor(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The token, so that the address stays; made if it is missing.")
     ] = None,
-    alert: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Program that is told what goes wrong, and when it has ended.")
-    ] = None,
-    webhook: Annotated[
-        str | None, typer.Option(metavar="URL", help="Address that is told the same without messages.")
-    ] = None,
 ) -> None:
     """Serve the page."""
-    from grandrounds.deployment.operation.alerts import Alerts, command_hook, web_hook
     from grandrounds.deployment.operation.monitor import Monitor, read_token, serve_monitor
 
-    hooks = [command_hook(shlex.split(alert))] if alert else []
-    hooks += [web_hook(webhook)] if webhook else []
-    alerts = Alerts(hooks, lambda line: say(notes(), line)) if hooks else None
     page = Monitor(_source(kit, run), every, read_token(token_file))
-    serve_monitor(page, port, alerts, lambda address: say(notes(), f"the page is at {address}; Ctrl-C ends it"))
+    serve_monitor(page, port, lambda address: say(notes(), f"the page is at {address}; Ctrl-C ends it"))
 
 
 def _write(path: Path | None, text: str) -> None:

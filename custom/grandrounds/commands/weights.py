@@ -20,8 +20,7 @@ WEIGHTS_HELP = """Trained weights that networks start from.
 ImageNet weights are looked for in an installed package, in the folder $GRANDROUNDS_WEIGHTS (default
 ~/.local/share/grandrounds/weights), in torch's cache, and at their address, in this order.
 """
-LIST_HELP = "List the weights that this machine has without a download."
-VERIFY_WEIGHTS_HELP = "Check the SHA-256 of all weights that this machine has; exit status 1 if one is damaged."
+LIST_HELP = "List and check the weights that this machine has without a download; exit status 1 if one is damaged."
 ADD_HELP = """Copy a file into the weights folder of this machine.
 
 ImageNet weights are recognised by their SHA-256; [bold]problem.weights=imagenet[/bold] then finds them. Other weights need a
@@ -41,36 +40,29 @@ def build_group() -> typer.Typer:
     """The commands of ``grandrounds weights``."""
     group = typer.Typer(help=WEIGHTS_HELP, no_args_is_help=True, rich_markup_mode="rich")
     group.command("list", help=LIST_HELP)(list_files)
-    group.command(help=VERIFY_WEIGHTS_HELP)(verify)
     group.command(help=ADD_HELP)(add)
     return group
 
 
 def list_files(json: Json = False) -> None:
-    """Show name, licence, size, digest and place of each file."""
-    from grandrounds.models.pretrained import available_files, weights_folder
+    """Show name, licence, size, digest and place of each file; after all, name those that are damaged."""
+    from grandrounds.models.pretrained import available_files, require_intact, weights_folder
 
-    found = [_described(file) for file in available_files()]
+    files, damaged = available_files(), dict[Path, str]()
+    for file in files:
+        try:
+            require_intact(file)
+        except ConfigurationError as error:
+            damaged[file.path] = str(error)
+    found = [{**_described(file), "intact": file.path not in damaged} for file in files]
     if json:
         say_json({"folder": str(weights_folder()), "weights": found})
     elif found:
         _show(found)
     else:
         say(results(), f"no weights; the folder is {weights_folder()}")
-
-
-def verify() -> None:
-    """Check each file; a damaged one is an error that names it, after all others were checked."""
-    from grandrounds.models.pretrained import available_files, require_intact
-
-    damaged = []
-    for file in available_files():
-        try:
-            say(results(), f"{file.name}: {file.path}: intact, SHA-256 {require_intact(file)}")
-        except ConfigurationError as error:
-            damaged.append(str(error))
     if damaged:
-        raise ConfigurationError("; ".join(damaged))
+        raise ConfigurationError("; ".join(damaged.values()))
 
 
 def add(

@@ -28,6 +28,7 @@ from grandrounds.deployment.workspace import (
     take_workspace,
 )
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.extras import require_extra
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.machine import available_memory, usable_cores
 from grandrounds.federation.server.record import EVENTS, SUMMARY
@@ -43,9 +44,6 @@ from grandrounds.protocol.problem import Problem
 CHECKPOINT_PREFIX = "round_"
 WORKER_BYTES = 2 << 30
 """Memory to leave for each worker: EfficientNet-B0 takes 1.2 GB for a step of 16 images of 224 pixels."""
-SIMULATOR = ("nvflare.cli", "simulator")
-FORKED_SIMULATOR = ("grandrounds.deployment.forked_simulator",)
-"""FLARE's simulator, with forked workers where it would start a program for every task."""
 
 
 def simulate(
@@ -69,8 +67,8 @@ def simulate(
         sites: names of the sites.
         sites_dir: a partition's folder with one folder per site; None for synthetic images.
         engine: ``in-process`` or ``flare``; both give the same models.
-        threads: with ``flare``, sites that work at the same time (default: all). With fewer threads than sites every task
-            has a process of its own (:mod:`~grandrounds.deployment.forked_simulator`).
+        threads: with ``flare``, sites that work at the same time (default: all). With fewer threads than sites FLARE
+            starts a program for every task, which takes seconds each.
         wire: with ``in-process``, pass messages through FLARE's serialiser.
         command: what was typed, for the record.
         workers: with ``in-process``, forked processes that train sites at the same time; the models are the same.
@@ -80,11 +78,12 @@ def simulate(
         The summary, as in ``<workspace>/results/summary.json``.
 
     Raises:
-        ConfigurationError: if the job is inconsistent, ``min_sites`` exceeds the number of sites, or the workspace is no
-            folder or has another run.
+        ConfigurationError: if the extra ``study`` is not installed, the job is inconsistent, ``min_sites`` exceeds the
+            number of sites, or the workspace is no folder or has another run.
         DataError: if sites have pictures or patients in common.
         GrandRoundsError: if the run failed; the message names the reason and the log.
     """
+    require_extra("study", "a simulation")
     job = job.checked()
     require_enough(job, sites)
     make_workspace(workspace)
@@ -194,8 +193,7 @@ def _run_flare(
 ) -> None:
     found = importable()
     write_json(run.flare / "local" / "resources.json", simulated_classes())
-    program = SIMULATOR if threads >= len(sites) else FORKED_SIMULATOR
-    command = [sys.executable, "-m", *program, str(job), "-w", str(run.flare)]
+    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(run.flare)]
     command += ["-c", ",".join(sites), "-t", str(threads)]
     code = run_logged(command, run.log, {**os.environ, **found, **variables}, run.workspace)
     summary = before.newer_summary(run.record)

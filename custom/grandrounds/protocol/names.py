@@ -16,19 +16,5 @@ OWN_ROUND = "own.round"
 """Metric of a test: the round whose model the site has chosen for itself."""
 SPENT = "privacy.epsilon"
 """Metric that a gate adds where its policy allows it: the epsilon that the data set has spent, the answer included."""
-BACKBONE_NAMES = (
-    "compact",
-    "densenet121",
-    "efficientnet_b0",
-    "efficientnet_lite0",
-    "mobilenetv2",
-    "resnet10",
-    "resnet12",
-    "resnet18",
-    "resnet22",
-    "resnet9",
-    "shufflenet",
-)
-"""The package's own networks, for a shell that completes them without importing torch."""
 Engine = Literal["in-process", "flare"]
 """What simulates: one process, or FLARE's simulator; named here, so that the command line need not import torch."""

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from benchmarks.faults.run import NOTES_VARIABLE
+from benchmarks.rehearsal.kit_processes import running_module, training_child
 from grandrounds.data.partition.phantom_site import IMAGES_FILE, MANIFEST_FILE, phantom_site
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.local_federation import await_clients, start_participant
-from grandrounds.deployment.rehearsal.kit_processes import running_module, training_child
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.federation.server.record import EVENTS, read_events

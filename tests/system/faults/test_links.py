@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from benchmarks.rehearsal.link import Quality, SlowLink
 from grandrounds.deployment import local_federation
-from grandrounds.deployment.rehearsal.link import Quality, SlowLink
 from grandrounds.federation.proxy import PROXY_VARIABLE
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.messages import UPDATE

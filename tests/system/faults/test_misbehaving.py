@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from grandrounds.deployment.rehearsal.kit_processes import running_module
+from benchmarks.rehearsal.kit_processes import running_module
 from grandrounds.errors import Fault
 
 pytestmark = pytest.mark.faults

@@ -2,9 +2,9 @@
 
 import pytest
 
+from benchmarks.rehearsal import copies, rehearse
 from grandrounds.deployment.kit.overlay import apply_overlay
 from grandrounds.deployment.kit.read import processes_of
-from grandrounds.deployment.rehearsal import copies, rehearse
 from tests.federations import provisioned_elsewhere
 
 pytestmark = pytest.mark.faults

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from benchmarks.processes import machine, resident_bytes, run_all
-from grandrounds.deployment.rehearsal.kit_processes import children_of, running_module, training_child
+from benchmarks.rehearsal.kit_processes import children_of, running_module, training_child
 from grandrounds.errors import GrandRoundsError
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.rehearsal import link
 from benchmarks.wire import slow_link
-from grandrounds.deployment.rehearsal import link
 
 
 def test_bytes_take_their_time_one_after_the_other_and_arrive_a_latency_later():

@@ -1,21 +1,16 @@
-import itertools
 import json
 import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import typer
-import yaml
-from PIL import Image
 from typer.testing import CliRunner
 
 from grandrounds import __version__
 from grandrounds.cli import COMMANDS, GROUPS, build_app
 from grandrounds.commands.jobs import describe
 from grandrounds.deployment.jobs import job_names, load_job
-from grandrounds.protocol.names import BACKBONE_NAMES
 
 
 def test_version_is_the_packages(run):
@@ -109,7 +104,6 @@ def test_the_options_of_a_job_have_values_ranges_and_meanings(run):
 
 
 def test_jobs_as_json_has_the_options_by_part(run):
-    import json
 
     jobs = {job["name"]: job for job in json.loads(run("jobs", "--json").stdout)}
     assert jobs["fedperl"]["options"]["controller"]["peers"] == 2
@@ -129,95 +123,9 @@ def test_every_job_says_what_it_does_and_where_it_is_published(name):
     assert about["paper"] or name in ("local", "statistics", "swarm")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("grandrounds simulate fedp", ["fedperl"]),
-        ("grandrounds jobs fedp", ["fedperl"]),
-        ("grandrounds simulate mdhfl --preset rhfl_", ["rhfl_plus"]),
-        ("grandrounds simulate fedavg --backbone efficientnet_b", ["efficientnet_b0"]),
-        ("grandrounds partition ham10000_", ["ham10000_malignancy"]),
-    ],
-)
-def test_the_shell_completes_jobs_presets_backbones_and_data_sets(words, expected, monkeypatch):
-    monkeypatch.setenv("_GRANDROUNDS_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
-    result = CliRunner().invoke(build_app(), [], prog_name="grandrounds")
-    assert result.stdout.split() == expected
-
-
-def test_the_names_that_are_completed_are_the_backbones():
-    from grandrounds.models.registry import BACKBONES
-
-    assert tuple(sorted(BACKBONES)) == tuple(sorted(BACKBONE_NAMES))
-
-
-def test_a_run_is_written_to_a_file_and_read_again(run, tmp_path):
-    path = tmp_path / "run.yml"
-    written = run("simulate", "fedperl", "--preset", "paper", "--rounds", "3", "--sites", "3", "--save-config", path)
-    assert written.exit_code == 0, written.output
-    content = yaml.safe_load(path.read_text())
-    assert (content["job"], content["sites"], content["options"]["executor"]["threshold"]) == ("fedperl", 3, 0.6)
-    assert content["options"]["controller"]["rounds"] == 3
-    built = run("build", "--config", path, "--seed", "9", "--set", "executor.threshold=0.7", "--out", tmp_path)
-    assert built.exit_code == 0, built.output
-    assert "-n 3" in built.stdout
-    job = load_job(tmp_path / "fedperl")
-    assert (job.options("controller")["seed"], job.options("executor")["threshold"]) == (9, 0.7)
-    assert job.options("problem")["backbone"] == "efficientnet_b0"
-
-
-def test_a_run_with_images_of_ones_own_is_the_same_from_a_file_in_any_folder(run, tmp_path, monkeypatch):
-    noise = np.random.default_rng(0)
-    for site, kind, number in itertools.product(("Leeds", "York"), ("benign", "malignant"), range(8)):
-        path = tmp_path / "images" / site / kind / f"{site}{kind[0]}{number}-a.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(noise.integers(0, 255, (16, 16, 3), np.uint8)).save(path)
-    monkeypatch.chdir(tmp_path)
-    pattern = "(?P<patient>.+)-a"
-    asked = ["fedavg", "--images", "images", "--layout", "site/class", "--patient-pattern", pattern, "--rounds", "1"]
-    asked += ["--image-size", "32", "--set", "executor.steps=1", "--no-reference", "--workspace", "kept"]
-    written = run("simulate", *asked, "--save-config", "run.yml")
-    assert written.exit_code == 0, written.output
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    ran = run("simulate", "--config", tmp_path / "run.yml")
-    assert ran.exit_code == 0, ran.output
-    path = tmp_path / "kept" / "results" / "summary.json"
-    summary = json.loads(path.read_text())
-    problem = summary["configuration"]["problem"]
-    assert (problem["classes"], summary["contributions"]) == (["benign", "malignant"], {"Leeds": 1, "York": 1})
-    monkeypatch.chdir(tmp_path)
-    again = run("simulate", *asked)  # the same run, so that there is nothing to refuse and nothing to do
-    assert again.exit_code == 0, again.output
-    assert (
-        json.loads((tmp_path / "kept" / "results" / "summary.json").read_text())["configuration"]
-        == summary["configuration"]
-    )
-
-
 @pytest.mark.parametrize("arguments", [["--version"], ["jobs"]])
 def test_the_package_is_a_program(arguments):
     ended = subprocess.run(
         [sys.executable, "-m", "grandrounds", *arguments], capture_output=True, text=True, check=False
     )
     assert (ended.returncode, "fedavg" in ended.stdout or "grandrounds" in ended.stdout) == (0, True), ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("job: fedavg\nround: 3", "there is no entry 'round'; did you mean rounds?"),
-        ("- fedavg", "must be a YAML object"),
-        ("job: fedavg\noptions: {executer: {}}", "options must be an object with controller, executor, problem"),
-        ("job: [", "cannot be read"),
-        ("job: fedavg\noptions: {executor: {step: 3}}", "did you mean executor.steps?"),
-    ],
-)
-def test_a_wrong_file_is_refused_with_its_name(run, tmp_path, text, message):
-    path = tmp_path / "run.yml"
-    path.write_text(text)
-    result = run("simulate", "--config", path)
-    assert result.exit_code == 1
-    assert message in " ".join(result.stderr.split())

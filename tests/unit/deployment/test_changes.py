@@ -1,11 +1,11 @@
 """A person edits what a job changes; every value that a hospital reads is generated from it."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
-from grandrounds.deployment.changes import CHANGES_FILE, changes_of, generated, with_all_values
 from grandrounds.deployment.jobs import CHECKOUT_JOBS, JOB_PARTS, job_names, load_job
 from grandrounds.deployment.option_reference import options_of
 from grandrounds.deployment.presets import presets_of, values_in
@@ -13,20 +13,22 @@ from grandrounds.json_files import read_json_object
 from grandrounds.option_annotations import Tier
 
 ROOT = CHECKOUT_JOBS.parent
+GENERATE = runpy.run_path(str(ROOT / "docs" / "generate.py"))
+CHANGES_FILE, changes_of = GENERATE["CHANGES_FILE"], GENERATE["changes_of"]
 REMEDY = "run docs/generate.py"
 OWN_WORDS = ("benchmarks", "examples", "poc", "docs")
 
 
 @pytest.mark.parametrize("name", job_names())
 def test_the_values_that_a_job_states_are_those_of_its_changes(name):
-    for path, text in generated(name).items():
+    for path, text in GENERATE["job_files"](name).items():
         assert path.read_text() == text, REMEDY
     assert changes_of(load_job(name)) == read_json_object(CHECKOUT_JOBS / name / CHANGES_FILE)
 
 
 def test_without_changes_every_option_has_its_default():
     job = load_job("fedperl")
-    bare = with_all_values(job, {"controller": {"rounds": 3}})
+    bare = GENERATE["with_all_values"](job, {"controller": {"rounds": 3}})
     assert bare.value("executor", "steps") == 26
     assert changes_of(bare)["controller"]["rounds"] == 3
     assert "steps" not in changes_of(bare)["executor"]

@@ -296,7 +296,7 @@ class TestPoc:
         assert seen == [(place / "kits" / "re", Path(out) if given else place / out)]
 
     def test_a_folder_without_a_federation_is_reported(self, run, tmp_path):
-        result = run("poc", "status", tmp_path)
+        result = run("poc", "down", tmp_path)
         assert result.exit_code == 1
         assert "has no federation" in result.stderr
 

@@ -65,7 +65,7 @@ def word_tables(content):
 
 def test_several_seeds_are_one_row_with_the_mean_and_deviation_of_the_runs_scores(seeds, tmp_path, unillustrated):
     out = tmp_path / "paper"
-    paper(seeds, out, progress=False)
+    paper(seeds, out, word="Three seeds", progress=False)
     frames = [gr.Run(path).scores() for path in seeds]
     rows = {(row["test images of"], row["score"]): row for row in lines_of(out / "tables" / "scores.csv")}
     rows |= {(row["test images of"], row["score"]): row for row in lines_of(out / "tables" / "scores_by_site.csv")}
@@ -88,7 +88,7 @@ def test_several_seeds_are_one_row_with_the_mean_and_deviation_of_the_runs_score
 
 def test_one_run_has_its_own_scores_with_their_intervals(make_run, tmp_path, unillustrated):
     run = make_run()
-    paper({"mine": run}, tmp_path / "paper", progress=False)
+    paper({"mine": run}, tmp_path / "paper", word="One run", progress=False)
     frame = gr.Run(run).scores()
     for row in lines_of(tmp_path / "paper" / "tables" / "scores.csv"):
         assert float(row["value"]) == pytest.approx(frame.loc[row["test images of"], row["score"]], abs=1e-6)
@@ -115,7 +115,7 @@ def test_two_methods_are_compared_and_each_has_its_class_scores(seeds, make_run,
 
 def test_names_with_signs_of_latex_and_xml_are_text(make_run, tmp_path, unillustrated):
     name = r"a_b & 50 % <i>$x$ #1 ~{c}^\ |"
-    paper({name: make_run()}, tmp_path / "paper", progress=False)
+    paper({name: make_run()}, tmp_path / "paper", word=name, progress=False)
     latex = (tmp_path / "paper" / "tables" / "scores.tex").read_text()
     expected = (
         r"a\_b \& 50 \% \textless{}i\textgreater{}\$x\$ \#1 \textasciitilde{}\{c\}\textasciicircum{}\textbackslash{} "
@@ -229,11 +229,21 @@ def test_the_command_says_how_many_files_there_are(make_run, tmp_path, unillustr
     assert f"{len(files)} files" in done.stdout
 
 
-def test_a_word_document_is_the_same_bytes_twice_and_has_no_control_character():
+def test_a_word_document_has_no_control_character():
     table = PaperTable("t", "caption", ["a", "b"], [["x\x00y", "1"]])
-    first, second = (word_document("title", [("one", "text\x07")], [table]) for _ in range(2))
-    assert first == second
-    assert word_tables(first) == [[["a", "b"], ["x y", "1"]]]
+    assert word_tables(word_document("title\n", [("one", "text\x07")], [table])) == [[["a", "b"], ["x y", "1"]]]
+
+
+def test_without_python_docx_word_documents_are_refused_and_all_else_is_written(
+    make_run, tmp_path, unillustrated, monkeypatch
+):
+    monkeypatch.setattr("grandrounds.reporting.paper.word.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"grandrounds\[word\]"):
+        paper([make_run()], tmp_path / "paper", word="title", progress=False)
+    assert not (tmp_path / "paper").exists()
+    paper([make_run()], tmp_path / "paper", progress=False)
+    assert (tmp_path / "paper" / "tables" / "scores.tex").is_file()
+    assert not [*(tmp_path / "paper").rglob("*.docx")]
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")

@@ -36,7 +36,6 @@ def build_group() -> typer.Typer:
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )(submit)
     group.command(help="Stop all processes of the federation in FOLDER; its files stay.")(down)
-    group.command(help="Show which processes of the federation in FOLDER are running.")(status)
     return group
 
 
@@ -70,6 +69,7 @@ def up(
     console = results()
     say(console, f"up: {federation.server}, {', '.join(federation.sites)}; logs: {federation.folder / 'logs'}")
     say(console, f"  grandrounds poc submit {folder} fedperl --set controller.rounds=3")
+    say(console, f"  grandrounds status --kit {federation.kits / federation.researcher}")
     say(console, f"  grandrounds poc down {folder}")
 
 
@@ -94,14 +94,3 @@ def down(folder: Folder) -> None:
 
     killed = local.stop_federation(local.load(folder))
     say(results(), f"down: {folder}" + (f"; {len(killed)} processes had to be killed" if killed else ""))
-
-
-def status(folder: Folder) -> None:
-    """Show the running processes."""
-    from grandrounds.deployment import local_federation as local
-    from grandrounds.deployment.kit.read import running_processes
-
-    federation = local.load(folder)
-    for name in (federation.server, *federation.sites):
-        running = running_processes(federation.kit(name))
-        say(results(), f"{name}: {'running, ' + ', '.join(map(str, running)) if running else 'not running'}")

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from grandrounds.commands import completion
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
 
@@ -29,7 +28,7 @@ the options and the preset that are given.
 def sweep(
     jobs: Annotated[
         list[str],
-        typer.Argument(metavar="JOB...", help="Names of jobs, or their folders.", autocompletion=completion.job),
+        typer.Argument(metavar="JOB...", help="Names of jobs, or their folders."),
     ],
     workspace: Annotated[Path, typer.Option(help="Folder for the runs; the same one resumes them.")],
     seeds: Annotated[str, typer.Option(metavar="N,...", help="Seeds of all random choices in training.")] = "1,2,3",

@@ -20,7 +20,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from grandrounds.data.doctor import Finding
 from grandrounds.deployment.kit.doctor import OTHERS
-from grandrounds.deployment.operation.alerts import Alerts
 from grandrounds.deployment.operation.metrics import exposition
 from grandrounds.deployment.operation.runs import comparable_scores, describe_score
 from grandrounds.deployment.operation.status import Status
@@ -74,12 +73,6 @@ class Monitor:
         application.router.add_get("/{token}/metrics", self._metrics)
         return application
 
-    async def watch(self, alerts: Alerts) -> None:
-        """Look as often as the page refreshes, also when nobody opens it, and tell what has begun and ended."""
-        while True:
-            await asyncio.to_thread(alerts.look, await self._state())
-            await asyncio.sleep(self._every)
-
     async def _page(self, request: web.Request) -> web.Response:
         self._admit(request)
         text = monitor_page(self._template, await self._state(), self._every)
@@ -114,16 +107,15 @@ class Monitor:
             return Status("monitor", "run", [Finding("failure", "monitor", str(error))])
 
 
-def serve_monitor(monitor: Monitor, port: int, alerts: Alerts | None, report: Callable[[str], None]) -> None:
+def serve_monitor(monitor: Monitor, port: int, report: Callable[[str], None]) -> None:
     """Serve the page until the process is interrupted.
 
     Args:
         monitor: the pages.
         port: at the loopback address; 0 for a free one.
-        alerts: told of what begins and ends; None for none.
         report: called with the address.
     """
-    asyncio.run(_serve(monitor, port, alerts, report))
+    asyncio.run(_serve(monitor, port, report))
 
 
 def read_token(path: Path | None) -> str:
@@ -146,14 +138,14 @@ def read_token(path: Path | None) -> str:
     return token
 
 
-async def _serve(monitor: Monitor, port: int, alerts: Alerts | None, report: Callable[[str], None]) -> None:
+async def _serve(monitor: Monitor, port: int, report: Callable[[str], None]) -> None:
     runner = web.AppRunner(monitor.application(), access_log=None)
     await runner.setup()
     try:
         site = web.TCPSite(runner, LOOPBACK, port)
         await site.start()
         report(f"http://{LOOPBACK}:{runner.addresses[0][1]}/{monitor.token}/")
-        await (monitor.watch(alerts) if alerts else asyncio.Event().wait())
+        await asyncio.Event().wait()
     finally:
         await runner.cleanup()
 

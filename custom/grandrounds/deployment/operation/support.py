@@ -1,17 +1,19 @@
 """A support bundle: what helps to find a fault at a server or a site, to be read before it is sent.
 
-Its content is a list of what goes in. Free text is reduced to sentences of public source code
-(:mod:`grandrounds.deployment.operation.sentences`), values have a type and a form, and no image, manifest, key, ledger line
-or model is ever opened for it.
+Its content is a fixed list of files and keys. No text of a message is in it: of an error only its class, if that is a known
+one, and the lines of source where it was raised. Values have a type and a form, and no image, manifest, key, ledger line or
+model is ever opened for it.
 """
 
 from __future__ import annotations
 
+import builtins
 import io
 import json
 import platform
 import re
 import time
+import traceback
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +22,14 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from grandrounds import errors
 from grandrounds.data.doctor import Finding
 from grandrounds.deployment.kit.cleaning import job_folders
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, installed_digest
 from grandrounds.deployment.kit.read import OWN_PID, Kit, running_processes, supervisor
 from grandrounds.deployment.kit.service import CONSOLE
-from grandrounds.deployment.operation.sentences import REMOVED, Sentences, sources
+from grandrounds.deployment.operation.metrics import reason_code
 from grandrounds.deployment.operation.status import Status, kit_status
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.channels import is_job_id
@@ -45,15 +48,18 @@ TAIL_BYTES = 512 * 1024
 JSON_LOG = "log.json"
 PLAIN = re.compile(r"[\w.@:+-]{1,64}")
 """A name of a run, data set, task, class of this package, or option."""
-MEASURED = frozenset(
-    {
-        *("python", "packages", "certificate", "certificates", "clock", "package", "libraries", "disk", "weights"),
-        *("logs", "port", "processes", "connection", "server", "channels", "gpu"),
-    }
-)
-"""Checks in whose findings a number is one of the machine, and none of the images."""
 MODULE = re.compile(r"(nvflare|grandrounds|custom)(\.\w+)*")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+FRAME = re.compile(r'File "[^"]*?((?:nvflare|grandrounds|torch)/[\w/.]+\.py)", line (\d+), in (\w+)')
+ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception)\b")
+ERROR_NAMES = frozenset(
+    name
+    for module in (builtins, errors)
+    for name, known in vars(module).items()
+    if isinstance(known, type) and issubclass(known, Exception)
+)
+ENDED = re.compile(r"FLARE ended with status (-?\d+);")
+"""What the supervisor says when it starts FLARE again."""
 OF_RUN = ("status", "round", "rounds", "seconds_left", "ended", "contributions", "moved")
 README_TEXT = """Support bundle of {name} ({kind} of {project}), made by grandrounds {version} at {time}.
 
@@ -64,10 +70,8 @@ Read it before you send it: these files are all that is in it, as plain text.
 How it was made
 * It is a list of what goes in, and everything else stays: keys, certificates, tokens, images and their names, patients,
   labels, rows of manifests, the ledger, models, scores and passwords are not read or not copied.
-* Of a message, only words that stand in the source code of grandrounds and FLARE are kept, with ids of jobs and the name of
-  this participant. What a program had put between them (names, paths, values) is {removed}. Numbers are kept where the check
-  is about the machine and not about images.
-* Paths are written as KIT/... (this kit), HOME/... or /...; names of files in them stay if every kit has them.
+* No text of a message is in it. Of an error there are the name of its class, if it is one of Python or of grandrounds, and
+  the lines of source of grandrounds, FLARE and torch through which it came.
 * Options of a job are numbers, switches and short words. Of a list, only the number of its entries is told.
 * Names of this participant, of other sites, runs and data sets are in it, because a fault is about them.
 """
@@ -89,23 +93,20 @@ def support_entries(kit: Kit, network: bool = True) -> list[Entry]:
         kit: of a server or a site; it is only read.
         network: whether doctor and status may contact the server.
     """
-    logs = dict(_logs(kit))
-    loggers = [str(_first(line, "logger", "fullName")) for lines in logs.values() for line in lines]
-    reduce = _Reducer(kit, Sentences(sources(loggers)))
     parts: list[tuple[str, str, Callable[[], Any]]] = [
         ("versions.json", "versions of the programs and of the system", _versions),
         ("kit.json", "role, name, project and port", lambda: _described(kit)),
-        ("status.json", "what grandrounds status says", lambda: _status(kit_status(kit, network), reduce)),
-        ("doctor.json", "what grandrounds doctor says", lambda: reduce.findings(examine_kit(kit, network))),
-        ("supervisor.json", "what starts FLARE again after a crash", lambda: _supervisor(kit, reduce)),
+        ("status.json", "what grandrounds status says", lambda: _status(kit_status(kit, network))),
+        ("doctor.json", "what grandrounds doctor says", lambda: _findings(examine_kit(kit, network))),
+        ("supervisor.json", "what starts FLARE again after a crash", lambda: _supervisor(kit)),
         ("digests.json", "SHA-256 of the package and of the locked files", lambda: _digests(kit)),
         ("jobs.json", "options of the last jobs", lambda: dict(_jobs(kit))),
     ]
     if kit.kind == "site":
-        parts.append(("answers.json", "the last lines of the audit trail", lambda: [*_answers(kit, reduce)]))
-    entries = [Entry(name, meaning, _guarded(make, reduce)) for name, meaning, make in parts]
-    for name, lines in logs.items():
-        content = "".join(f"{json.dumps(reduce.log_line(line, name), ensure_ascii=False)}\n" for line in lines)
+        parts.append(("answers.json", "the last lines of the audit trail", lambda: [*_answers(kit)]))
+    entries = [Entry(name, meaning, _guarded(make)) for name, meaning, make in parts]
+    for name, lines in _logs(kit):
+        content = "".join(f"{json.dumps(_log_line(line, name), ensure_ascii=False)}\n" for line in lines)
         entries.append(Entry(f"logs/{name}.jsonl", f"the last {len(lines)} lines of its log", content.encode()))
     return [_readme(kit, entries), *entries]
 
@@ -139,45 +140,6 @@ def write_bundle(entries: Sequence[Entry], path: Path) -> None:
     write_bytes(path, made.getvalue(), private=True)
 
 
-class _Reducer:
-    """Takes out of texts what may not leave."""
-
-    def __init__(self, kit: Kit, sentences: Sentences) -> None:
-        self._sentences = sentences
-        self._names = {kit.name, kit.kind}
-        folders = {str(kit.folder): "KIT", str(kit.folder.resolve()): "KIT", str(Path.home()): "HOME"}
-        self._folders = dict(sorted(folders.items(), key=lambda one: -len(one[0])))
-
-    def text(self, text: Any, numbers: bool = False) -> str:
-        """A message, with paths shortened."""
-        found = str(text)
-        for folder, name in self._folders.items():
-            if folder != "/":
-                found = re.sub(rf"{re.escape(folder)}(?=[/\s'\",;:)]|$)", name, found)
-        return self._sentences.reduced(found, self._names, numbers)
-
-    def findings(self, findings: Sequence[Finding]) -> list[dict[str, str]]:
-        """Findings of the doctor or of status."""
-        return [
-            {"level": one.level, "check": one.check, "message": self.text(one.message, one.check in MEASURED)}
-            for one in findings
-        ]
-
-    def log_line(self, line: Mapping[str, Any], log: str) -> dict[str, Any]:
-        """A line of a log, of FLARE's form or of this package's; the log of a job is named by its id."""
-        level, logger = _first(line, "level", "levelname"), _first(line, "logger", "fullName")
-        job = re.search(r"\brun=([0-9a-f-]{36})\b", str(line.get("fl_ctx", "")))
-        return {
-            "time": _moment(_first(line, "time", "asctime")),
-            "level": level if level in LOG_LEVELS else None,
-            "job": _plain(line.get("job")) or (job[1] if job else log if is_job_id(log) else None),
-            "round": line.get("round") if type(line.get("round")) is int else None,
-            "event": _plain(line.get("event")),
-            "logger": logger if MODULE.fullmatch(str(logger)) else None,
-            "message": self.text(line.get("message", "")),
-        }
-
-
 def _readme(kit: Kit, entries: Sequence[Entry]) -> Entry:
     width = max(len(entry.name) for entry in entries)
     files = "\n".join(f"{entry.name:<{width}}  {len(entry.content):>8} bytes  {entry.meaning}" for entry in entries)
@@ -188,18 +150,42 @@ def _readme(kit: Kit, entries: Sequence[Entry]) -> Entry:
         version=versions()["grandrounds"],
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         files=files,
-        removed=REMOVED,
     )
     return Entry("README.txt", "what is in the bundle, and what is not", text.encode())
 
 
-def _guarded(make: Callable[[], Any], reduce: _Reducer) -> bytes:
-    """A part as JSON; one that cannot be made says why, and the others go on."""
+def _guarded(make: Callable[[], Any]) -> bytes:
+    """A part as JSON; one that cannot be made says by which error, and the others go on."""
     try:
         content = make()
-    except Exception as error:  # a kit that needs support may have any form
-        content = {"error": type(error).__name__, "message": reduce.text(error)}
+    except Exception:  # a kit that needs support may have any form
+        content = _fault(traceback.format_exc())
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _fault(text: Any) -> dict[str, Any]:
+    """Of a message or a traceback the known classes of errors in it, and the lines of source."""
+    names = [name for name in ERROR.findall(str(text)) if name in ERROR_NAMES]
+    return {"errors": names, "where": [f"{file}:{line} {name}" for file, line, name in FRAME.findall(str(text))]}
+
+
+def _findings(findings: Sequence[Finding]) -> list[dict[str, str]]:
+    return [{"level": finding.level, "check": finding.check} for finding in findings]
+
+
+def _log_line(line: Mapping[str, Any], log: str) -> dict[str, Any]:
+    """A line of a log, of FLARE's form or of this package's; the log of a job is named by its id."""
+    level, logger = _first(line, "level", "levelname"), _first(line, "logger", "fullName")
+    job = re.search(r"\brun=([0-9a-f-]{36})\b", str(line.get("fl_ctx", "")))
+    return {
+        "time": _moment(_first(line, "time", "asctime")),
+        "level": level if level in LOG_LEVELS else None,
+        "job": _plain(line.get("job")) or (job[1] if job else log if is_job_id(log) else None),
+        "round": line.get("round") if type(line.get("round")) is int else None,
+        "event": _plain(line.get("event")),
+        "logger": logger if MODULE.fullmatch(str(logger)) else None,
+        **_fault(f"{line.get('message', '')}\n{line.get('traceback', '')}"),
+    }
 
 
 def _versions() -> dict[str, str]:
@@ -210,11 +196,10 @@ def _described(kit: Kit) -> dict[str, Any]:
     return {"kind": kit.kind, "name": kit.name, "project": kit.project, "port": kit.port}
 
 
-def _status(status: Status, reduce: _Reducer) -> dict[str, Any]:
+def _status(status: Status) -> dict[str, Any]:
     """The state, field by field; scores and events stay."""
     failed = [
-        {**_task({**task, "run": name}), "cause": reduce.text(task.get("cause"))}
-        for name, task in status.failed_tasks.items()
+        {**_task({**task, "run": name}), **_fault(task.get("cause"))} for name, task in status.failed_tasks.items()
     ]
     refused = {**_task(status.refused), "reason": _sentence(status.refused.get("reason"))} if status.refused else {}
     return {
@@ -226,28 +211,21 @@ def _status(status: Status, reduce: _Reducer) -> dict[str, Any]:
         "certificate_days": status.certificate_days,
         "epsilon": {_plain(name): value if isfinite(value) else None for name, value in status.epsilon.items()},
         "sites": {_plain(name): facts for name, facts in status.sites.items()},
-        "findings": reduce.findings(status.findings),
-        "runs": [_run(run, reduce) for run in status.runs],
+        "findings": _findings(status.findings),
+        "runs": [_run(run) for run in status.runs],
         "released": _task(status.released) if status.released else {},
         "refused": refused,
         "failed_tasks": failed,
     }
 
 
-def _run(run: Mapping[str, Any], reduce: _Reducer) -> dict[str, Any]:
-    absent = {word: run.get(word) or {} for word in ("lost", "silent", "paused")}
-    refused = {site: reduce.text(reason) for site, reason in (run.get("refused") or {}).items()}
-    dropped = [[site, reduce.text(reason)] for site, reason in run.get("dropped") or ()]
-    reason, remarks = reduce.text(run.get("reason") or ""), [reduce.text(text) for text in run.get("remarks") or ()]
-    told = {name: run.get(name) for name in OF_RUN}
+def _run(run: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": _plain(run["name"]),
-        **told,
-        **absent,
-        "refused": refused,
-        "dropped": dropped,
-        "reason": reason,
-        "remarks": remarks,
+        **{name: run.get(name) for name in OF_RUN},
+        **{name: run.get(name) or {} for name in ("lost", "silent", "paused")},
+        "refused": {site: reason_code(str(reason)) for site, reason in (run.get("refused") or {}).items()},
+        "dropped": [[site, reason_code(str(reason))] for site, reason in run.get("dropped") or ()],
     }
 
 
@@ -257,24 +235,21 @@ def _task(line: Mapping[str, Any]) -> dict[str, Any]:
     return {"time": _moment(line.get("time")), **named, "round": number if type(number) is int else None}
 
 
-def _answers(kit: Kit, reduce: _Reducer) -> Iterator[dict[str, Any]]:
+def _answers(kit: Kit) -> Iterator[dict[str, Any]]:
     """Lines of the audit trail without what has left."""
     for line in _tail(kit.local / LEDGER_FOLDER / AUDIT_NAME):
-        detail = reduce.text(line["detail"]) if "detail" in line else None
-        outcome = _plain(line.get("outcome"))
-        yield {**_task(line), "outcome": outcome, "reason": _sentence(line.get("reason")), "detail": detail}
+        yield {**_task(line), "outcome": _plain(line.get("outcome")), "reason": _sentence(line.get("reason"))}
 
 
-def _supervisor(kit: Kit, reduce: _Reducer) -> dict[str, Any]:
-    """Processes by number, and what the supervisor has said."""
+def _supervisor(kit: Kit) -> dict[str, Any]:
+    """Processes by number, and with which status FLARE has ended under the supervisor."""
     pid, console = kit.folder / OWN_PID, kit.folder / CONSOLE
-    text = _end(console).decode(errors="replace").splitlines()[-LAST_LINES:] if console.is_file() else []
-    said = [reduce.text(line, numbers=True) for line in text if line.startswith(f"{kit.name}: ")]
+    text = _end(console).decode(errors="replace") if console.is_file() else ""
     return {
         "supervisor": supervisor(kit),
         "processes": running_processes(kit),
         "started_seconds_ago": round(time.time() - pid.stat().st_mtime) if pid.is_file() else None,
-        "said": said,
+        "ended_with": [int(status) for status in ENDED.findall(text)],
     }
 
 

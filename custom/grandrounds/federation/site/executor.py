@@ -200,7 +200,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if wanted is not None and wanted != frozen_digest(network):
             raise MessageError(
                 f"the frozen layers of {context.model_spec.backbone} differ from the server's: problem.weights "
-                f"{context.model_spec.weights!r} is another file here; compare `grandrounds weights verify` at both places"
+                f"{context.model_spec.weights!r} is another file here; compare `grandrounds weights list` at both places"
             )
 
     def finish(

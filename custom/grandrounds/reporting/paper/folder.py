@@ -37,12 +37,15 @@ def require_new_folder(folder: Path) -> None:
         )
 
 
-def write_paper(report: Report, folder: Path, step: Callable[[str], None] = lambda _: None) -> list[Path]:
+def write_paper(
+    report: Report, folder: Path, word: bool = False, step: Callable[[str], None] = lambda _: None
+) -> list[Path]:
     """Write tables, figures, methods, checklists and the annex.
 
     Args:
         report: of the runs.
         folder: of the files; it must be empty or not exist.
+        word: write Word documents too.
         step: is called with what is done next.
 
     Returns:
@@ -54,7 +57,7 @@ def write_paper(report: Report, folder: Path, step: Callable[[str], None] = lamb
     require_new_folder(folder)
     with temporary_sibling(folder.absolute()) as temporary:
         names = []
-        for name, content in _files(report, step):
+        for name, content in _files(report, word, step):
             path = temporary / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -64,7 +67,7 @@ def write_paper(report: Report, folder: Path, step: Callable[[str], None] = lamb
     return [folder / name for name in names]
 
 
-def _files(report: Report, step: Callable[[str], None]) -> Iterator[tuple[str, bytes]]:
+def _files(report: Report, word: bool, step: Callable[[str], None]) -> Iterator[tuple[str, bytes]]:
     step("drawing the figures")
     drawings = paper_drawings(report)
     for drawing in drawings:
@@ -81,8 +84,9 @@ def _files(report: Report, step: Callable[[str], None]) -> Iterator[tuple[str, b
     methods = methods_paragraphs(facts)
     yield "methods.md", _markdown("Methods", methods).encode()
     yield "methods.tex", latex_paragraphs(methods).encode()
-    yield "tables.docx", word_document(report.title, methods, tables)
-    yield "annex.docx", word_document("Annex for data protection", [("Guarantees", facts["privacy"])], annex)
+    if word:
+        yield "tables.docx", word_document(report.title, methods, tables)
+        yield "annex.docx", word_document("Annex for data protection", [("Guarantees", facts["privacy"])], annex)
     for name, (title, items) in CHECKLISTS.items():
         rows = checklist_rows(items, facts)
         yield f"checklists/{name}.md", checklist_markdown(title, rows).encode()

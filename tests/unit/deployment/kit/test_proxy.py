@@ -12,11 +12,11 @@ from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.utils.constants import Mode
 
+from benchmarks.rehearsal.link import Quality, SlowLink
 from grandrounds.deployment.kit import certificates
 from grandrounds.deployment.kit.certificates import connection_fault
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.read import read_kit
-from grandrounds.deployment.rehearsal.link import Quality, SlowLink
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.proxy import PROXY_VARIABLE, replace_connect
 from tests.federations import await_true

@@ -14,23 +14,23 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from grandrounds.deployment.jobs import Job, Values, load_job
-from grandrounds.deployment.local_federation import HOME, TEMPORARY_FILES, Federation, start, stop_federation
-from grandrounds.deployment.processes import await_end, signal_processes, variables_set
-from grandrounds.deployment.rehearsal.copies import copy_kits, kits_in, state_of
-from grandrounds.deployment.rehearsal.faults import FAULT_KINDS, RENEWAL_FAULTS, FaultStage, drawn_faults
-from grandrounds.deployment.rehearsal.federated_run import FEDERATION_SECONDS, FederatedRun, free_port
-from grandrounds.deployment.rehearsal.kit_processes import living_in
-from grandrounds.deployment.rehearsal.link import SlowLink
-from grandrounds.deployment.rehearsal.outcome import (
+from benchmarks.rehearsal.copies import copy_kits, kits_in, state_of
+from benchmarks.rehearsal.faults import FAULT_KINDS, RENEWAL_FAULTS, FaultStage, drawn_faults
+from benchmarks.rehearsal.federated_run import FEDERATION_SECONDS, FederatedRun, free_port
+from benchmarks.rehearsal.kit_processes import living_in
+from benchmarks.rehearsal.link import SlowLink
+from benchmarks.rehearsal.outcome import (
     RehearsedRun,
     by_fault,
     differences,
     drawn_test_images,
     rehearsed_run,
 )
-from grandrounds.deployment.rehearsal.renewing import authority_key
-from grandrounds.deployment.rehearsal.watching import FaultWatch
+from benchmarks.rehearsal.renewing import authority_key
+from benchmarks.rehearsal.watching import FaultWatch
+from grandrounds.deployment.jobs import Job, Values, load_job
+from grandrounds.deployment.local_federation import HOME, TEMPORARY_FILES, Federation, start, stop_federation
+from grandrounds.deployment.processes import await_end, signal_processes, variables_set
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.external import LabelledImages
 from grandrounds.federation.proxy import PROXY_VARIABLE

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from benchmarks.rehearsal.kit_processes import running_module, training_child
 from grandrounds.deployment.jobs import Job
 from grandrounds.deployment.local_federation import Federation, start, stop_federation
-from grandrounds.deployment.rehearsal.kit_processes import running_module, training_child
 from grandrounds.deployment.submission import Outcome, submit_and_watch
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import EVENTS, ROUND_END, read_events

@@ -1,12 +1,9 @@
-"""Numbers for Prometheus without a word of a message, a monitor with a fixed address, and alerts that clear."""
+"""Numbers for Prometheus without a word of a message, rules that ask for them, and a monitor with a fixed address."""
 
 import asyncio
 import json
 import re
-import sys
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 
 import pytest
 import yaml
@@ -15,8 +12,9 @@ from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
 from grandrounds.data.doctor import Finding
+from grandrounds.deployment.kit.certificates import WARNING_DAYS
+from grandrounds.deployment.kit.machine import GOOD_DISK
 from grandrounds.deployment.kit.overlay import PROVISIONING
-from grandrounds.deployment.operation.alerts import Alerts, command_hook, web_hook
 from grandrounds.deployment.operation.metrics import METRIC_HELP, exposition, reason_code
 from grandrounds.deployment.operation.monitor import Monitor, read_token
 from grandrounds.deployment.operation.status import Status
@@ -102,6 +100,33 @@ def test_the_dashboard_shows_numbers_that_there_are():
     assert scraped["metrics_path"] == "/TOKEN/metrics"
 
 
+def test_the_rules_ask_for_numbers_and_labels_that_there_are(status):
+    content = yaml.safe_load((PROVISIONING / "monitoring" / "alerts.yml").read_text())
+    rules = [rule for group in content["groups"] for rule in group["rules"]]
+    assert len({rule["alert"] for rule in rules}) == len(rules) == 5
+    given = {}
+    for line in exposition(status, NOW).splitlines():
+        if not line.startswith("#"):
+            given.setdefault(re.match(r"grandrounds_(\w+)", line)[1], set()).update(re.findall(r'[{,](\w+)="', line))
+    for rule in rules:
+        named = set(re.findall(r"grandrounds_(\w+)", rule["expr"]))
+        assert named
+        assert named <= set(METRIC_HELP)
+        labels = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) | set(
+            re.findall(r"[{,](\w+)=", rule["expr"])
+        )
+        assert labels <= set.union(*(given[name] for name in named))
+    assert yaml.safe_load((PROVISIONING / "monitoring" / "prometheus.yml").read_text())["rule_files"] == ["alerts.yml"]
+
+
+def test_the_rules_warn_when_the_checks_do():
+    (group,) = yaml.safe_load((PROVISIONING / "monitoring" / "alerts.yml").read_text())["groups"]
+    asked = {rule["alert"]: rule["expr"] for rule in group["rules"]}
+    assert asked["GrandRoundsCertificateExpires"].endswith(f"< {WARNING_DAYS}")
+    assert GOOD_DISK == 10 * 1024**3
+    assert asked["GrandRoundsDiskLow"].endswith("< 10 * 1024 * 1024 * 1024")
+
+
 def test_no_file_and_no_patient_is_in_it(status):
     text = exposition(status, NOW)
     assert "png" not in text
@@ -148,73 +173,3 @@ def test_the_token_stays_and_is_for_its_owner_alone(tmp_path):
     path.write_text("../x")
     with pytest.raises(ConfigurationError, match="16 or more letters"):
         read_token(path)
-
-
-def state(*messages):
-    return Status("hospital-a", "site", [Finding("warning", "sites", text) for text in messages])
-
-
-def test_an_alert_is_told_once_and_again_when_it_has_ended():
-    told = []
-    alerts = Alerts([told.append], print)
-    seen, gone = "b was last seen 61 s ago", "run skin-1 failed: x"
-    for one in (state(), state(seen), state("b was last seen 300.5 s ago"), state(seen, gone), state(gone), state()):
-        alerts.look(one)
-    assert [(one["state"], one["message"]) for one in told] == [
-        ("raised", seen),
-        ("raised", gone),
-        ("cleared", seen),
-        ("cleared", gone),
-    ]
-    assert told[0].keys() == {"state", "time", "participant", "kind", "level", "check", "message"}
-
-
-def test_a_hook_that_fails_is_named_and_asked_again():
-    calls, lines = [], []
-
-    def hook(alert):
-        calls.append(alert["state"])
-        if len(calls) == 1:
-            raise OSError("no such program")
-
-    alerts = Alerts([hook], lines.append)
-    for one in (state("x"), state("x"), state("x"), state()):
-        alerts.look(one)
-    assert calls == ["raised", "raised", "cleared"]
-    assert lines == ["the alert sites (raised) could not be told: no such program"]
-
-
-def test_a_command_gets_json_on_its_standard_input(tmp_path):
-    out = tmp_path / "told"
-    code = f"import sys; open({str(out)!r}, 'a').write(sys.stdin.read())"
-    Alerts([command_hook([sys.executable, "-c", code])], pytest.fail).look(state("x"))
-    assert json.loads(out.read_text())["message"] == "x"
-
-
-def test_a_webhook_gets_no_message():
-    bodies = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *arguments):
-            """Nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        status = Status("hospital-a", "site", [FAILED])
-        Alerts([web_hook(f"http://127.0.0.1:{server.server_port}/hook")], pytest.fail).look(status)
-    finally:
-        server.shutdown()
-        server.server_close()
-    (body,) = bodies
-    assert (body["state"], body["check"], "message" in body) == ("raised", "data sets", False)
-
-
-def test_a_webhook_is_an_address_of_the_web():
-    with pytest.raises(ConfigurationError, match="http://"):
-        web_hook("file:///etc/passwd")

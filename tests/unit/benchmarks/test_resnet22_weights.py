@@ -5,16 +5,18 @@ import logging
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks.weights import resnet22_unpickle
+from benchmarks.weights.resnet22 import convert_published, from_published, published_name
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.backbones import resnet22_unpickle
-from grandrounds.models.backbones.resnet22 import convert_published, from_published, published_name
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 
+ROOT = Path(__file__).parents[3]
 PARTS = {"norm1": "bn1", "norm2": "bn2", "conv1": "conv1", "conv2": "conv2", "shortcut": "downsample.0"}
 
 
@@ -176,11 +178,11 @@ def test_the_command_line_reports_the_reason_in_one_line(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "grandrounds.models.backbones.resnet22",
+        "benchmarks.weights.resnet22",
         str(tmp_path / "none.p"),
         "out.pt",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: there is no file")
     assert len(done.stderr.splitlines()) == 1

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.rehearsal.watching import FaultCost
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
 from grandrounds.data.partition.phantom_site import DATASET_NAME, phantom_site
 from grandrounds.data.site import read_site_config
-from grandrounds.deployment.rehearsal.watching import FaultCost
 from grandrounds.deployment.submission import Outcome
 from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.external import LabelledImages, load_test_images, predict_images

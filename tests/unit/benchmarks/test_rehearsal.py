@@ -12,13 +12,12 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from grandrounds.cli import build_app
-from grandrounds.commands.local import rehearse as command
+from benchmarks.rehearsal import __main__ as command
+from benchmarks.rehearsal import copies, faults, link, outcome, rehearse, renewing, watching
+from benchmarks.rehearsal.federated_run import CompleteRound, FederatedRun, RoundsSeen
+from benchmarks.rehearsal.outcome import RehearsedRun
+from benchmarks.rehearsal.watching import FaultCost
 from grandrounds.deployment.kit.read import Kit, read_kit
-from grandrounds.deployment.rehearsal import copies, faults, link, outcome, rehearse, watching
-from grandrounds.deployment.rehearsal.federated_run import CompleteRound, FederatedRun, RoundsSeen
-from grandrounds.deployment.rehearsal.outcome import RehearsedRun
-from grandrounds.deployment.rehearsal.watching import FaultCost
 from grandrounds.deployment.submission import Outcome
 from grandrounds.errors import ConfigurationError
 from tests.federations import provisioned_elsewhere
@@ -217,8 +216,8 @@ def test_scores_are_compared_with_those_of_the_undisturbed_run():
 )
 def test_the_command_shows_the_table_and_fails_if_something_is_left(monkeypatch, tmp_path, more, status):
     monkeypatch.setattr(rehearse, "rehearse", lambda *_: result(**more))
-    arguments = ["rehearse", str(tmp_path), "--hours", "0.1", "--out", str(tmp_path / "out")]
-    shown = CliRunner().invoke(build_app("rehearse"), arguments, env=WIDE)
+    arguments = [str(tmp_path), "--hours", "0.1", "--out", str(tmp_path / "out")]
+    shown = CliRunner().invoke(command.app, arguments, env=WIDE)
     assert shown.exit_code == status
     for text in ("cut connection", "1 of 1", "rehearsal-1", "0.480", "largest difference", "killed training: drawn"):
         assert text in shown.stdout
@@ -228,7 +227,6 @@ def test_a_run_without_a_usable_model_is_a_failure():
     broken = {**result()["undisturbed"], "fault": "all sites are lost"}
     assert not rehearse.passed(result(runs=[broken]))
     assert rehearse.passed(result())
-    assert command.REHEARSE_HELP.startswith("Rehearse")
 
 
 def test_a_run_says_why_it_has_no_model():
@@ -285,7 +283,6 @@ def test_copies_have_ledgers_of_their_own_and_another_port(provisioned, tmp_path
 
 def test_a_renewed_certificate_is_the_consortiums_and_valid_for_longer(provisioned):
     from grandrounds.deployment.kit.certificates import days_left, read_certificate
-    from grandrounds.deployment.rehearsal import renewing
 
     kits = copies.kits_in(provisioned)
     key, site = renewing.authority_key(kits), read_kit(next(kit.folder for kit in kits if kit.kind == "site"))

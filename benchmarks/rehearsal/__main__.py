@@ -1,7 +1,11 @@
-"""``grandrounds rehearse``: a consortium's own kits on one machine, with faults that come at random moments."""
+"""Rehearse a consortium's faults: its own kits on one machine, with faults that come at random moments.
+
+python -m benchmarks.rehearsal KITS --hours 1
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,8 +13,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from benchmarks.rehearsal import rehearse as rehearsing
 from grandrounds.commands.options import Json
 from grandrounds.console.output import notes, results, say, say_json
+from grandrounds.errors import GrandRoundsError
 
 REHEARSE_HELP = """Rehearse a consortium's faults on this machine, with its own kits and synthetic images.
 
@@ -24,11 +30,14 @@ A table says for every fault what it has cost. Exit status 1: a run has left no 
 [bold]Examples[/bold]
 
 \b
-  grandrounds rehearse kits --hours 1
-  grandrounds rehearse runs/poc --hours 0.2 --seed 3 --out runs/rehearsal-3 --json
+  python -m benchmarks.rehearsal kits --hours 1
+  python -m benchmarks.rehearsal runs/poc --hours 0.2 --seed 3 --out runs/rehearsal-3 --json
 """
 
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
+
+@app.command(help=REHEARSE_HELP)
 def rehearse(
     kits: Annotated[Path, typer.Argument(metavar="KITS", help="Folder with the kits of server, sites and people.")],
     hours: Annotated[float, typer.Option(min=0.01, help="For how long faults come; the last run still ends.")],
@@ -39,8 +48,6 @@ def rehearse(
     json: Json = False,
 ) -> None:
     """Rehearse, and show what each fault has cost."""
-    from grandrounds.deployment.rehearsal import rehearse as rehearsing
-
     started, console = time.monotonic(), notes()
     result = rehearsing.rehearse(
         kits,
@@ -95,3 +102,10 @@ def _run_table(result: dict[str, Any]) -> Table:
         numbers = [str(run[name]) for name in ("attempts", "rounds", "missed")]
         table.add_row(run["name"], run["status"], *numbers, f"{run['seconds']:.0f}", *scores)
     return table
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except GrandRoundsError as error:
+        sys.exit(f"error: {error}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from grandrounds.deployment.rehearsal.faults import FAULT_KINDS, DrawnFault, FaultStage, Undo
-from grandrounds.deployment.rehearsal.federated_run import CompleteRound, RoundsSeen
+from benchmarks.rehearsal.faults import FAULT_KINDS, DrawnFault, FaultStage, Undo
+from benchmarks.rehearsal.federated_run import CompleteRound, RoundsSeen
 
 UNRECOVERED_SECONDS = 300.0
 """After which a fault counts as not recovered, and the next one may begin."""

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
+from benchmarks.rehearsal.federated_run import TRAINING, FederatedRun
+from benchmarks.rehearsal.link import Quality, SlowLink
+from benchmarks.rehearsal.renewing import renew_and_restart
 from grandrounds.data.partition.phantom_site import DATASET_NAME
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.processes import signal_processes
-from grandrounds.deployment.rehearsal.federated_run import TRAINING, FederatedRun
-from grandrounds.deployment.rehearsal.link import Quality, SlowLink
-from grandrounds.deployment.rehearsal.renewing import renew_and_restart
 from grandrounds.privacy.gate.policy import POLICY_FILE
 
 RENEWAL = "renewed certificate"

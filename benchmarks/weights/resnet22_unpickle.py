@@ -1,8 +1,8 @@
 """A program that extracts the tensors of an old pickle, and nothing else.
 
 A pickle may call any function of any module. Here only a short list of names is resolved; any other name becomes an inert
-object that accepts every argument and does nothing. :mod:`~grandrounds.models.backbones.resnet22` runs this program
-in another process with an empty environment and limited resources. It imports nothing of this package.
+object that accepts every argument and does nothing. ``resnet22.py`` beside it runs this program in
+another process with an empty environment and limited resources. It imports nothing of this package.
 
     python -I resnet22_unpickle.py SOURCE ENTRY TARGET
 """

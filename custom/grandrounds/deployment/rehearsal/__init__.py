@@ -1,1 +1,0 @@
-"""A rehearsal: a consortium's kits on one machine, with faults."""

@@ -1,0 +1,7 @@
+import pytest
+from sum_federation import Federation
+
+
+@pytest.fixture
+def federation():
+    return Federation()

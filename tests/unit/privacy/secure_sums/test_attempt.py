@@ -1,0 +1,339 @@
+"""The attacks of a server with code of its own, and losses of sites, on one attempt at a sum."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sum_federation import JOB, NAMES, QUANTITY, RUN, Federation, MemoryNotes, certificate, joined, partners
+
+from grandrounds.errors import MessageError
+from grandrounds.privacy.secure_sums.attempt import Rules, SiteAttempt, Unmasking, open_sum
+from grandrounds.privacy.secure_sums.masks import with_pair_masks
+from grandrounds.privacy.secure_sums.roster import Roster, RunKeys
+
+
+def same(one, two):
+    return one.keys() == two.keys() and all(np.array_equal(one[name], two[name]) for name in one)
+
+
+def test_the_sum_of_all_sites_is_exact(federation):
+    federation.share()
+    federation.masked()
+    federation.settled()
+    assert same(federation.opened(), federation.expected(NAMES))
+
+
+def test_t_answers_open_a_sum_in_which_everybody_is(federation):
+    federation.share()
+    federation.masked()
+    federation.settled(NAMES, signers=NAMES[:4])
+    assert same(federation.opened(), federation.expected(NAMES))
+    del federation.answers[NAMES[0]]
+    with pytest.raises(MessageError, match="4"):
+        federation.opened()
+
+
+@pytest.mark.parametrize("lost", NAMES)
+def test_a_site_lost_before_its_input_is_not_in_the_sum(federation, lost):
+    left = [name for name in NAMES if name != lost]
+    federation.share()
+    federation.masked(left)
+    federation.settled()
+    assert same(federation.opened(), federation.expected(left))
+    del federation.answers[left[-1]]
+    with pytest.raises(MessageError, match="lost"):
+        federation.opened()
+
+
+def test_nothing_is_opened_without_the_answers(federation):
+    federation.share()
+    federation.masked()
+    with pytest.raises(MessageError):
+        open_sum(federation.roster, 4, federation.inputs, {})
+
+
+def test_two_attempts_have_other_nonces_and_masks(federation):
+    federation.share()
+    first, nonces = federation.masked(), dict(federation.roster.nonces)
+    federation.begin()
+    federation.share()
+    second = federation.masked()
+    assert all(nonces[name] != federation.roster.nonces[name] for name in NAMES)
+    assert not any(np.array_equal(first[name]["weight"], second[name]["weight"]) for name in NAMES)
+
+
+def test_a_site_lost_in_one_attempt_and_there_in_the_next_stays_closed(federation):
+    """The seeds that its partners give away in the first attempt do not open its input of the second."""
+    left = NAMES[1:]
+    federation.share()
+    federation.masked(left)
+    given = {name: answer.seeds[NAMES[0]] for name, answer in federation.settled().items()}
+    federation.begin()
+    federation.share()
+    federation.masked()
+    answers = federation.settled()
+    assert all(not answer.seeds for answer in answers.values())
+    fresh = {name: federation.sites[NAMES[0]]._pair_seed(name) for name in left}
+    assert all(given[name] != fresh[name] for name in left)
+
+
+def test_a_roster_of_an_earlier_attempt_is_refused(federation):
+    old = federation.roster
+    federation.begin()
+    with pytest.raises(MessageError, match="not of this attempt"):
+        federation.sites["site-1"].shares(old)
+
+
+def test_a_roster_of_another_quantity_is_refused(federation):
+    with pytest.raises(MessageError, match="not of this attempt"):
+        federation.sites["site-1"].shares(replace(federation.roster, quantity="update 2"))
+
+
+def test_a_roster_with_a_swapped_key_of_the_site_is_refused(federation):
+    other = joined("site-1", RunKeys())
+    with pytest.raises(MessageError, match="other keys"):
+        federation.sites["site-1"].shares(replace(federation.roster, joins=federation.joins | {"site-1": other}))
+
+
+def test_a_roster_with_a_swapped_key_of_a_partner_is_refused(federation):
+    swapped = replace(federation.joins["site-2"], masks=RunKeys().public[1])
+    with pytest.raises(MessageError, match="site-2"):
+        federation.sites["site-1"].shares(replace(federation.roster, joins=federation.joins | {"site-2": swapped}))
+
+
+def minted(federation):
+    """A roster of one hospital and of the server's own names, certified by the authority that it holds."""
+    keys = {name: RunKeys() for name in NAMES if name != "site-1"}
+    joins = {
+        name: joined(name, key, cert=certificate(name, key=f"minted {name}", hosts=()), key=f"minted {name}")
+        for name, key in keys.items()
+    }
+    return replace(federation.roster, joins=joins | {"site-1": federation.joins["site-1"]})
+
+
+def test_pinned_a_roster_of_minted_hospitals_is_refused(federation):
+    with pytest.raises(MessageError, match="pinned"):
+        federation.sites["site-1"].shares(minted(federation))
+
+
+def test_not_pinned_a_roster_of_minted_hospitals_is_accepted():
+    """The stated limit of kits that are made in one place."""
+    federation = Federation(pinned=False)
+    assert len(federation.sites["site-1"].shares(minted(federation))) == len(NAMES) - 1
+
+
+def test_a_partner_that_has_the_certificate_of_a_person_is_refused(federation):
+    person = joined("site-2", federation.keys["site-2"], cert=certificate("site-2", role="lead", hosts=()))
+    with pytest.raises(MessageError, match="person"):
+        federation.sites["site-1"].shares(replace(federation.roster, joins=federation.joins | {"site-2": person}))
+
+
+def test_a_statement_of_an_earlier_run_is_refused(federation):
+    old = joined("site-2", federation.keys["site-2"], run="run-0")
+    with pytest.raises(MessageError, match="another run"):
+        federation.sites["site-1"].shares(replace(federation.roster, joins=federation.joins | {"site-2": old}))
+
+
+@pytest.mark.parametrize("phase", ["shares", "masked", "consent", "unmasking"])
+def test_each_phase_is_answered_once(federation, phase):
+    federation.share()
+    site, boxes = federation.sites["site-1"], federation.boxes_of("site-1")
+    federation.masked()
+    federation.settled()
+    again = {
+        "shares": lambda: site.shares(federation.roster),
+        "masked": lambda: site.masked(federation.words("site-1"), boxes),
+        "consent": lambda: site.consent(NAMES[:4]),
+        "unmasking": lambda: site.unmasking(federation.signatures),
+    }
+    with pytest.raises(MessageError, match="once"):
+        again[phase]()
+
+
+def test_no_phase_can_be_left_out(federation):
+    for call in (
+        lambda site: site.masked({}, {}),
+        lambda site: site.consent(NAMES),
+        lambda site: site.unmasking({}),
+    ):
+        with pytest.raises(MessageError, match="order"):
+            call(federation.sites["site-1"])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("site-1",),
+        ("site-1", "site-2"),
+        NAMES[:3],
+        ("site-1", "site-1", *NAMES[:3]),
+        (*NAMES, "other"),
+        ("köln", "site-2", "site-3", "site-4"),
+        (),
+    ],
+    ids=["itself", "two", "below t", "one twice", "a stranger", "without itself", "nobody"],
+)
+def test_a_list_of_contributors_that_would_show_too_much_is_not_signed(federation, names):
+    federation.share()
+    federation.masked()
+    with pytest.raises(MessageError, match="contributors"):
+        federation.sites["site-1"].consent(names)
+
+
+def test_the_policy_may_ask_for_more_sites():
+    federation = Federation(rules=Rules(minimum_sites=5))
+    federation.share()
+    federation.masked()
+    with pytest.raises(MessageError, match="fewer than 5"):
+        federation.sites["site-1"].consent(NAMES[:4])
+
+
+def test_different_lists_to_two_sites_open_nothing(federation):
+    federation.share()
+    federation.masked()
+    one, two = NAMES, NAMES[:4]
+    signatures = {name: federation.sites[name].consent(one if name != "site-1" else two) for name in NAMES}
+    with pytest.raises(MessageError, match="1 sites have signed"):
+        federation.sites["site-1"].unmasking(signatures)
+
+
+@pytest.mark.parametrize("change", ["few", "forged", "of one site", "another attempt"])
+def test_without_the_signatures_of_t_sites_nothing_is_opened(federation, change):
+    federation.share()
+    federation.masked()
+    signatures = {name: federation.sites[name].consent(NAMES) for name in NAMES}
+    changed = {
+        "few": dict(list(signatures.items())[:3]),
+        "forged": {name: bytes(64) for name in NAMES},
+        "of one site": dict.fromkeys(NAMES, signatures["site-1"]),
+        "another attempt": {
+            name: federation.keys[name].signing.sign(Federation().roster.contributors(NAMES)) for name in NAMES
+        },
+    }[change]
+    with pytest.raises(MessageError, match="signed"):
+        federation.sites["site-1"].unmasking(changed)
+
+
+def test_no_site_gives_both_kinds_of_share_for_one(federation):
+    left = NAMES[:4]
+    federation.share()
+    federation.masked()  # the server has all inputs, and says that one is lost
+    federation.settled(left)
+    for answer in federation.answers.values():
+        assert set(answer.shares) == set(left)
+        assert set(answer.seeds) == set(NAMES) - set(left)
+    assert federation.sites[NAMES[4]]._phase == 2  # and it has signed nothing
+
+
+def test_an_input_that_is_called_lost_and_kept_stays_closed(federation):
+    """With the seeds of its pairs but without its own seed the server has uniform words."""
+    left = NAMES[:4]
+    federation.share()
+    inputs = dict(federation.masked())
+    federation.settled(left)
+    lost = NAMES[4]
+    seeds = {name: answer.seeds[lost] for name, answer in federation.answers.items()}
+    bare = with_pair_masks(inputs[lost], seeds, lost, remove=True)
+    assert not np.array_equal(bare["weight"], federation.words(lost)["weight"])
+    assert all(lost not in answer.shares for answer in federation.answers.values())
+
+
+@pytest.mark.parametrize("change", ["missing", "changed", "swapped"])
+def test_an_input_needs_the_share_of_every_partner(federation, change):
+    federation.share()
+    boxes = federation.boxes_of("site-1")
+    if change == "missing":
+        boxes.pop("site-2")
+    elif change == "changed":
+        boxes["site-2"] = boxes["site-2"][:-1] + bytes([boxes["site-2"][-1] ^ 1])
+    else:
+        boxes["site-2"], boxes["site-3"] = boxes["site-3"], boxes["site-2"]
+    with pytest.raises(MessageError, match="site-2"):
+        federation.sites["site-1"].masked(federation.words("site-1"), boxes)
+
+
+def test_notes_are_made_before_an_answer_leaves(federation):
+    federation.share()
+    federation.masked()
+    federation.settled()
+    notes = federation.notes["site-1"]
+    assert f"nonce {federation.roster.nonces['site-1'].hex()}" in notes
+    assert notes[f"contributors {federation.roster.digest.hex()}"] == ", ".join(NAMES)
+
+
+def test_a_nonce_that_was_used_before_ends_the_attempt():
+    notes = MemoryNotes()
+    given = (RUN, JOB, QUANTITY, RunKeys(), partners(), Rules(), notes)
+    SiteAttempt("site-1", *given, random_bytes=bytes)
+    with pytest.raises(MessageError, match="nonce"):
+        SiteAttempt("site-1", *given, random_bytes=bytes)
+
+
+@pytest.mark.parametrize(
+    "answer", [Unmasking({}, {}), Unmasking(dict.fromkeys(NAMES, bytes(66)), {"site-1": bytes(32)})]
+)
+def test_an_answer_about_other_contributors_loses_the_sum(federation, answer):
+    federation.share()
+    federation.masked()
+    federation.settled()
+    federation.answers["site-2"] = answer
+    with pytest.raises(MessageError, match="site-2"):
+        federation.opened()
+
+
+def test_a_site_that_is_not_in_the_sum_cannot_answer(federation):
+    federation.share()
+    federation.masked(NAMES[:4])
+    federation.settled()
+    federation.answers[NAMES[4]] = federation.answers[NAMES[0]]
+    with pytest.raises(MessageError, match=NAMES[4]):
+        federation.opened()
+
+
+def test_a_site_that_sends_more_than_the_bound_is_noticed(federation):
+    for values in federation.values.values():
+        values["bias"] = np.array([4.0])
+    federation.share()
+    inputs = federation.masked()
+    inputs["site-1"]["bias"] = inputs["site-1"]["bias"] + np.uint64(2**40)
+    federation.settled()
+    with pytest.raises(MessageError, match="bound"):
+        federation.opened()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_losses_give_the_exact_sum_of_a_sufficient_roster_or_nothing(seed):
+    """A site may be lost before each phase. What is opened is the sum of those whose input came, at least t."""
+    chance = random.Random(seed)
+    federation = Federation(NAMES[: chance.choice((3, 4, 5))], Rules(colluding=chance.choice((0, 1))))
+    names, needed = federation.names, federation.rules.needed(len(federation.names))
+
+    def left(of):
+        return [name for name in of if chance.random() > 0.12]
+
+    try:
+        federation.share(left(names))
+        federation.masked(left(federation.boxes))
+        chosen = list(federation.inputs)
+        signatures = {name: federation.sites[name].consent(chosen) for name in left(chosen)}
+        federation.answers = {name: federation.sites[name].unmasking(signatures) for name in left(signatures)}
+        opened = federation.opened()
+    except MessageError:
+        return
+    assert len(chosen) >= max(needed, 3)
+    assert same(opened, federation.expected(chosen))
+
+
+def test_most_random_losses_of_the_property_are_survived():
+    """The property above is not empty: without losses every roster gives its sum."""
+    for size in (3, 4, 5):
+        federation = Federation(NAMES[:size])
+        federation.share()
+        federation.masked()
+        federation.settled()
+        assert same(federation.opened(), federation.expected(NAMES[:size]))
+
+
+def test_rosters_are_values(federation):
+    assert Roster(QUANTITY, federation.joins, federation.roster.nonces).sites == tuple(sorted(NAMES))
