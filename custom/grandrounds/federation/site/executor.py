@@ -264,13 +264,13 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             enter_round(payload.round_number)
             self._asked = asked = _Asked(payload) if task_name == TRAIN else None
             if child := self._child_for(fl_ctx):
-                result = child.work(task_name, payload, fl_ctx, abort_signal)
-                reply, store = self._reply(task_name, result, payload), None
+                result = self._result_of(child, task_name, payload, fl_ctx, abort_signal)
+                reply, store = self._reply(task_name, result or self._nothing_learnt(payload), payload), None
             else:
-                _, reply, store = self.work(task_name, payload, fl_ctx, abort_signal)
+                result, reply, store = self.work(task_name, payload, fl_ctx, abort_signal)
             collect_garbage()
             if asked:
-                asked.answered, asked.store = True, store
+                asked.answered, asked.store = result is not None, store
             return reply
         except TaskAborted:
             return make_reply(ReturnCode.TASK_ABORTED)
@@ -324,6 +324,23 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             require_shapes(result.update, payload.parts[GLOBAL])
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS, OPTIONS_FACT) if task_name == JOIN else ()
         return encode_result(result, self._declared(task_name), payload, facts)
+
+    def _result_of(
+        self, child: TrainingChild, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
+    ) -> Result | None:
+        """What a child has made of a task; None for a failure that the site's gate hides, which a child might choose."""
+        gate = gate_of(fl_ctx)
+        hides = task_name == TRAIN and (gate.counts_updates if self.own_model else gate.hides_failures)
+        try:
+            return child.work(task_name, payload, fl_ctx, abort_signal)
+        except (TaskAborted, WorkerStopped):
+            raise
+        except Exception as error:
+            if not hides or not (child.admitted or isinstance(error, WorkerLost)):
+                raise
+            self.logger.error(f"{TRAIN}: {cause_of(error)}; the gate hides it")
+            note_failure(error, gate)
+            return None
 
     def _child_for(self, fl_ctx: FLContext) -> TrainingChild | None:
         """The process that does the job's tasks; None if it is this one."""
@@ -451,6 +468,10 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             self.logger.error(f"{TRAIN}: {cause_of(error)}; the gate hides it")
             note_failure(error, context.gate)
         self.kept = store.load_state(context.round_number)
+        return self._nothing_learnt(payload)
+
+    def _nothing_learnt(self, payload: Payload) -> Result:
+        """The result in place of a training that has failed where the site's gate hides failures."""
         return Result() if self.own_model else _zero_update(payload)
 
     def _validate(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
@@ -520,7 +541,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
 
 
 def _zero_update(payload: Payload) -> Result:
-    """The result in place of a training that has failed where the site's gate hides failures."""
+    """An update that changes nothing."""
     received = floating_entries(payload.parts[GLOBAL])
     return Result(model_update({name: torch.zeros_like(value) for name, value in received.items()}), {}, 1)
 

@@ -82,7 +82,8 @@ class Frames:
         return content
 
     def _await(self, write: bool) -> None:
-        waiting = [self._end]
-        while not any(select.select([] if write else waiting, waiting if write else [], [], POLL_SECONDS)):
+        waiting = select.poll()
+        waiting.register(self._end, select.POLLOUT if write else select.POLLIN)
+        while not waiting.poll(1000 * POLL_SECONDS):
             self.check()
         self.check()

@@ -18,22 +18,7 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 
 from grandrounds.federation.memory import keep_freed_memory
-from grandrounds.federation.site.child_messages import (
-    ANSWER,
-    DONE,
-    LEFT,
-    LOG,
-    LONGEST_TEXT,
-    RESULT,
-    TASK,
-    Message,
-    error_message,
-    question_message,
-    read_error,
-    read_result,
-    result_message,
-    task_payload,
-)
+from grandrounds.federation.site import child_messages as messages
 from grandrounds.federation.site.frames import Frames
 from grandrounds.federation.site.networks import forget_networks
 from grandrounds.logs.lines import enter_round
@@ -102,10 +87,10 @@ class GateOfParent:
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         """What the privacy gate answers, or raises."""
-        self.frames.send(question_message(method, arguments))
+        self.frames.send(messages.question_message(method, arguments))
         header, _ = self.frames.receive()
-        if header["kind"] != ANSWER:
-            raise read_error(header)
+        if header["kind"] != messages.ANSWER:
+            raise messages.read_error(header)
         return header["value"]
 
     admit_training = partialmethod(_ask, "admit_training")
@@ -124,8 +109,8 @@ class _ToParent(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send the words of a record."""
-        text = self.format(record)[:LONGEST_TEXT]
-        self._frames.send({"kind": LOG, "name": record.name, "level": record.levelno, "text": text})
+        text = self.format(record)[: messages.LONGEST_TEXT]
+        self._frames.send({"kind": messages.LOG, "name": record.name, "level": record.levelno, "text": text})
 
 
 def serve(frames: Frames, start: Mapping[str, Any]) -> None:
@@ -143,7 +128,7 @@ def serve(frames: Frames, start: Mapping[str, Any]) -> None:
         try:
             answer = work.answer(header, body)
         except Exception as error:
-            answer = error_message(error), b""
+            answer = messages.error_message(error), b""
         del body
         frames.send(*answer)
         del answer
@@ -158,20 +143,20 @@ class _Work:
         self._executor: Callable[[], SiteExecutor] = cache(partial(_built, start["executor"], start["options"]))
         self._done: tuple[Payload, SiteStore] | None = None
 
-    def answer(self, header: Mapping[str, Any], body: bytearray) -> Message:
+    def answer(self, header: Mapping[str, Any], body: bytearray) -> messages.Message:
         """Do a task, or keep the state after one."""
         executor = self._executor()
-        if header["kind"] == LEFT and self._done is not None:
-            executor.keep_state(read_result(header, body), *self._done)
-            return {"kind": DONE}, b""
-        if header["kind"] != TASK:
+        if header["kind"] == messages.LEFT and self._done is not None:
+            executor.keep_state(messages.read_result(header, body), *self._done)
+            return {"kind": messages.DONE}, b""
+        if header["kind"] != messages.TASK:
             raise ValueError(f"a training child does no {header['kind']} now")
-        payload, self._done = task_payload(header, body), None
+        payload, self._done = messages.task_payload(header, body), None
         enter_round(payload.round_number)
         gate = GateOfParent(self._frames, **header["gate"]) if header["gate"] else None
         result, _, store = executor.work(header["task"], payload, self._identity.context(gate), Signal())
         self._done = payload, store
-        return result_message(RESULT, result)
+        return messages.result_message(messages.RESULT, result)
 
 
 def _built(path: str, options: Mapping[str, Any]) -> SiteExecutor:

@@ -18,11 +18,11 @@ from grandrounds.federation.site.walls import Openings, raise_walls
 
 def main() -> None:
     """Serve the parent on the socket that it has given, until it closes it."""
+    parent = os.getppid()
     frames = Frames(socket.socket(fileno=int(sys.argv[1])))
     start, _ = frames.receive()
-    openings = Openings(tuple(start["read"]), tuple(start["write"]), os.getppid())
-    become_child(os.getppid())
-    missing = raise_walls(openings)
+    missing = raise_walls(Openings(tuple(start["read"]), tuple(start["write"]), parent))
+    become_child(parent)  # starts a thread, and Landlock is of the thread that asks for it and of those that it starts
     frames.send({"kind": "ready", "missing": missing})
     import_module("grandrounds.federation.site.serving").serve(frames, start)
 

@@ -25,26 +25,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.federation.site import child_messages as messages
 from grandrounds.federation.site import training_child
-from grandrounds.federation.site.child_messages import (
-    ANSWER,
-    DONE,
-    ERROR,
-    LEFT,
-    LOG,
-    LONGEST_NAME,
-    LONGEST_TEXT,
-    QUESTION,
-    READY,
-    RESULT,
-    Message,
-    error_message,
-    read_error,
-    read_question,
-    read_result,
-    result_message,
-    task_message,
-)
 from grandrounds.federation.site.context import TaskAborted
 from grandrounds.federation.site.frames import Frames
 from grandrounds.federation.site.isolation import (
@@ -93,9 +75,8 @@ class TrainingChild:
 
         Raises:
             TaskAborted: if the server gives the task up.
-            WorkerLost: if the child dies.
+            WorkerLost: if the child dies, or is ended because what it sends is not what was agreed.
             WorkerStopped: if it takes longer than the server waits for.
-            MessageError: if what it sends is not what was agreed; it is ended then.
             Exception: whatever keeps the task from being done.
         """
         gate, gated = gate_of(fl_ctx), fl_ctx.get_prop(TRAINING_GATE) is not None
@@ -106,8 +87,14 @@ class TrainingChild:
             self.close()
             self._running = _Running(run, self._work, payload, fl_ctx)
             self._talk(lambda child: self._require_walls(child.begin(), fl_ctx), check)
-        message = task_message(task, payload, known)
-        return self._talk(lambda child: child.ask(message, RESULT, fl_ctx, lambda found: read_result(*found)), check)
+        self._running.admitted = False
+        message = messages.task_message(task, payload, known)
+        return self._talk(lambda child: child.ask(message, messages.RESULT, fl_ctx, messages.read_result), check)
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the gate has admitted the last task as a training: from then on a failure may be of the images."""
+        return self._running is not None and self._running.admitted
 
     def keep_state(self, left: Result, fl_ctx: FLContext) -> None:
         """Tell the child that the answer to its training has left, as filters have made it.
@@ -117,7 +104,12 @@ class TrainingChild:
         """
         if self._running is None:
             raise WorkerLost("the child process ended before its answer had left; its state after this round is lost")
-        self._talk(lambda child: child.ask(result_message(LEFT, left), DONE, fl_ctx, lambda found: None), lambda: None)
+        self._talk(
+            lambda child: child.ask(
+                messages.result_message(messages.LEFT, left), messages.DONE, fl_ctx, lambda header, body: None
+            ),
+            lambda: None,
+        )
 
     def close(self) -> None:
         """End the child, if there is one."""
@@ -135,6 +127,9 @@ class TrainingChild:
             reason = self._running.described_end()
             self.close()
             raise WorkerLost(reason) from None
+        except MessageError as error:
+            self.close()
+            raise WorkerLost(f"the child process was ended: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -159,7 +154,7 @@ class _Running:
     """A child process and the connection to it."""
 
     def __init__(self, run: tuple[Any, ...], work: Mapping[str, Any], payload: Payload, fl_ctx: FLContext) -> None:
-        self.run = run
+        self.run, self.admitted = run, False
         site = SiteIdentity.of(fl_ctx)
         folder = claimed_folder(fl_ctx, payload.values["run_name"], site.site)
         clear_other_run(folder, payload.values["run_id"])
@@ -198,16 +193,16 @@ class _Running:
         self.frames.send(self._start)
         header, _ = self.frames.receive()
         missing = header.get("missing")
-        if header.get("kind") != READY or not isinstance(missing, dict):
+        if header.get("kind") != messages.READY or not isinstance(missing, dict):
             raise MessageError("the training child has not begun as it must")
         return {str(name): str(reason) for name, reason in missing.items()}
 
     def ask(
         self,
-        message: Message,
+        message: messages.Message,
         wanted: str,
         fl_ctx: FLContext,
-        read: Callable[[tuple[dict[str, Any], bytearray]], Any],
+        read: Callable[[dict[str, Any], bytearray], Any],
     ) -> Any:
         """Send a message and answer questions until the wanted kind of message comes, or an error, which is returned."""
         self.frames.send(*message)
@@ -215,13 +210,16 @@ class _Running:
             header, body = self.frames.receive()
             kind = header.get("kind")
             if kind == wanted:
-                return read((header, body))
-            if kind == ERROR:
-                return read_error(header)
-            if kind == LOG:
+                return read(header, body)
+            if kind == messages.ERROR:
+                return messages.read_error(header)
+            if kind == messages.LOG:
                 _log(header)
-            elif kind == QUESTION:
-                self.frames.send(_reply(header, fl_ctx))
+            elif kind == messages.QUESTION:
+                method, arguments = messages.read_question(header)
+                answer = _reply(method, arguments, fl_ctx)
+                self.admitted |= method == "admit_training" and answer["kind"] == messages.ANSWER
+                self.frames.send(answer)
             else:
                 raise MessageError(f"the training child has sent {str(kind)[:80]!r}, expected {wanted}")
 
@@ -255,21 +253,20 @@ def _limit(seconds: float | None, abort_signal: Signal) -> Callable[[], None]:
     return check
 
 
-def _reply(header: Mapping[str, Any], fl_ctx: FLContext) -> dict[str, Any]:
+def _reply(method: str, arguments: tuple[Any, ...], fl_ctx: FLContext) -> dict[str, Any]:
     """What the site's gate answers to a question of the child, or its refusal."""
-    method, arguments = read_question(header)
     try:
-        return {"kind": ANSWER, "value": getattr(gate_of(fl_ctx), method)(*arguments)}
+        return {"kind": messages.ANSWER, "value": getattr(gate_of(fl_ctx), method)(*arguments)}
     except Exception as error:
-        return error_message(error)
+        return messages.error_message(error)
 
 
 def _log(header: Mapping[str, Any]) -> None:
-    level, name = header.get("level"), str(header.get("name"))[:LONGEST_NAME]
+    level, name = header.get("level"), str(header.get("name"))[: messages.LONGEST_NAME]
     known = level if type(level) is int and 0 <= level <= logging.CRITICAL else logging.WARNING
     logger = logging.getLogger(name)
     if logger.isEnabledFor(known):
-        logger.handle(logger.makeRecord(name, known, "", 0, str(header.get("text"))[:LONGEST_TEXT], (), None))
+        logger.handle(logger.makeRecord(name, known, "", 0, str(header.get("text"))[: messages.LONGEST_TEXT], (), None))
 
 
 def _cache(fl_ctx: FLContext, dataset: str) -> Path:
