@@ -42,6 +42,7 @@ from grandrounds.federation.site.openings import readable_paths, writable_paths
 from grandrounds.federation.site.outcomes import gate_of
 from grandrounds.federation.site.serving import SiteIdentity
 from grandrounds.federation.site.store import clear_other_run
+from grandrounds.plugins import PLUGINS_VARIABLE, plugin_modules
 from grandrounds.protocol.messages import Payload, Result
 from grandrounds.protocol.paths import CACHE_VARIABLE, cache_folder, claimed_folder, in_kit
 from grandrounds.protocol.spending import TRAINING_GATE
@@ -104,12 +105,8 @@ class TrainingChild:
         """
         if self._running is None:
             raise WorkerLost("the child process ended before its answer had left; its state after this round is lost")
-        self._talk(
-            lambda child: child.ask(
-                messages.result_message(messages.LEFT, left), messages.DONE, fl_ctx, lambda header, body: None
-            ),
-            lambda: None,
-        )
+        message = messages.result_message(messages.LEFT, left)
+        self._talk(lambda child: child.ask(message, messages.DONE, fl_ctx, lambda *nothing: None), lambda: None)
 
     def close(self) -> None:
         """End the child, if there is one."""
@@ -174,6 +171,7 @@ class _Running:
             CACHE_VARIABLE: str(cache),
             "TMPDIR": str(self._scratch),
             "PYTHONPATH": os.pathsep.join(sys.path),
+            PLUGINS_VARIABLE: ",".join(module for module in plugin_modules() if module != "__main__"),
         }
         mine, childs = socket.socketpair()
         with childs, (self._scratch / OUTPUT).open("wb") as output:
