@@ -15,9 +15,10 @@ demo: $(INSTALLED)
 	$(BIN)/grandrounds simulate fedperl --engine flare --sites 4 --threads 4 --workspace $(DEMO)
 
 # A process for each core, each with one thread; a file's tests stay in one process, because they share set-ups.
-# Long files start first (tests/durations.json).
+# Long files start first (tests/durations.json). Then the examples in the package's docstrings.
 test: $(INSTALLED_DEV)
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q --doctest-modules custom
 
 # Committed results of a benchmark, method by method; the first method is what the others are compared with.
 results = $(wildcard $(foreach m,$(2),benchmarks/$(1)/results/$(m)_[0-9].json))

@@ -89,7 +89,8 @@ def measurement_parts(name: str, section: str) -> Iterator[Part]:
     yield module.tables(result)
     if draw := getattr(module, "drawing", None):
         yield Drawing(section, *draw(result))
-    yield circumstances(result)
+    if getattr(module, "ON_A_MACHINE", True):
+        yield circumstances(result)
 
 
 def circumstances(result: dict[str, Any]) -> str:

@@ -41,8 +41,7 @@ QUICK["feddf"] = [
     *("controller.distillation_steps=2", "controller.distillation_batch=16"),
 ]
 QUICK["rscfed"] = QUICK["fedirm"]
-QUICK["mdhfl_he"] = QUICK["mdhfl"]
-QUICK["ridge"] = QUICK["ridge_he"] = []
+QUICK["ridge"] = []
 ANY_METHOD = ["executor.steps=2", "executor.batch_size=8"]
 
 

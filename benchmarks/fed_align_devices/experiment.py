@@ -19,12 +19,12 @@ from PIL import Image
 from benchmarks.experiment import Row, Run, install_policy
 from benchmarks.fed_align_cl_ham10000.experiment import CURRICULUM, LOSSES, POOLED
 from benchmarks.fed_align_cl_ham10000.experiment import Custom as FourDevices
-from grandrounds.data.datasets.mammography.options import MalignancyOptions
 from grandrounds.data.datasets.registry import read_dataset
 from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.preparation import Preparation
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
+from grandrounds.data.options import MalignancyOptions
 from grandrounds.data.partition.divide import Sites, iid
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.splits import assign_stratified

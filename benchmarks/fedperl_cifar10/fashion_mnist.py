@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from grandrounds.data.datasets.cifar10 import CifarImages, write_once
-from grandrounds.data.datasets.published_labels import read_labels, require_labels
+from grandrounds.data.datasets.published import read_labels, require_labels
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError

@@ -25,8 +25,6 @@ from grandrounds.methods.mutual.public import predict_public
 from grandrounds.methods.mutual.soft_labels import WIRE_DTYPES, SoftLabels, add_up
 from grandrounds.methods.mutual.training import AlignmentStep, align
 from grandrounds.models.registry import build_model
-from grandrounds.privacy.mechanisms.ciphertexts import make_keys
-from grandrounds.privacy.mechanisms.encrypted_sums import SumOf, encrypt_tensors
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import numpy_generator, torch_generator
 
@@ -141,20 +139,13 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "bytes": {
             **{wire: images * CLASSES * WIRE_DTYPES[wire].itemsize for wire in ("fp32", "fp16", "uint8")},
-            "encrypted": len(
-                encrypt_tensors(
-                    {"rows": others_of(images, torch.float64)[0]}, SITES[0], make_keys().secret, SumOf("run", "rows", 1)
-                )
-            ),
             "resnet12_weights": sum(entry.nbytes for entry in state.values()),
         }
     }
 
 
 def tables(result: dict[str, Any]) -> str:
-    names = {name: name for name in ("fp32", "fp16", "uint8", "encrypted")} | {
-        "weights of ResNet-12": "resnet12_weights"
-    }
+    names = {name: name for name in ("fp32", "fp16", "uint8")} | {"weights of ResNet-12": "resnet12_weights"}
     cases = [{"what": title, "mb": result["bytes"][name] / 1e6} for title, name in names.items()]
     return table({"soft labels of 26,379 images, 13 classes": "what", "MB": "mb"}, cases, 2)
 

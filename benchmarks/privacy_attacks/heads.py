@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from benchmarks.hostile_sites.run import load
 from benchmarks.measure import run, table
 from benchmarks.noise import min_noise_multiplier
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise
+from grandrounds.privacy.gate.treatments import ClipAndNoise
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows
 from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions
 from grandrounds.protocol.unit import Unit, update_sensitivity

@@ -26,7 +26,7 @@ from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
 from grandrounds.data.images.devices import DEVICES
 from grandrounds.methods.fed_align_cl.noise import absolute_noise
 from grandrounds.models.registry import build_model
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise
+from grandrounds.privacy.gate.treatments import ClipAndNoise
 from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions, poisson_batches
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.protocol.unit import Unit, update_sensitivity

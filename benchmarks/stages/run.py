@@ -19,8 +19,10 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.experiment import DATA
-from benchmarks.measure import in_child, run
+from benchmarks.measure import ROOT, in_child, run
 from benchmarks.tables import markdown_table
+from grandrounds.deployment.processes import variables_set
+from grandrounds.plugins import PLUGINS_VARIABLE
 
 INTERVAL = 0.01
 STAGES = {
@@ -59,7 +61,8 @@ SIDE = 64
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
+    plug_in = {PLUGINS_VARIABLE: "published_data", "PYTHONPATH": str(ROOT / "examples" / "published_data")}
+    with tempfile.TemporaryDirectory() as folder, variables_set(plug_in):
         found = {}
         for name, command in commands(Path(folder), options.quick).items():
             print(name, file=sys.stderr)
@@ -70,7 +73,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 def commands(folder: Path, quick: bool) -> dict[str, list[str]]:
     """The commands in their order: some prepare others, and are measured as well."""
     cells, breast, noisy = (str(folder / name) for name in ("cells", "breast", "noisy"))
-    few = ["--scheme", "iid", "--sites", "4", "--scenario", "few_labels", "--labelled-sites", "site-1"]
+    few = ["--scheme", "iid", "--sites", "4", "--set", "scenario=few_labels", "--set", "labelled_sites=site-1"]
     root = {name: ["--root", str(DATA / name)] for name in ("pbc", "mias")}
     small = ["--set", f"problem.image_size={SIDE}", "--set", "executor.cpu_threads=1", "--workers", "1"]
 

@@ -23,7 +23,7 @@ from benchmarks.measure import ROOT, run
 from benchmarks.tables import markdown_table
 
 ROUNDS = 3
-NOT_IN_PROCESS = {"mdhfl_he", "swarm"}
+NOT_IN_PROCESS = {"swarm"}
 """Jobs that do not run in one process: with the keys of startup kits, or sites that reach each other."""
 SMALLER = {"feddf": "controller.distillation_steps=5"}
 SEEDED = {"fed_align_cl": "executor.noise_source=seeded"}

@@ -15,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from grandrounds.api.methods import CONSTRUCTORS, constructor
+from grandrounds.api.constructors import CONSTRUCTORS
 
 PLACES = {
     "ConfigurationError": "errors",
@@ -24,6 +24,8 @@ PLACES = {
     "Evaluation": "api.evaluation",
     "GrandRoundsError": "errors",
     "MonaiView": "data.images.augmentation",
+    "PartitionOptions": "data.options",
+    "ReadDataset": "data.datasets.published",
     "ReaderOptions": "data.own_datasets",
     "Run": "api.running",
     "Sites": "api.sites",
@@ -55,7 +57,7 @@ def __getattr__(name: str) -> Any:
     elif name == "testing":
         found = import_module(f"{__name__}.testing")
     elif name in CONSTRUCTORS:
-        found = constructor(name)
+        found = import_module(f"{__name__}.api.methods").constructor(name)
     elif name in PLACES:
         found = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
     else:

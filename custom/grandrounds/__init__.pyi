@@ -11,6 +11,8 @@ from grandrounds.errors import DataError as DataError
 from grandrounds.api.evaluation import Evaluation as Evaluation
 from grandrounds.errors import GrandRoundsError as GrandRoundsError
 from grandrounds.data.images.augmentation import MonaiView as MonaiView
+from grandrounds.data.options import PartitionOptions as PartitionOptions
+from grandrounds.data.datasets.published import ReadDataset as ReadDataset
 from grandrounds.data.own_datasets import ReaderOptions as ReaderOptions
 from grandrounds.api.running import Run as Run
 from grandrounds.api.sites import Sites as Sites
@@ -36,7 +38,7 @@ class _AveragingOptions(TypedDict, total=False):
     weighting: Literal["uniform", "samples"]
     selection_images: Literal["sites", "server"]
 class _DefenceOptions(TypedDict, total=False):
-    aggregation: Literal["mean", "median", "trimmed_mean", "geometric_median", "encrypted"]
+    aggregation: Literal["mean", "median", "trimmed_mean", "geometric_median"]
     trimmed_fraction: float
     norm_multiple: float | None
     max_norm: float | None
@@ -82,7 +84,6 @@ class _EncoderAlignmentOptions(TypedDict, total=False):
     weight: float
     alignment_learning_rate: float | None
     discriminator_learning_rate: float | None
-    alignment_norm: Literal["batch", "shared", "frozen"]
     bank_encoder: Literal["mean", "own"]
     max_bank_size: int
     bank_rows: Literal["padded", "distinct"]
@@ -124,10 +125,6 @@ class _ProtectionOptions(TypedDict, total=False):
     record_noise_multiplier: float | None
     record_clip: float
     privacy_unit: Literal["record", "patient"]
-class _ConfidentialityOptions(TypedDict, total=False):
-    encryption: Literal["none", "required"]
-    min_models: int
-    leaving_precision: Literal["float32", "float16", "bfloat16"] | None
 class _FeatureOptions(TypedDict, total=False):
     feature_cache: int
     feature_cache_mib: int
@@ -265,7 +262,6 @@ class _LocalOptions(TypedDict, total=False):
     loss: Literal["symmetric", "cross_entropy", "refined"]
     ce_weight: float | None
     rce_weight: float | None
-    label_floor: float
     temperature: float
     logit_adjustment: float
     batch_size: int
@@ -299,17 +295,14 @@ class _SwarmOptions(TypedDict, total=False):
 class _FedAlignCL(_AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions, _StartOptions,
     _StoppingOptions, _ServerComputeOptions, _RunOptions, _ScheduleOptions, _EncoderAlignmentOptions,
     _CurriculumOptions, _MethodOptions, _WeightNoiseOptions, _EmbeddingNoiseOptions, _NoiseSourceOptions, _SiteOptions,
-    _ComputeOptions, _ProtectionOptions, _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem,
-    total=False): ...
+    _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
 def FedAlignCL(*, preset: str | None = None, **options: Unpack[_FedAlignCL]) -> ConfiguredMethod: ...
 class _FedAvg(_ServerTrainingOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions,
     _StartOptions, _StoppingOptions, _ServerComputeOptions, _RunOptions, _TrainingOptions, _OwnHeadOptions,
-    _SiteOptions, _ComputeOptions, _ProtectionOptions, _ConfidentialityOptions, _FeatureOptions, _InferenceOptions,
-    _Problem, total=False): ...
+    _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
 def FedAvg(*, preset: str | None = None, **options: Unpack[_FedAvg]) -> ConfiguredMethod: ...
 class _FedDF(_PublicSetOptions, _UpdateOptions, _ServerComputeOptions, _RunOptions, _FinalTestOptions, _OwnHeadOptions,
-    _SiteOptions, _ComputeOptions, _ProtectionOptions, _ConfidentialityOptions, _FeatureOptions, _InferenceOptions,
-    _Problem, total=False):
+    _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False):
     batch_size: int
     learning_rate: float
     local_epochs: float
@@ -322,15 +315,13 @@ class _FedDF(_PublicSetOptions, _UpdateOptions, _ServerComputeOptions, _RunOptio
     averaging: Literal["logits", "probabilities"]
     ce_weight: float | None
     rce_weight: float | None
-    label_floor: float
     temperature: float
     logit_adjustment: float
     local_view: str
 def FedDF(*, preset: str | None = None, **options: Unpack[_FedDF]) -> ConfiguredMethod: ...
 class _FedIRM(_AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions, _StartOptions,
     _StoppingOptions, _ServerComputeOptions, _RunOptions, _ClientOptions, _LabelledOptions, _UnlabelledOptions,
-    _SiteOptions, _ComputeOptions, _ProtectionOptions, _ConfidentialityOptions, _FeatureOptions, _InferenceOptions,
-    _Problem, total=False):
+    _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False):
     unlabelled_start: int | None
     labelled_weight: float
     temperature: float
@@ -341,27 +332,22 @@ def FedIRM(*, preset: str | None = None, **options: Unpack[_FedIRM]) -> Configur
 class _FedPerl(_PeerOptions, _StoreOptions, _ServerTrainingOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions,
     _ServerOptimizerOptions, _StartOptions, _StoppingOptions, _ServerComputeOptions, _RunOptions, _PeerLearningOptions,
     _SemiSupervisedOptions, _TrainingOptions, _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+    _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
 def FedPerl(*, preset: str | None = None, **options: Unpack[_FedPerl]) -> ConfiguredMethod: ...
 class _Local(_RunOptions, _TrainingOptions, _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+    _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
 def Local(*, preset: str | None = None, **options: Unpack[_Local]) -> ConfiguredMethod: ...
 class _LocalFixMatch(_RunOptions, _SemiSupervisedOptions, _TrainingOptions, _OwnHeadOptions, _SiteOptions,
-    _ComputeOptions, _ProtectionOptions, _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem,
-    total=False): ...
+    _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
 def LocalFixMatch(*, preset: str | None = None, **options: Unpack[_LocalFixMatch]) -> ConfiguredMethod: ...
 class _MDHFL(_ContributorOptions, _PublicListOptions, _ExchangeOptions, _RunOptions, _AlignmentOptions,
     _FinalTestOptions, _LocalOptions, _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+    _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
 def MDHFL(*, preset: str | None = None, **options: Unpack[_MDHFL]) -> ConfiguredMethod: ...
-class _MDHFLEncrypted(_ContributorOptions, _PublicListOptions, _ExchangeOptions, _RunOptions, _AlignmentOptions,
-    _FinalTestOptions, _LocalOptions, _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
-def MDHFLEncrypted(*, preset: str | None = None, **options: Unpack[_MDHFLEncrypted]) -> ConfiguredMethod: ...
 class _RSCFed(_ConsensusOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions,
     _StartOptions, _StoppingOptions, _ServerComputeOptions, _RunOptions, _ClientOptions, _LabelledOptions,
-    _UnlabelledOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _ConfidentialityOptions, _FeatureOptions,
-    _InferenceOptions, _Problem, total=False):
+    _UnlabelledOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem,
+    total=False):
     unlabelled_start: int | None
     labelled_weight: float
     temperature: float
@@ -370,19 +356,16 @@ class _RSCFed(_ConsensusOptions, _AveragingOptions, _DefenceOptions, _UpdateOpti
     release_relation: bool
 def RSCFed(*, preset: str | None = None, **options: Unpack[_RSCFed]) -> ConfiguredMethod: ...
 class _Ridge(_RidgeOptions, _RunOptions, _ViewOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+    _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
 def Ridge(*, preset: str | None = None, **options: Unpack[_Ridge]) -> ConfiguredMethod: ...
-class _RidgeEncrypted(_RidgeOptions, _RunOptions, _ViewOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
-def RidgeEncrypted(*, preset: str | None = None, **options: Unpack[_RidgeEncrypted]) -> ConfiguredMethod: ...
 class _SSFL(_ServerTrainingOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions,
     _StartOptions, _StoppingOptions, _ServerComputeOptions, _RunOptions, _SemiSupervisedOptions, _TrainingOptions,
-    _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _ConfidentialityOptions, _FeatureOptions,
-    _InferenceOptions, _Problem, total=False): ...
+    _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem,
+    total=False): ...
 def SSFL(*, preset: str | None = None, **options: Unpack[_SSFL]) -> ConfiguredMethod: ...
-class _Statistics(_RunOptions, _StatisticsOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+class _Statistics(_RunOptions, _StatisticsOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions,
+    _InferenceOptions, _Problem, total=False): ...
 def Statistics(*, preset: str | None = None, **options: Unpack[_Statistics]) -> ConfiguredMethod: ...
 class _Swarm(_SwarmOptions, _LocalOptions, _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _ConfidentialityOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+    _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
 def Swarm(*, preset: str | None = None, **options: Unpack[_Swarm]) -> ConfiguredMethod: ...

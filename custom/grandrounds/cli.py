@@ -28,6 +28,7 @@ COMMANDS = {
     "sweep": (EXPERIMENTS, "local.sweep", "SWEEP_HELP"),
     "build": (EXPERIMENTS, "jobs", "BUILD_HELP"),
     "new": (EXPERIMENTS, "jobs", "NEW_HELP"),
+    "partition": (EXPERIMENTS, "data.partition", "PARTITION_HELP"),
     "report": (RESULTS_PANEL, "report", "REPORT_HELP"),
     "paper": (RESULTS_PANEL, "report", "PAPER_HELP"),
     "figures": (RESULTS_PANEL, "report", "FIGURES_HELP"),
@@ -45,7 +46,6 @@ COMMANDS = {
 }
 """By name, its panel in the help, the module of its function, and the name of its help there."""
 GROUPS = {
-    "partition": (EXPERIMENTS, "data.partition", "build_group"),
     "run": (RESULTS_PANEL, "run", "build_group"),
     "weights": (EXPERIMENTS, "weights", "build_group"),
     "poc": (FEDERATIONS, "local.poc", "build_group"),

@@ -75,6 +75,17 @@ class Tier(StrEnum):
 BASIC, METHOD = Tier.BASIC, Tier.METHOD
 """What everyone decides who runs a job; and what makes its method."""
 
+
+class Was(NamedTuple):
+    """Names that an option had before: a job or a record that states one of them is read as if it stated today's.
+
+    Beside the type, as in ``Annotated[int, "T, the maximum number of peers", Min(0), Was(("peer_count",))]``. Records are
+    read without the classes of their job, so the names stand in :data:`~grandrounds.option_keys.FORMER_NAMES`, too.
+    """
+
+    names: tuple[str, ...]
+
+
 ABOVE_ZERO = Range(0, open_minimum=True)
 
 FRACTION = Range(0, 1)
@@ -133,12 +144,13 @@ def require_type(value: Any, annotation: Any, name: str) -> None:
 
 
 class Annotation(NamedTuple):
-    """What the annotation of an option holds: its type, its bounds if it has some, its meaning, and who needs to know it."""
+    """What an option's annotation holds: type, bounds if it has some, meaning, who needs to know it, and former names."""
 
     type: Any
     bounds: Range | None
     meaning: str
     tier: Tier = Tier.EXPERT
+    was: tuple[str, ...] = ()
 
 
 def annotations_of(group: type) -> Mapping[str, Annotation]:
@@ -159,7 +171,8 @@ def _annotation(hint: Any) -> Annotation:
     bounds = next((extra for extra in extras if isinstance(extra, Range)), None)
     tier = next((extra for extra in extras if isinstance(extra, Tier)), Tier.EXPERT)
     meaning = next((extra for extra in extras if isinstance(extra, str) and not isinstance(extra, Tier)), "")
-    return Annotation(annotation, bounds, meaning, tier)
+    was = tuple(name for extra in extras if isinstance(extra, Was) for name in extra.names)
+    return Annotation(annotation, bounds, meaning, tier, was)
 
 
 def fits(value: Any, annotation: Any) -> bool:

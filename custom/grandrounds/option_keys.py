@@ -10,7 +10,10 @@ from typing import Any, get_type_hints
 from grandrounds.checks import require_mapping
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import annotations_of
-from grandrounds.options import Options, describe, groups_of
+from grandrounds.options import Options, describe, former_names, groups_of, with_current_names
+
+FORMER_NAMES: Mapping[str, Mapping[str, str]] = {"controller": {}, "executor": {}, "problem": {}}
+"""By part of a job the names that options had before, with those of today: what their annotations say (``Was``)."""
 
 
 def by_key(options: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
@@ -31,6 +34,20 @@ def by_key(options: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
             raise ConfigurationError(f"{name}: expected part.option, such as executor.{name}")
         values[part, option] = value
     return values
+
+
+def current_configuration(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration that a record states, options of the controller with the problem, with the names of today."""
+    current = with_current_names(configuration, FORMER_NAMES["controller"])
+    problem = current.get("problem")
+    if isinstance(problem, dict):
+        current["problem"] = with_current_names(problem, FORMER_NAMES["problem"])
+    return current
+
+
+def former_option_names(component: type) -> dict[str, str]:
+    """Names that options of a component, or a group, had before, with those of today."""
+    return {former: name for group in _all_groups(component) for former, name in former_names(group).items()}
 
 
 def option_types(component: type) -> dict[str, Any]:

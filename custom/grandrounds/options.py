@@ -150,6 +150,21 @@ def describe(group: type) -> list[OptionInfo]:
     ]  # fmt: skip
 
 
+def former_names(group: type) -> dict[str, str]:
+    """Names that options of a group had before, with those of today."""
+    return {former: name for name, known in annotations_of(group).items() for former in known.was}
+
+
+def with_current_names(options: Mapping[str, Any], former: Mapping[str, str]) -> dict[str, Any]:
+    """Options with the names of today; of an option that is stated under both, today's stays.
+
+    Example:
+        >>> with_current_names({"peer_count": 3, "steps": 26}, {"peer_count": "peers"})
+        {'peers': 3, 'steps': 26}
+    """
+    return {former.get(name, name): value for name, value in options.items() if former.get(name) not in options}
+
+
 def require_value(value: Any, annotation: Any, bounds: Range | None, name: str) -> None:
     """Check a value against an annotation, as :func:`require_type` does, and against bounds; numbers must be finite.
 
@@ -188,6 +203,7 @@ def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group,
     """
     known = fields(group)  # type: ignore[arg-type]
     names = {field.name for field in known}
+    options = with_current_names(options, former_names(group))
     own = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items() if name in names}
     for field in known:
         if field.name not in own and field.default is MISSING and field.default_factory is MISSING:

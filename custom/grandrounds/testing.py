@@ -23,8 +23,9 @@ import numpy as np
 if TYPE_CHECKING:
     from torch import nn
 
+    from grandrounds.data.datasets.published import ReadDataset
     from grandrounds.data.images.views import View
-    from grandrounds.data.own_datasets import ReaderOptions
+    from grandrounds.data.options import PartitionOptions
     from grandrounds.data.own_schemes import SiteRule
     from grandrounds.evaluation.own_metrics import Metric
     from grandrounds.protocol.task import Task
@@ -176,7 +177,9 @@ def check_backbone(factory: Callable[[int, int], nn.Module], *, stride: int, hea
 
 
 def check_dataset(
-    reader: Callable[[Path, Any], Iterable[Mapping[str, Any]]], root: Path | str, options: ReaderOptions | None = None
+    reader: Callable[[Path, Any], Iterable[Mapping[str, Any]] | ReadDataset],
+    root: Path | str,
+    options: PartitionOptions | None = None,
 ) -> None:
     """Check what every reader of a data set has to keep.
 
@@ -196,10 +199,10 @@ def check_dataset(
 
     name, root = getattr(reader, "__name__", repr(reader)), Path(root)
     chosen = ReaderOptions() if options is None else options
-    rows = [dict(row) for row in reader(root, chosen)]
+    rows = _rows_of(reader(root, chosen))
     _require(bool(rows), f"data set {name} gives no row for {root}")
     _require(
-        rows == [dict(row) for row in reader(root, chosen)],
+        rows == _rows_of(reader(root, chosen)),
         f"data set {name} gives other rows the second time; sort the files",
     )
     images: set[str] = set()
@@ -215,6 +218,17 @@ def check_dataset(
         if patient:
             earlier = splits.setdefault(patient, split)
             _require(earlier == split, f"{where}: patient {patient!r} is in splits {earlier!r} and {split!r}")
+
+
+def _rows_of(read: Any) -> list[dict[str, Any]]:
+    """The rows that a reader gives, or those of its ``ReadDataset``."""
+    from grandrounds.data.datasets.published import ReadDataset
+
+    if isinstance(read, ReadDataset):
+        return [
+            {name: getattr(record, name) for name in ("image", "label", "split", "patient")} for record in read.records
+        ]
+    return [dict(row) for row in read]
 
 
 def check_method(name: str, options: Mapping[str, Any] | None = None) -> None:

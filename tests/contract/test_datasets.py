@@ -4,15 +4,12 @@ import re
 
 import pytest
 
-from grandrounds.data.families import DATASETS
+from grandrounds.data.families import DATASETS, OWN_SOURCES
 from grandrounds.data.partition.make import make_partition
 from grandrounds.errors import ConfigurationError, DataError
 
-OF_ANY_IMAGES = {"folder", "manifest"}
-PUBLISHED = sorted(DATASETS.keys() - OF_ANY_IMAGES)
 
-
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", sorted(DATASETS))
 def test_a_folder_without_the_data_set_is_refused_with_what_was_expected_and_where(name, tmp_path):
     empty, out = tmp_path / "empty", tmp_path / "out"
     empty.mkdir()
@@ -21,7 +18,7 @@ def test_a_folder_without_the_data_set_is_refused_with_what_was_expected_and_whe
     assert not out.exists()
 
 
-@pytest.mark.parametrize("name", sorted(DATASETS))
+@pytest.mark.parametrize("name", sorted({**DATASETS, **OWN_SOURCES}))
 def test_an_option_of_another_data_set_is_refused_by_name(name, tmp_path):
     with pytest.raises(ConfigurationError, match="no_such_option"):
         make_partition(name, tmp_path, tmp_path / "out", no_such_option=1)

@@ -57,7 +57,6 @@ def _partition(source):
 
 COMMANDS = [
     Command("import", _partition(lambda world: ["import", world.images])),
-    Command("partition", _partition(lambda world: ["partition", "folder", "--root", world.images])),
     Command("report", lambda world, out, which: ["report", world.runs[which], "--out", out]),
     Command("figures", lambda world, out, which: ["figures", world.runs[which], "--out", out], examples=2),
     Command("export", lambda world, out, which: ["export", world.runs[which], "--out", out]),
@@ -179,7 +178,7 @@ def put(world, command: Command, at: SimpleNamespace) -> dict[str, bytes]:
     for name, content in files.items():
         (at.place / name).parent.mkdir(parents=True, exist_ok=True)
         (at.place / name).write_bytes(content)
-    (at.out / "a person's").write_text("note") if command.name not in ("import", "partition") else None
+    (at.out / "a person's").write_text("note") if command.name != "import" else None
     return tree(at.place)
 
 

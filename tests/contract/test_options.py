@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from grandrounds.data.families import DATASETS
+from grandrounds.data.families import DATASETS, OWN_SOURCES
 from grandrounds.deployment.jobs import JOBS, job_names
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import annotations_of
@@ -30,7 +30,7 @@ def components():
                     yield getattr(import_module(module), kind)
 
 
-OTHERS = {Problem, ModelSpec, RecordLevelOptions, *DATASETS.values()}
+OTHERS = {Problem, ModelSpec, RecordLevelOptions, *DATASETS.values(), *OWN_SOURCES.values()}
 GROUPS = sorted(
     OTHERS | {group for kind in components() for group in groups_of(kind).values()}, key=lambda group: group.__name__
 )

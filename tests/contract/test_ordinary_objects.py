@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from monai.data import MetaTensor
 from nvflare.job_config.api import FedJob
 from PIL import Image
 from torch import nn
@@ -32,6 +31,13 @@ class Network(nn.Module):
 
     def forward(self, images):
         return self.last(self.features(images))
+
+
+def meta_tensor(values):
+    """MONAI's tensor; to import MONAI takes seconds, which the collection of tests need not spend."""
+    from monai.data import MetaTensor
+
+    return MetaTensor(values)
 
 
 class Accuracy(nn.Module):
@@ -102,9 +108,9 @@ PREDICTED = {
     "a tensor, channels first": lambda had: had.batch.permute(0, 3, 1, 2),
     "a tensor of one image": lambda had: had.batch[0],
     "a tensor of one image, channels first": lambda had: had.batch[0].permute(2, 0, 1),
-    "a MetaTensor": lambda had: MetaTensor(had.batch.permute(0, 3, 1, 2)),
-    "a MetaTensor of one image": lambda had: MetaTensor(had.batch[0].permute(2, 0, 1)),
-    "a list of MetaTensors": lambda had: [MetaTensor(one.permute(2, 0, 1)) for one in had.batch],
+    "a MetaTensor": lambda had: meta_tensor(had.batch.permute(0, 3, 1, 2)),
+    "a MetaTensor of one image": lambda had: meta_tensor(had.batch[0].permute(2, 0, 1)),
+    "a list of MetaTensors": lambda had: [meta_tensor(one.permute(2, 0, 1)) for one in had.batch],
 }
 
 
@@ -229,7 +235,7 @@ REFUSED = {
         "root must be a path, got list; give the folder or archive of the images",
     ),
     "sites by text": (lambda had: gr.Sites.synthetic("3"), "number of sites must be an integer or null, got '3'"),
-    "partition a DataFrame": (lambda had: gr.partition("manifest", None, "x", manifest=had.frame), f"manifest {FRAME}"),
+    "partition own images": (lambda had: gr.partition("manifest", had.images, "x"), "by Sites.from_source"),
     "partition a data set": (lambda had: gr.partition(had.dataset, had.images, "x"), "dataset must be one of ham10000"),
     "open nothing": (lambda had: gr.Run(None), "the workspace of a run must be a path, got NoneType"),
     "predict nothing": (lambda had: had.done.predict(None), IMAGE.format("NoneType")),
@@ -239,7 +245,10 @@ REFUSED = {
     "predict a loader": (lambda had: had.done.predict(DataLoader(had.dataset)), IMAGE.format("DataLoader")),
     "predict batches": (lambda had: had.done.predict([had.pixels]), PIXELS.format("uint8")),
     "predict floats": (lambda had: had.done.predict(had.pixels / 255), PIXELS.format("float64")),
-    "predict a float MetaTensor": (lambda had: had.done.predict(MetaTensor(had.batch / 255)), PIXELS.format("float32")),
+    "predict a float MetaTensor": (
+        lambda had: had.done.predict(meta_tensor(had.batch / 255)),
+        PIXELS.format("float32"),
+    ),
     "predict bfloat16": (lambda had: had.done.predict(had.batch.bfloat16()), PIXELS.format("bfloat16")),
     "predict a sparse tensor": (lambda had: had.done.predict(had.batch.to_sparse()), PIXELS.format("uint8")),
     "predict from a number": (lambda had: had.done.predict(had.pixels, 0.5), "thresholds must be a mapping such as"),

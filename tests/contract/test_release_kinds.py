@@ -9,7 +9,7 @@ from grandrounds.deployment.kit.overlay import OVERLAYS
 from grandrounds.json_files import read_json_object
 from grandrounds.privacy.gate.kinds import KINDS, Expected, treatment_names
 from grandrounds.privacy.gate.policy import read_policies
-from grandrounds.privacy.gate.treatment import Deny
+from grandrounds.privacy.gate.treatments import Deny
 from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.tasks import FINDINGS, SINGLE
 

@@ -5,8 +5,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.data.own_schemes import OWN_SCHEMES, SCHEME_NAMES
 from grandrounds.data.partition.groups import divide_groups
-from grandrounds.data.partition.scheme import SiteScheme
-from grandrounds.data.partition.schemes import SCHEMES
+from grandrounds.data.partition.schemes import SCHEMES, SiteScheme
 from grandrounds.errors import ConfigurationError, DataError
 from tests.federations import write_pictures
 
@@ -86,7 +85,7 @@ def table(tmp_path):
 
 
 def divide(table, out, **options):
-    return gr.partition("manifest", table.parent / "images", out, manifest=table, splits="draw", **options).counts()
+    return gr.Sites.from_table(table, table.parent / "images", out, splits="draw", **options).counts()
 
 
 def test_a_registered_scheme_divides_a_data_set_and_splits_are_drawn_for_it(table, tmp_path):

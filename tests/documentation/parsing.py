@@ -15,7 +15,9 @@ import typer
 from nvflare import cli as flare
 
 from grandrounds.cli import build_app
+from grandrounds.commands.data.partition import values_of
 from grandrounds.commands.options import JobArguments
+from grandrounds.data.families import DATASETS
 from grandrounds.deployment.jobs import JOB_PARTS, class_of, job_names, load_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import annotations_of, require_type
@@ -85,6 +87,8 @@ def check_grandrounds(words: list[str]) -> None:
     except (USAGE_ERROR, ConfigurationError) as error:
         raise AssertionError(str(error)) from error
     given = context.params
+    if command.name == "partition" and given["name"] in DATASETS:
+        values_of(annotations_of(DATASETS[given["name"]]), given["assignments"] or ())
     job = given.get("job") or (given.get("name") if command.name == "jobs" else None)
     if job is None or "/" in job:
         return

@@ -29,7 +29,7 @@ SLOW = {
 """Pages that take more than ten seconds; they are run by `pytest -m documentation`."""
 SITES = "grandrounds partition ham10000 --root DIR --sites 4 --labelled 1 --out runs/ham/sites\n"
 FEDAVG = "grandrounds simulate fedavg --sites-dir runs/ham/sites --workspace "
-OTHER = "--scheme external --dataset-name skin --root IMAGES --manifest"
+OTHER = "--scheme external --dataset-name skin --root IMAGES"
 MAKERS = defaultdict(
     lambda: world.ham10000,
     {
@@ -50,7 +50,7 @@ MAKERS = defaultdict(
 PRESUMED = {
     "docs/how-to/python.md": "grandrounds partition ham10000 --root DIR --out runs/the-same/sites\n"
     "grandrounds simulate fedavg --sites-dir runs/the-same/sites --workspace runs/ham/fedavg\n"
-    f"grandrounds partition manifest {OTHER} clinic.csv --out runs/clinic",
+    f"grandrounds import clinic.csv {OTHER} --out runs/clinic",
     "docs/how-to/paper.md": "\n".join(
         [
             *(f"grandrounds simulate fedperl --seed {n} --workspace runs/fedperl-{n}" for n in (1, 2, 3)),
@@ -58,9 +58,8 @@ PRESUMED = {
         ]
     ),
     "docs/how-to/results.md": f"{SITES}{FEDAVG} WORKSPACE\n{FEDAVG} OTHER-WORKSPACE --seed 2",
-    "docs/how-to/unseen-hospital.md": f"{SITES}{FEDAVG} WORKSPACE\n"
-    f"grandrounds partition manifest {OTHER} groups.csv --out OTHER",
-    "docs/methods/fed_align_cl.md": "grandrounds partition folder --root FOLDER --out runs/breast/sites",
+    "docs/how-to/unseen-hospital.md": f"{SITES}{FEDAVG} WORKSPACE\ngrandrounds import groups.csv {OTHER} --out OTHER",
+    "docs/methods/fed_align_cl.md": "grandrounds import FOLDER --out runs/breast/sites",
     "docs/methods/statistics.md": SITES,
 }
 """What a page takes for granted."""

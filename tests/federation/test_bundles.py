@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from monai.networks.nets import DenseNet121
 
 import grandrounds as gr
 
@@ -20,6 +19,8 @@ def of_monai(tmp_path_factory):
         (folder / name).mkdir()
     definition = {"_target_": "DenseNet121", "spatial_dims": 2, "in_channels": 3, "out_channels": 5}
     (folder / "configs" / "inference.json").write_text(json.dumps({"network_def": definition}))
+    from monai.networks.nets import DenseNet121  # seconds, which the collection of tests need not spend
+
     network = DenseNet121(spatial_dims=2, in_channels=3, out_channels=5)
     torch.save(network.state_dict(), folder / "models" / "model.pt")
     return folder, "monai:DenseNet121", "encoder.features.conv0.weight", network.features.conv0.weight.detach()

@@ -4,9 +4,6 @@ import pytest
 import torch
 
 import grandrounds as gr
-from grandrounds.deployment.assignments import with_options
-from grandrounds.deployment.jobs import load_job
-from grandrounds.errors import ConfigurationError
 from grandrounds.federation.checkpoints import read_saved
 from grandrounds.protocol.messages import GLOBAL
 
@@ -78,10 +75,3 @@ def test_a_resumed_run_keeps_its_average(go):
     go("halves", rounds=2, **{"controller.average_decay": 0.5})
     resumed = go("halves", **{"controller.average_decay": 0.5})
     assert all(torch.equal(value, last(resumed)[name]) for name, value in last(whole).items())
-
-
-def test_models_that_the_server_cannot_read_have_no_average():
-    options = ["controller.aggregation=encrypted", "controller.min_sites=3", "controller.average_decay=0.9"]
-    options += [f"controller.{bound}=null" for bound in ("norm_multiple", "weight_multiple")]
-    with pytest.raises(ConfigurationError, match="average_decay averages models"):
-        with_options(load_job("fedavg"), options).checked()

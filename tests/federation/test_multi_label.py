@@ -96,7 +96,7 @@ def test_the_server_trains_on_and_selects_by_findings_of_its_own(tiny, run, hosp
     assert found.summary["rounds"][0]["server_training"]["samples"] > 0
 
 
-@pytest.mark.parametrize("name", sorted(set(job_names()) - {*SUPPORTED, "ridge", "ridge_he"}))
+@pytest.mark.parametrize("name", sorted(set(job_names()) - {*SUPPORTED, "ridge"}))
 def test_other_methods_refuse_findings_in_one_line(name):
     job = with_options(load_job(name), ["problem.task=multi", 'problem.classes=["a","b"]'])
     with pytest.raises(ConfigurationError, match=f"not supported by {name}; the jobs for it are local, "):

@@ -19,11 +19,10 @@ from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.federation.site import executor as site_executor
 from grandrounds.federation.site import features
 from grandrounds.federation.site.features import Features
-from grandrounds.models.norm import is_running_statistic
 from grandrounds.models.partial import Front, frozen_digest
 from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
-from grandrounds.privacy.mechanisms.encrypted_sums import write_keys
+from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.problem import ModelSpec, Problem
 
 from .conftest import names_in
@@ -50,20 +49,12 @@ OPTIONS = {
         "controller.server_device=cpu",
     ],
     "local": STEPS,
-    "mdhfl_he": OWN,
 }
-ENCRYPTED = (
-    "controller.aggregation=encrypted",
-    "executor.encryption=required",
-    "controller.norm_multiple=null",
-    "controller.weight_multiple=null",
-    "controller.min_sites=3",
-)
 SENDING_UPDATES = ("fedavg", "ssfl", "fedperl", "fedirm", "rscfed", "fed_align_cl")
 # What is trained, and how many views of each image are kept.
 LAST_LAYERS = [(job, "from:2", 2) for job in OPTIONS]
 HEADS = [(job, "head", 0) for job in OPTIONS if job != "fed_align_cl"]
-ALIKE = {"ssfl", "rscfed", "local", "mdhfl_he"}
+ALIKE = {"ssfl", "rscfed", "local"}
 """They train as another job here does: all train their last layers, and what comes on top of that is slow."""
 FROZEN = ("stem.", "blocks.0.", "blocks.1.")
 
@@ -75,7 +66,7 @@ def quick(cases):
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory, shared_cache):
-    """Four hospitals with public images, the last without labels, and a server with the public images; with keys."""
+    """Four hospitals with public images, the last without labels, and a server with the public images."""
     folder = tmp_path_factory.mktemp("hospitals")
     drawn = phantom_site("public", folder / "drawn", size=32, images=24).parent
     public = {"manifest": "public/manifest.csv", "root": "public/images.npz", "public": True}
@@ -85,7 +76,6 @@ def hospitals(tmp_path_factory, shared_cache):
         shutil.copytree(drawn, folder / party / "public")
         own = {} if party == "server" else {"phantom": {"manifest": "manifest.csv", "root": "images.npz"}}
         (folder / party / "grandrounds.json").write_text(json.dumps({"datasets": {**own, "public": public}}))
-    write_keys(folder, SITES)
     return folder
 
 
@@ -164,12 +154,6 @@ def test_messages_have_the_size_of_what_is_trained(go, job):
             assert all(moved % size == 0 for name, moved in sent.items() if name.startswith("down."))
     assert found.summary["configuration"]["frozen"] == frozen_digest(initial("from:2"))
     assert floats < 0.8 * sum(tensor.nbytes for tensor in initial("all").state_dict().values())
-
-
-def test_what_is_encrypted_shrinks_too(go):
-    found = [go("fedavg", *case, *ENCRYPTED, "controller.rounds=1") for case in (("head", 0), ("from:2", 2))]
-    moved = [sum(sum(sent.values()) for sent in one.summary["bytes"].values()) for one in found]
-    assert 0 < 5 * moved[0] < moved[1]
 
 
 def test_a_method_that_aligns_the_encoder_needs_one_to_train(go):

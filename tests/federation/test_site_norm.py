@@ -15,9 +15,9 @@ from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.external import predict, tensors_of
-from grandrounds.models.norm import is_running_statistic
 from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
+from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.reporting.predictions import site_predictions
 from grandrounds.reporting.runs import read_run

@@ -35,7 +35,8 @@ def test_the_counts_are_those_of_the_manifests(tmp_path, shared_cache):
     expected = {site: counted(site, tmp_path) for site in SITES}
     for site in SITES:
         here = {name.split(".")[2]: n for name, n in found["sites"][site].items() if name.startswith("images.test.")}
-        assert here == expected[site]
+        assert here == {name: expected[site][name] for name in here}
+        assert expected[site].keys() <= here.keys()
     total = expected["site-1"] + expected["site-2"]
     for label, count in total.items():
         assert found["overall"][f"images.test.{label}"] == {"value": count, "reported_by": 2}
@@ -44,7 +45,7 @@ def test_the_counts_are_those_of_the_manifests(tmp_path, shared_cache):
     assert summary["bytes"].get("site-1", {}) == {}, "no tensor travels"
     assert statistics_of(summary) == found["sites"]
     classes = summary["configuration"]["problem"]["classes"]
-    fewest = min(min(counts[name] for name in classes) for counts in expected.values())
+    fewest = min(min(filter(None, counts.values())) for counts in expected.values())
     assert not withheld_scores(found["sites"], classes, fewest), "what was released is read by its own names"
     assert withheld_scores(found["sites"], classes, fewest + 1)
 

@@ -12,7 +12,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.checks import require_at_least, require_fraction
-from grandrounds.data.families import DATASETS
+from grandrounds.data.families import DATASETS, OWN_SOURCES
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.make import make_partition
 from grandrounds.deployment.assignments import with_options
@@ -83,7 +83,7 @@ CASES = {
     "an unknown data set": lambda folder: make_partition("ham", folder, folder / "out"),
     **{
         f"no {name}": lambda folder, name=name: make_partition(name, folder, folder / "out")
-        for name in sorted(DATASETS)
+        for name in sorted({**DATASETS, **OWN_SOURCES})
     },
 }
 

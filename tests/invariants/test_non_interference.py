@@ -56,8 +56,7 @@ OTHERS = {
     "ssfl": SMALL,
     "statistics": ALONE,
 }
-"""Jobs that are asked by fewer models. Those with ``_he`` are two of these with sums that three sites encrypt behind the
-gate; swarm learning runs in no kit with the channel guard."""
+"""Jobs that are asked by fewer models; swarm learning runs in no kit with the channel guard."""
 FEW = ["executor.steps=1", "executor.batch_size=16", "problem.backbone=compact"]
 DRAWN = {**JOBS, "ssfl": ["executor.threshold=0.26"], "fedirm": []}
 STRICT, STANDARD = "privacy_strict.json", "privacy.json"
@@ -204,7 +203,7 @@ def test_one_picture_changes_nothing_in_the_other_jobs(name, overlay, neighbours
 
 def test_every_job_is_asked():
     jobs = {path.parent.name for path in (OVERLAYS.parents[1] / "jobs").glob("*/meta.json")}
-    assert jobs - {*JOBS, *OTHERS} == {"swarm", *(name for name in jobs if name.endswith("_he"))}
+    assert jobs - {*JOBS, *OTHERS} == {"swarm"}
 
 
 def differences(job, overlay, folders, place, monkeypatch, models):

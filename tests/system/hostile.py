@@ -148,7 +148,7 @@ ANSWERS = {
     "counts of 1e15 images": counts(10**15, 10**15),
     "dictionaries in dictionaries": nested,
     "a text in place of the content": replaced("nothing"),
-    "64 MiB beside the update": part("curves_common", "curves", counts=torch.zeros(2**24)),
+    "64 MiB beside the update": lambda reply: part("curves_common", "curves", counts=torch.zeros(2**24))(reply),
     "a reason with markup and new lines": refused,
     "a false name of a treatment": false_gate,
 }
@@ -193,7 +193,7 @@ TASKS = {
     "a data set that the hospital has not": problem(dataset="others"),
     "the private set called public": values(public="phantom"),
     "classes without one that the hospital has": problem(classes=["round", "ring", "clustered"]),
-    "a million classes": problem(classes=[str(number) for number in range(1_000_000)]),
+    "a million classes": lambda payload: problem(classes=[*map(str, range(1_000_000))])(payload),
     "a network that is a path": problem(backbone="os.system"),
     "frozen weights of a file of the hospital": problem(trainable="head", weights="startup/client.key"),
     "a file of the hospital as weights": problem(weights="/etc/passwd"),
@@ -201,7 +201,6 @@ TASKS = {
     "a seed that is a list": values(seed=[1, 2]),
     "a precision that does not exist": values(update_precision="float1"),
     "options that are no options": problem(gate="off"),
-    "encryption without keys": values(encryption={"sizes": [1]}),  # the last, as the site then takes part no more
 }
 """What the server makes of the task of one hospital, by name; one a round, in this order."""
 

@@ -76,7 +76,7 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(
     for site, tested in alone["records"].items():
         sent = outcome.summary["records"][site]["common"]["exact"]
         assert sent == pytest.approx({name: tested["common"]["exact"][name] for name in sent}, rel=1e-6)
-        assert {"auc_macro", "log_loss"} <= sent.keys()  # accuracy may stay, where it would give a hidden count back
+        assert {"auc_macro", "log_loss"} <= sent.keys()
     for name in ("last.pt", "selected.pt"):
         here = torch.load(outcome.download / "workspace" / "results" / name, weights_only=True)
         there = torch.load(tmp_path / "alone" / "results" / name, weights_only=True)
@@ -84,9 +84,6 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(
         assert all(torch.equal(here[entry], there[entry]) for entry in here)
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "matplotlib"))  # its list of fonts
     run = read_run(outcome.download / "workspace" / "results", "skin")
-    tables = {site for site, record in run.tests.sites.items() if record.counts}
-    assert tables, "a table leaves unless it gives a hidden count back"
-    assert tables <= set(HOSPITALS)
     report = report_on([run])
     write_report(report, tmp_path / "report")
     export_model(report, tmp_path / "report")

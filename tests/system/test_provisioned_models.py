@@ -1,6 +1,5 @@
 """Three hospitals from startup kits, each with its own network; one names its network in its own folder."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -12,10 +11,9 @@ import torch
 
 from benchmarks.rehearsal.kit_processes import running_module
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment import local_federation
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.kit.overlay import OVERLAYS, Settings
+from grandrounds.deployment.kit.overlay import Settings
 from grandrounds.deployment.local_federation import await_clients
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
@@ -38,20 +36,13 @@ TINY = [
     "executor.device=cpu",
     "executor.cpu_threads=1",
 ]
-ENCRYPTION = importlib.util.find_spec("tenseal") is not None
-KEYS = {"path": "nvflare.lighter.impl.he.HEBuilder", "args": {}}
-ENCRYPTED_VALUES = {"kind": "encrypted_values", "name": "soft_labels", "treatment": "unmodified", "entries": ["values"]}
 LIMIT_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
 def federation(consortium, tmp_path_factory):
-    """Kits with keys; the sites' policies release encrypted soft labels, and one site names its network itself."""
+    """Kits of which one site names its network itself."""
     folder = tmp_path_factory.mktemp("models")
-    policy = json.loads((OVERLAYS / "privacy.json").read_text())
-    for scope in policy["scopes"]:
-        scope["properties"]["grandrounds"]["releases"].append({**ENCRYPTED_VALUES, "outside_budget": True})
-    (folder / "privacy.json").write_text(json.dumps(policy))
     described = json.loads(phantom_site(OWN_CHOICE, folder).read_text())
     phantom_site("public", folder)
     locations = {"phantom": OWN_CHOICE, "public": "public"}
@@ -62,24 +53,13 @@ def federation(consortium, tmp_path_factory):
     own["public"]["public"] = True
     models = {"phantom": {"backbone": NETWORKS[OWN_CHOICE]}}
     (folder / "grandrounds.json").write_text(json.dumps({"datasets": own, "models": models}))
-    settings = {site: Settings(privacy=folder / "privacy.json") for site in NAMED}
-    settings[OWN_CHOICE] = Settings(privacy=folder / "privacy.json", datasets=folder / "grandrounds.json")
-    read = local_federation.read_project
-
-    def with_keys(path):
-        project = read(path)
-        *builders, signatures = project["builders"]
-        return {**project, "builders": [*builders, *([KEYS] if ENCRYPTION else []), signatures]}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_federation, "read_project", with_keys)
-        with consortium(NETWORKS, settings) as made:
-            yield made
+    with consortium(NETWORKS, {OWN_CHOICE: Settings(datasets=folder / "grandrounds.json")}) as made:
+        yield made
 
 
 def small(name, *assignments, networks=NAMED):
     job = with_options(load_job(name), [*TINY, f"executor.backbones={json.dumps(networks)}", *assignments])
-    return with_roster(job, min_sites=3 if name == "mdhfl_he" else 2)
+    return with_roster(job, min_sites=2)
 
 
 def finish(federation, job, out):
@@ -123,33 +103,6 @@ def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_l
         there = torch.load(next((tmp_path / "alone").glob(f"state/*/{site}/own_last.pt")), weights_only=True)
         here = torch.load(kept, weights_only=True)
         assert all(torch.equal(here[entry], there[entry]) for entry in there)
-
-
-@pytest.mark.skipif(not ENCRYPTION, reason="encryption needs TenSEAL")
-def test_hospitals_learn_from_a_sum_that_the_server_cannot_read(federation, tmp_path, shared_cache):
-    """With the keys of FLARE's ``HEBuilder``. What the server has got is read here with a hospital's key."""
-    from grandrounds.privacy.mechanisms.ciphertexts import is_private
-    from grandrounds.privacy.mechanisms.encrypted_sums import SERVER_KEY, SITE_KEY, EncryptedSum, SumOf, decrypt_sum
-
-    summary = finish(federation, small("mdhfl_he", "controller.rounds=2"), tmp_path / "results").summary
-    assert contributors(summary) == [sorted(NETWORKS), []]
-    server = federation.kits / federation.server
-    assert learnt_from_others(federation, "mdhfl_he", 2) == set(NETWORKS)
-    assert not list(server.rglob(SITE_KEY))
-    public = (server / "startup" / SERVER_KEY).read_bytes()
-    assert not is_private(public)
-    (secret,) = {(federation.kits / site / "startup" / SITE_KEY).read_bytes() for site in NETWORKS}
-    simulate(small("mdhfl", "controller.rounds=2", networks=NETWORKS), tmp_path / "plain", list(NETWORKS))
-    plain = sum(soft_labels_at(tmp_path / "plain" / "state" / "mdhfl" / "server")[site] for site in NETWORKS)
-    hidden = soft_labels_at(record_of(federation, "mdhfl_he"))
-    added = EncryptedSum(public, "the sum")
-    for site in NETWORKS:
-        added.add(site, hidden[site])
-    use = SumOf(str(content_of(record_of(federation, "mdhfl_he"))["run_id"]), "soft_labels", 1)
-    found, roster = decrypt_sum(added.close(), secret, {"soft_labels": plain.shape}, use, at_least=len(NETWORKS))
-    (total,) = found.values()
-    assert set(roster) == set(NETWORKS)
-    torch.testing.assert_close(total, plain.double(), rtol=0, atol=1e-6)
 
 
 def record_of(federation, run_name):

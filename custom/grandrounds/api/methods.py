@@ -10,28 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.api.constructors import CONSTRUCTORS
+
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job, Values
     from grandrounds.option_annotations import Annotation
 
-CONSTRUCTORS = {
-    "FedAlignCL": "fed_align_cl",
-    "FedAvg": "fedavg",
-    "FedDF": "feddf",
-    "FedIRM": "fedirm",
-    "FedPerl": "fedperl",
-    "Local": "local",
-    "LocalFixMatch": "local_fixmatch",
-    "MDHFL": "mdhfl",
-    "MDHFLEncrypted": "mdhfl_he",
-    "RSCFed": "rscfed",
-    "Ridge": "ridge",
-    "RidgeEncrypted": "ridge_he",
-    "SSFL": "ssfl",
-    "Statistics": "statistics",
-    "Swarm": "swarm",
-}
-"""The job of each constructor."""
 NOT_BY_NAME = ("problem", "preset")
 """Options of controllers that are no argument: a part of its own, and the record of the presets."""
 

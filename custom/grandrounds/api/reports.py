@@ -13,6 +13,7 @@ from grandrounds.console.steps import Step, steps_on
 from grandrounds.data.population import communities_of
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.history import RunHistory, selection_metric
+from grandrounds.extras import require_extra
 from grandrounds.reporting.external.result import read_result
 from grandrounds.reporting.figures.runs import training_drawings
 from grandrounds.reporting.model import Report, report_on
@@ -122,12 +123,11 @@ def paper(
         DataError: if a run is damaged.
     """
     from grandrounds.reporting.paper.folder import require_new_folder, write_paper
-    from grandrounds.reporting.paper.word import require_word
 
     folder = as_path(out, "out, the folder of the files,")
     require_new_folder(folder)
     if word is not None:
-        require_word()
+        require_extra("word", "a Word document")
     named = _named(runs)
     with steps_on(notes(), progress) as step:
         content = report_content(named, None, title=word, reference=reference, model=model, step=step)

@@ -16,6 +16,7 @@ from grandrounds.console.steps import reading_on
 from grandrounds.csv_files import write_csv
 from grandrounds.data.datasets.own_images import UNKNOWN_PATIENTS
 from grandrounds.data.datasets.settled import key_remarks
+from grandrounds.data.families import OWN_SOURCES
 from grandrounds.data.partition.files import read_partition
 from grandrounds.data.tables import TABLE_SUFFIXES, frame_cells
 from grandrounds.deployment.simulate import choose_sites
@@ -86,7 +87,7 @@ class Sites:
             patient_pattern: regular expression over an image's name, whose first group is the patient; the images of a
                 patient stay in one split. Of DICOM files the patient is read from the header.
             warn: warn if the patients are unknown.
-            options: those of ``grandrounds partition folder``: ``label_map``, ``layout``, ``labelled``, ``scheme``, ...
+            options: those of ``grandrounds import``: ``label_map``, ``layout``, ``labelled``, ``scheme``, ...
 
         Raises:
             ConfigurationError: if an option does not fit, or it is not clear what the folders are.
@@ -94,7 +95,7 @@ class Sites:
         """
         chosen = {"sites": sites, "patient_pattern": patient_pattern, **options}
         place = out or _own_place(images)
-        partition("folder", images, place, warn=warn, **chosen)
+        _divide("folder", images, place, warn=warn, **chosen)
         return cls.read(place, sites)
 
     from_folder = from_folders
@@ -123,7 +124,7 @@ class Sites:
             out: folder of the partition; ``runs/TABLE/sites`` by default.
             sites: number of sites, 4 by default; where the column ``site`` names them, the first ones.
             warn: warn if the patients are unknown.
-            options: those of ``grandrounds partition manifest``: ``columns``, ``sheet``, ``skip_unusable``, ...
+            options: those of ``grandrounds import``: ``columns``, ``sheet``, ``skip_unusable``, ...
 
         Raises:
             ConfigurationError: if an option does not fit.
@@ -132,7 +133,8 @@ class Sites:
         if not isinstance(manifest, str | os.PathLike):
             return cls.from_dataframe(manifest, images, out, sites=sites, warn=warn, **options)
         place = out or _own_place(manifest)
-        partition("manifest", images, place, manifest=Path(manifest), sites=sites, warn=warn, **options)
+        root = as_path(manifest, "manifest", _MADE_BY).parent if images is None else images
+        _divide("manifest", root, place, manifest=Path(manifest), sites=sites, warn=warn, **options)
         return cls.read(place, sites)
 
     from_table = from_manifest
@@ -258,7 +260,7 @@ class Sites:
 
 def partition(
     dataset: str,
-    root: Path | str | None,
+    root: Path | str,
     out: Path | str,
     *,
     overwrite: bool = False,
@@ -266,32 +268,41 @@ def partition(
     warn: bool = True,
     **options: Any,
 ) -> Sites:
-    """Divide a data set between simulated sites; the images stay where they are.
+    """Divide a published data set between simulated sites; the images stay where they are.
 
     Args:
-        dataset: a name of ``grandrounds partition --help``, for example ``ham10000``, or ``manifest``.
-        root: folder or archive of the images; None for the folder of a table (``manifest``).
+        dataset: a name of ``grandrounds partition --options``, for example ``ham10000``.
+        root: folder or archive of the data set.
         out: folder of the partition; it must contain nothing else.
         overwrite: replace another partition in ``out``.
         progress: show the progress of long reading on the standard error.
-        warn: warn if the patients of images of your own are unknown.
-        options: those of ``grandrounds partition DATASET``, with ``_`` for ``-``: ``scheme``, ``sites``, ``labelled``, ...;
-            ``columns`` and ``label_map`` may be mappings, ``{"image": "path"}``.
+        warn: warn if the patients are unknown.
+        options: those of ``grandrounds partition NAME --options``: ``scheme``, ``sites``, ``labelled``, ...
 
     Raises:
         ConfigurationError: if an option does not fit, or ``out`` contains something else.
         DataError: if the data set is incomplete or too small.
     """
+    if dataset in OWN_SOURCES:
+        raise ConfigurationError("images of your own are no published data set; make sites by Sites.from_source")
+    return _divide(dataset, root, out, overwrite=overwrite, progress=progress, warn=warn, **options)
+
+
+def _divide(
+    dataset: str,
+    root: Path | str,
+    out: Path | str,
+    *,
+    overwrite: bool = False,
+    progress: bool = True,
+    warn: bool = True,
+    **options: Any,
+) -> Sites:
+    """Divide a data set or images of one's own; options may be mappings, ``{"image": "path"}``."""
     from grandrounds.data.partition.make import make_partition
 
-    if root is None and options.get("manifest") is not None:
-        root = as_path(options["manifest"], "manifest", _MADE_BY).parent
-    if root is None:
-        raise ConfigurationError(f"data set {dataset} needs root, the folder of its images")
-    place, folder = (
-        as_path(root, "root", "give the folder or archive of the images"),
-        as_path(out, "out, the folder of the partition,"),
-    )
+    place = as_path(root, "root", "give the folder or archive of the images")
+    folder = as_path(out, "out, the folder of the partition,")
     pairs = {
         name: [f"{old}={new}" for old, new in given.items()]
         for name, given in options.items()

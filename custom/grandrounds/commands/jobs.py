@@ -68,12 +68,13 @@ def jobs(
     json: Json = False,
 ) -> None:
     """List the jobs, or the options of one."""
-    from grandrounds.deployment.jobs import job_names, load_job
+    from grandrounds.deployment.jobs import job_names, load_job, read_job
     from grandrounds.deployment.presets import with_preset
 
     if name is None and (every or preset):
         raise UsageError("--all and --preset need a job")
-    found = [with_preset(load_job(job), preset) for job in ([name] if name else job_names())]
+    read = load_job if name or json else read_job  # the list of jobs needs no options, whose classes take seconds
+    found = [with_preset(read(job), preset) for job in ([name] if name else job_names())]
     described = [describe(job) for job in found]
     if json:
         say_json(described)

@@ -76,7 +76,7 @@ def summary(policy: SitePolicy) -> dict[str, Any]:
 def rounds_within(rule: ReleaseRule, policy: SitePolicy) -> int | None:
     """How many releases of a rule stay within the lowest target; None without a target or without an epsilon."""
     from grandrounds.privacy.accounting import exceeds, gaussian_epsilon
-    from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples
+    from grandrounds.privacy.gate.treatments import ClipAndNoise, ClipAndNoiseSamples
 
     target = min(policy.target_epsilon.values(), default=math.inf)
     if not isinstance(rule.treatment, ClipAndNoise | ClipAndNoiseSamples) or target == math.inf:

@@ -156,11 +156,11 @@ def _takes_rounds(job: Job, rounds: int) -> bool:
 
 def _preset(arguments: SimulatedJobArguments, other: str | None = None) -> str:
     """The presets as they are given again on a command line; of another job only those that it has."""
-    from grandrounds.deployment.jobs import load_job
+    from grandrounds.deployment.jobs import read_job
     from grandrounds.deployment.presets import presets_of
 
     names = arguments.preset.split(",") if arguments.preset else []
-    kept = [name for name in names if other is None or name.strip() in presets_of(load_job(other))]
+    kept = [name for name in names if other is None or name.strip() in presets_of(read_job(other))]
     return f" --preset {','.join(kept)}" if kept else ""
 
 

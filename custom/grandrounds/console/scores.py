@@ -107,8 +107,6 @@ def facts(summary: Mapping[str, Any]) -> list[str]:
         basis = over.get(selected.get("basis", ""), "mean over the sites' validation images")
         lines[0] += f" ({selected['metric']} {selected['score']:.3f}, {basis})"
         lines += [f"selection: {selected['note']}"] if "note" in selected else []
-    for model, found in summary.get("pooled", {}).items():
-        lines += [f"no sum of all sites' counts ({model}): {found['reason']}"] if "reason" in found else []
     lines += [str(summary["reason"])] if summary.get("reason") else []
     lines += references_told(summary)
     lines += summary.get("remarks", [])

@@ -228,8 +228,6 @@ def _class_support(data: SiteData, parts: Sequence[tuple[Part, str]]) -> Finding
 def score_remedy(part: Part) -> str:
     """What to change so that scores of single classes of these images are known."""
     ways = [f"give more patients the split {part}", "join classes", "agree on a smaller minimum"]
-    if part == "test":
-        ways.append("have the counts of three sites or more added up (controller.aggregation=encrypted)")
     return f"{', '.join(ways[:-1])}, or {ways[-1]}"
 
 

@@ -1,4 +1,4 @@
-"""The data sets that can be divided, by name, and the options of each family.
+"""The package's data sets by name, with their options; those of plug-ins are registered by ``gr.register_dataset``.
 
 This module imports neither torch nor a reader, so that the help of the command line appears at once.
 """
@@ -7,33 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from grandrounds.data.datasets.mammography.options import (
-    CbisDdsmOptions,
-    InbreastOptions,
-    MalignancyOptions,
-    MammogramsOptions,
-    MammographyOptions,
-    MiniMiasOptions,
-)
 from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions
-from grandrounds.data.options import (
-    DIVISION,
-    MUTUAL_DIVISION,
-    MutualOptions,
-    PartitionOptions,
-    Windows,
-)
+from grandrounds.data.options import MUTUAL_DIVISION, MalignancyOptions, MutualOptions, PartitionOptions
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import Min
 
 GroupBy = Literal["lesion", "image"]
-Variant = Literal["paper", "clean"]
-Several = Literal["drop", "first", "keep"]
-ClientPartition = Literal["patient", "slice"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,75 +32,14 @@ class SkinOptions(MutualOptions):
     group_by: Annotated[GroupBy, "keep lesions whole, or divide image by image (FedIRM paper)"] = "lesion"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Isic2018Options(SkinOptions):
-    """Options of ISIC 2018."""
-
-    scheme: Annotated[str, MUTUAL_DIVISION] = "iid"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Isic2020Options(PartitionOptions):
-    """Options of ISIC 2020."""
-
-    scheme: Annotated[str, DIVISION] = "external"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LesionOptions(PartitionOptions):
-    """Options of the four joined data sets of skin lesions."""
-
-    schemes: ClassVar[tuple[str, ...]] = ("sites", "dirichlet", "iid", "fedperl", "external")
-    scheme: Annotated[str, f"{DIVISION}, or FedPerl's ten clients (fedperl)"] = "sites"
-    variant: Annotated[Variant, "without images that two data sets share, or with them (paper)"] = "clean"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CtOptions(PartitionOptions):
-    """Options of RSNA-ICH."""
-
-    scheme: Annotated[str, DIVISION] = "iid"
-    several: Annotated[Several, "drop slices with several subtypes, take their first, or keep all as findings"] = "drop"
-    slices: Annotated[int, "number of slices to draw, patient by patient", Min(1)] = 25_000
-    patients: Annotated[Path | None, "table image,patient, completed from headers; ROOT/patients.csv"] = None
-    client_partition: Annotated[ClientPartition, "for iid: a site gets patients, or slices (FedIRM paper)"] = "patient"
-    windows: Annotated[Windows, "CENTRE:WIDTH,... of the channels in Hounsfield units; three by default"] = ()
-
-    def check(self) -> None:
-        """Refuse options that contradict each other or the scheme."""
-        super().check()
-        if self.client_partition == "slice" and self.scheme != "iid":
-            raise ConfigurationError(f"client_partition slice is for the scheme iid, got {self.scheme}")
-
-    @property
-    def shares_patients(self) -> bool:
-        """Whether a patient's images may be at several sites, as in the FedIRM paper."""
-        return self.client_partition == "slice"
-
-
 DATASETS: Mapping[str, type[PartitionOptions]] = MappingProxyType(
-    {
-        "ham10000": SkinOptions,
-        "isic2018": Isic2018Options,
-        "lesions": LesionOptions,
-        "isic2020": Isic2020Options,
-        "rsna_ich": CtOptions,
-        "matek19": CellOptions,
-        "mll23": CellOptions,
-        "pbc": CellOptions,
-        "bloodmnist": CellOptions,
-        "cifar10": CellOptions,
-        "ham10000_malignancy": MalignancyOptions,
-        "inbreast": InbreastOptions,
-        "cbis_ddsm": CbisDdsmOptions,
-        "cmmd": MammographyOptions,
-        "mini_mias": MiniMiasOptions,
-        "mammograms": MammogramsOptions,
-        "folder": FolderOptions,
-        "manifest": ManifestOptions,
-    }
+    {"ham10000": SkinOptions, "ham10000_malignancy": MalignancyOptions, "pbc": CellOptions, "cifar10": CellOptions}
 )
-"""The options of each data set, by its name."""
+"""The options of each published data set, by its name."""
+OWN_SOURCES: Mapping[str, type[PartitionOptions]] = MappingProxyType(
+    {"folder": FolderOptions, "manifest": ManifestOptions}
+)
+"""The options of images of one's own, by what their source is."""
 
 
 def partition_options(

@@ -23,7 +23,6 @@ Windows = tuple[tuple[float, float], ...]
 SyntheticDevice = Literal["device-1", "device-2", "device-3", "device-4"]
 Preprocess = Literal["none", "mammogram", SyntheticDevice]
 """Mammograms are cropped, turned and padded; a synthetic device retakes an image after resizing."""
-PublicSource = Literal["share", "folder", "matek19", "mll23", "pbc", "bloodmnist"]
 
 DIVISION = "division by source (sites), by class (dirichlet), at random (iid), or one external test site (external)"
 SCHEME_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -106,6 +105,11 @@ class PartitionOptions(Options):
         return False
 
     @property
+    def scales_counts(self) -> bool:
+        """Whether scheme ``fedperl`` takes fewer images in proportion where a data set has too few."""
+        return False
+
+    @property
     def has_shares(self) -> bool:
         """Whether the sites' splits are drawn by :attr:`shares`; otherwise the scheme sets them."""
         return self.scheme not in ("fedperl", "external")
@@ -154,6 +158,16 @@ class PartitionOptions(Options):
         return self.default(name, self.scheme) if value is None else value
 
 
+@dataclass(frozen=True, kw_only=True)
+class MalignancyOptions(PartitionOptions):
+    """Options of benign and malignant images: cancer is rare in them, so splits are drawn class by class."""
+
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"sites": 4, "labelled": 1.0, "validation": 0.1, "test": 0.2}
+    )
+    scheme: Annotated[str, DIVISION] = "sites"
+
+
 MUTUAL_DIVISION = f"{DIVISION}, or sites of equal size with one test set and a public set (mdhfl)"
 
 
@@ -165,7 +179,7 @@ class MutualOptions(PartitionOptions):
     noise: Annotated[NoiseKind, "for mdhfl: wrong labels become any other class, or the next"] = "none"
     noise_rate: Annotated[float, "for mdhfl: probability that the label of an eligible image is wrong", FRACTION] = 0.0
     noise_eligible: Annotated[float, "for mdhfl: share of the images whose label can be wrong", FRACTION] = 1.0
-    public: Annotated[PublicSource, "for mdhfl: public set: a share of the data set, a folder, or a data set"] = "share"
+    public: Annotated[str, "for mdhfl: public set: share of the data set, folder, or the name of a data set"] = "share"
     public_share: Annotated[float | None, "for mdhfl: the share; 0.5", Range(0, 1, True, True)] = None
     public_root: Annotated[Path | None, "for mdhfl: folder or archive of public images that are no share"] = None
     public_images: Annotated[int | None, "for mdhfl: number of public images to draw; all by default", Min(1)] = None

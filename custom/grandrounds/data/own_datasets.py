@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from grandrounds.data.datasets.own_options import OwnImageOptions
-from grandrounds.data.families import DATASETS
+from grandrounds.data.families import DATASETS, OWN_SOURCES
 from grandrounds.data.options import PartitionOptions
 from grandrounds.errors import ConfigurationError
 from grandrounds.plugins import Registry
 
-Reader = Callable[[Path, Any], Iterable[Mapping[str, Any]]]
-"""From the folder or archive of the images and the options to the rows of a table, see :func:`register_dataset`."""
+Reader = Callable[..., Any]
+"""From the folder or archive of the images and the options to a data set, see :func:`register_dataset`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderOptions(OwnImageOptions):
-    """Options of a plug-in's data set; a plug-in may derive its own from these."""
+    """Options of a plug-in's data set that is a table of images; a plug-in may derive its own from these."""
 
 
 class OwnDataset(NamedTuple):
     """A registered data set: its reader, the group of its options, and one line about it."""
 
     read: Reader
-    options: type[ReaderOptions]
+    options: type[PartitionOptions]
     layout: str
 
 
 OWN_DATASETS: Registry[OwnDataset] = Registry("data set")
 
 
-def register_dataset(name: str, *, options: type[ReaderOptions] = ReaderOptions) -> Callable[[Reader], Reader]:
+def register_dataset(name: str, *, options: type[PartitionOptions] = ReaderOptions) -> Callable[[Reader], Reader]:
     """Register a reader of a data set, for ``grandrounds partition NAME`` and ``gr.partition``; use it as a decorator.
 
     Args:
         name: lower-case letters, digits and ``_``; none of the package's own.
-        options: a frozen dataclass derived from ``ReaderOptions``, if the reader has options of its own.
+        options: a frozen dataclass derived from ``ReaderOptions``, if the reader has options of its own; or from
+            ``PartitionOptions`` for a published data set, whose reader gives a ``ReadDataset`` in place of rows.
 
     Returns:
         A decorator of a function that takes the folder (or archive) of the images and the options, and gives a row for each
         image: ``image``, its name below that folder, and ``label``, empty if unknown; optionally ``patient``, ``site``,
         ``split`` (train, val or test), ``lesion``, ``source`` and ``labelled``. Further columns become subgroups of
-        reports. The first line of its docstring is the help of the command.
+        reports. The first line of its docstring is the help of the command. A function with a parameter ``progress`` gets
+        what to call with the number of files read and of all files, or None.
 
     Raises:
         ConfigurationError: if the name is taken or has other characters, or the options are of another kind.
@@ -57,8 +58,10 @@ def register_dataset(name: str, *, options: type[ReaderOptions] = ReaderOptions)
                 yield {"image": f"{path.parent.name}/{path.name}", "label": path.stem.partition("_")[0]}
     """
     OWN_DATASETS.require_name(name)
-    if not isinstance(options, type) or not issubclass(options, ReaderOptions):
-        raise ConfigurationError(f"data set {name}: options {options!r} must be a class derived from ReaderOptions")
+    if not isinstance(options, type) or not issubclass(options, PartitionOptions):
+        raise ConfigurationError(
+            f"data set {name}: options {options!r} must be a class derived from ReaderOptions or PartitionOptions"
+        )
 
     def register(reader: Reader) -> Reader:
         layout = (reader.__doc__ or "Data set of a plug-in.").strip().partition("\n")[0]
@@ -74,9 +77,9 @@ def own_datasets() -> Mapping[str, OwnDataset]:
     Raises:
         ConfigurationError: if a plug-in cannot be imported, or takes a name of the package.
     """
-    return OWN_DATASETS.all(DATASETS)
+    return OWN_DATASETS.all({*DATASETS, *OWN_SOURCES})
 
 
 def dataset_options() -> dict[str, type[PartitionOptions]]:
-    """The options of each data set, by its name: the package's and those of plug-ins."""
+    """The options of each published data set, by its name: the package's and those of plug-ins."""
     return {**DATASETS, **{name: own.options for name, own in own_datasets().items()}}

@@ -44,7 +44,7 @@ SCHEME_NAMES = ("auto", "given", "sites", "dirichlet", "iid", "fedperl", "mdhfl"
 
 
 def register_scheme(name: str) -> Callable[[OwnRule], OwnRule]:
-    """Register a scheme, for ``grandrounds partition DATASET --scheme NAME`` and ``gr.partition``; use it as a decorator.
+    """Register a scheme, for ``grandrounds partition NAME --scheme SCHEME`` and ``gr.partition``; use it as a decorator.
 
     The server's images are drawn before, and the sites' splits and labels afterwards, as for every scheme. The scheme's name
     is part of its random stream.

@@ -205,7 +205,7 @@ def locate_dataset(site: str, dataset: str, folders: Sequence[Path]) -> DatasetL
         ConfigurationError: if no file defines it (the files and their data sets are listed), or the definition is wrong.
     """
     looked: list[str] = []
-    for path in _config_places(site, folders):
+    for path in config_places(site, folders):
         if not path.is_file():
             looked.append(f"{path} (not there)")
             continue
@@ -231,13 +231,14 @@ def site_datasets(site: str, folders: Sequence[Path]) -> dict[str, DatasetLocati
         ConfigurationError: if a definition is wrong.
     """
     found: dict[str, DatasetLocation] = {}
-    for path in _config_places(site, folders):
+    for path in config_places(site, folders):
         if path.is_file():
             found = {**_read_locations(path), **found}
     return {name: _for_site(location, site) for name, location in found.items()}
 
 
-def _config_places(site: str, folders: Sequence[Path]) -> list[Path]:
+def config_places(site: str, folders: Sequence[Path]) -> list[Path]:
+    """The files that may describe a site's data sets, in the order in which they are looked at."""
     return [place for folder in folders for place in (folder / site / CONFIG_NAME, folder / CONFIG_NAME)]
 
 

@@ -13,22 +13,14 @@ from grandrounds.deployment.kit.overlay import OVERLAYS
 from grandrounds.deployment.presets import FIRST_JOB
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import SUMMARY
-from grandrounds.federation.server.robust import ENCRYPTED
 from grandrounds.json_files import read_json_object
 from grandrounds.methods.statistics.controller import StatisticsController
-from grandrounds.option_keys import option_defaults
-from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
-from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES
+from grandrounds.privacy.gate.treatments import MinimumSupport
 from grandrounds.protocol.messages import UPDATE, ReleaseKind
 
 DOWNLOADED = f"workspace/results/{SUMMARY}"
 """Below the folder of a job that was downloaded."""
-IN_A_SUM = (
-    f"  leaves at the end: in an encrypted sum of at least {MIN_SITES} sites the counts of their tests, in place of "
-    "each site's own where small counts must be hidden; sites release the sum without these (pooled_counts)"
-)
-
 OWN_MODEL = "  leaves each site at the end, where its privacy.json has a rule for it: the site's own model (site_model)"
 
 
@@ -58,12 +50,11 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         *([f"  {start}"] if (start := needed_start(job)) else []),
         f"  leaves each site, in every round: {released}; and scalar metrics",
         "  leaves each site where a model is scored or tested: correct, missed and false predictions by class (counts)",
-        *([IN_A_SUM] if encrypts(job) else []),
         "  leaves each site at the end: counts for curves (curves), size, colour and detail of all training images together "
         "(image_moments), and scalar metrics",
         *([OWN_MODEL] if job.value("executor", "release_model") else []),
         f"  minimum counts, where a site keeps the {POLICY_FILE} of startup kits: {_minimum_counts(job)}",
-        "  stays: balanced accuracy and F1 of a site of whose classes one has fewer patients than its counts must have",
+        "  stays: all counts of a model of which one is too small, and balanced accuracy and F1 with them",
         f"  privacy: {scope}, as the site's own privacy.json defines it",
     ]
 
@@ -84,7 +75,6 @@ def _minimum_counts(job: Job) -> str:
     if policy is None:
         return f"not known of scope {scope}, which is not in it"
     kinds = {*releases_of(job).values(), ReleaseKind.COUNTS, ReleaseKind.CURVES, ReleaseKind.IMAGE_MOMENTS}
-    kinds |= {ReleaseKind.POOLED_COUNTS} if encrypts(job) else set()
     minima = {
         rule.kind.value: rule.treatment.minimum
         for rule in policy.releases
@@ -101,13 +91,6 @@ def _network(job: Job) -> list[str]:
         return []
     own = job.value("executor", "backbones")
     return [f"  network: {job.network}{f'; at {_listed(own)}' if own else ''}"]
-
-
-def encrypts(job: Job) -> bool:
-    """Whether sites send sums that the server cannot read, in which counts of tests travel as well."""
-    averages = "aggregation" in option_defaults(job.component("controller"))
-    hidden = averages and job.value("controller", "aggregation") == ENCRYPTED
-    return hidden or ReleaseKind.ENCRYPTED_VALUES in releases_of(job).values()
 
 
 def releases_of(job: Job) -> dict[str, ReleaseKind]:
@@ -135,47 +118,36 @@ def announced_scores(job: Job, out: Path) -> list[str]:
         ]
     path, told = found
     sites = {name: numbers for name, numbers in told.items() if not job.sites or name in job.sites}
-    lines = withheld_scores(sites, classes, SHIPPED_MINIMUM, encrypts(job))
+    lines = withheld_scores(sites, classes, SHIPPED_MINIMUM)
     if not lines:
-        every = f"every site has test images of at least {SHIPPED_MINIMUM} patients of each class"
+        every = f"every class has no test patient or at least {SHIPPED_MINIMUM}, at every site"
         return [f"  withheld: no score, where policies ask for no more than that; {every} ({path})"]
     return [f"  warning: scores will be withheld, by the statistics in {path}:", *(f"    {line}" for line in lines)]
 
 
-def withheld_scores(
-    sites: Mapping[str, Mapping[str, float]], classes: Sequence[str], minimum: int, pooled: bool = False
-) -> list[str]:
+def withheld_scores(sites: Mapping[str, Mapping[str, float]], classes: Sequence[str], minimum: int) -> list[str]:
     """Which scores a later run will not have of which site, by the counts that the job ``statistics`` was given.
 
     Args:
-        sites: released numbers by site.
+        sites: released numbers by site; none of a part of the images in which a class has too few patients.
         classes: the vocabulary.
         minimum: patients behind a count that was released.
-        pooled: whether the run adds up the sites' counts in an encrypted sum.
 
     Example:
-        >>> withheld_scores({"a": {"images.test.mel": 31.0}}, ["nv", "mel"], 10)[0]
-        'a: fewer than 10 test patients of nv; largest class: mel (31 images)'
-        >>> withheld_scores({"a": {"images.test.mel": 31.0, "images.test.nv": 40.0}}, ["nv", "mel"], 10)
+        >>> withheld_scores({"a": {"images.test.mel": 31.0, "images.test.nv": 40.0}, "b": {}}, ["nv", "mel"], 10)[0]
+        'b: a class has 1 to 9 test patients'
+        >>> withheld_scores({"a": {"images.test.mel": 31.0, "images.test.nv": 0.0}}, ["nv", "mel"], 10)
         []
     """
-    lines = []
-    for site, numbers in sites.items():
-        known = {name: numbers.get(f"images.test.{name}", 0.0) for name in classes}
-        few = ", ".join(name for name, count in known.items() if count < minimum)
-        largest = max(known, key=lambda name: known[name])
-        beside = f"; largest class: {largest} ({known[largest]:.0f} images)" if known[largest] else ""
-        if few:
-            lines.append(f"{site}: fewer than {minimum} test patients of {few}{beside}")
+    lines = [
+        f"{site}: a class has 1 to {minimum - 1} test patients"
+        for site, numbers in sites.items()
+        if any(numbers.get(f"images.test.{name}", 1) in range(1, minimum) for name in classes)
+    ]
     if not lines:
         return []
-    effect = "balanced accuracy and F1 of these sites are withheld where a policy asks for so many"
-    remedy = (
-        "the scores of all sites together come from the encrypted sum, where it has so many"
-        if pooled
-        else score_remedy("test")
-    )
-    return [*lines, f"{effect} ({SHIPPED_MINIMUM} in that of startup kits), unless a class has none; {remedy}"]
+    effect = "counts, balanced accuracy and F1 of these sites are withheld where a policy asks for so many"
+    return [*lines, f"{effect} ({SHIPPED_MINIMUM} in that of startup kits); {score_remedy('test')}"]
 
 
 def statistics_of(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -26,7 +26,8 @@ from grandrounds.files import write_json
 from grandrounds.folders.whole import in_turn, put_in_place, temporary_sibling
 from grandrounds.json_files import read_json_object
 from grandrounds.option_annotations import require_type
-from grandrounds.option_keys import by_key, option_defaults, option_types
+from grandrounds.option_keys import by_key, former_option_names, option_defaults, option_types
+from grandrounds.options import with_current_names
 from grandrounds.protocol.problem import Problem
 
 PACKAGE = Path(grandrounds.__file__).parent
@@ -128,6 +129,27 @@ class Job:
         stated = self.options(part)
         return stated[option] if option in stated else option_defaults(self.component(part))[option]
 
+    def in_full(self) -> Job:
+        """A copy that states every option by its name of today: the job's values, and the defaults of its classes.
+
+        Raises:
+            ConfigurationError: if a class cannot be imported, or the controller's problem is missing or no object.
+
+        Example:
+            >>> "grace" in read_job("fedperl").options("controller"), "grace" in load_job("fedperl").options("controller")
+            (False, True)
+        """
+        full = Job(self.meta, copy.deepcopy(self.server), copy.deepcopy(self.client), self.source)
+        for part in reversed(JOB_PARTS):  # the problem first: it may be missing
+            component, options = full.component(part), full.options(part)
+            defaults = {name: list(value) if isinstance(value, tuple) else value
+                        for name, value in option_defaults(component).items()}  # fmt: skip
+            values = {**defaults, **with_current_names(options, former_option_names(component))}
+            order = dict.fromkeys(["problem", *option_types(component), *values])
+            options.clear()
+            options.update({option: values[option] for option in order if option in values})
+        return full
+
     def with_values(self, values: Values) -> Job:
         """A copy of the job with options set; their values are checked by :meth:`checked`.
 
@@ -213,7 +235,18 @@ def _own_methods() -> Mapping[str, OwnMethod]:
 
 
 def load_job(name_or_folder: str | Path) -> Job:
+    """Read a job as :func:`read_job`, and let it state every option.
+
+    Raises:
+        ConfigurationError: as :func:`read_job`, or if a class of the job cannot be imported.
+    """
+    return read_job(name_or_folder).in_full()
+
+
+def read_job(name_or_folder: str | Path) -> Job:
     """Read a job folder, or by its name one of the jobs that come with the package; a name has no path separator.
+
+    Those of the package state only the options whose value is not the default.
 
     Raises:
         ConfigurationError: if there is no such job, or one of its files is missing or wrong.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.deployment.assignments import assignment
-from grandrounds.deployment.jobs import JOB_PARTS, NO_VALUES, Job, Values, load_job
+from grandrounds.deployment.jobs import JOB_PARTS, NO_VALUES, Job, Values, load_job, read_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.json_files import read_json_object
@@ -61,7 +61,7 @@ def preset_lines(name: str | Path) -> list[str]:
     """
     lines = [
         f"--preset {preset}: {', '.join(starmap(assignment, values_in(parts).items()))}"
-        for preset, parts in presets_of(load_job(name)).items()
+        for preset, parts in presets_of(read_job(name)).items()
     ]
     return lines or [f"job {name} has no presets"]
 

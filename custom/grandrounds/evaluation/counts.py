@@ -1,10 +1,9 @@
 """A site's predictions counted by class, from which scores over all sites are computed while predictions stay at the sites.
 
 For each class of each question there are three counts of images: correct (of the class and predicted as it), missed, and
-false (of another class and predicted as it), and the number of patients behind each. What leaves a site is suppressed: a
-count of 1 to ``minimum - 1`` patients is hidden, and so are the smallest others that would give it away by subtraction
-(complementary suppression). The sums of rows and columns count as known, because the numbers of images and the accuracy
-leave beside the counts.
+false (of another class and predicted as it), and the number of patients behind each. A site's table leaves whole, or
+stays if a count is of 1 to ``minimum - 1`` patients: the number of images and the accuracy, which leave beside it, could
+give a single hidden count away. A report that shows some classes only marks the others as ``HIDDEN``.
 
 The server adds the counts of a class over the sites that show it. The patients of two counts are added as well, so a patient
 with images in both is counted twice.
@@ -19,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.bootstrap import Cases
-from grandrounds.evaluation.clinical.suppression import suppressed
 
 IMAGES, PATIENTS = "images", "patients"
 """Names of the arrays in a message."""
@@ -44,12 +42,12 @@ class SiteCounts(NamedTuple):
         return np.asarray((self.images == HIDDEN).any(axis=2))
 
 
-def site_counts(questions: Sequence[Cases], minimum: int = 0) -> SiteCounts:
-    """Count the predictions of a site, and suppress what is of fewer than ``minimum`` patients.
+def site_counts(questions: Sequence[Cases]) -> SiteCounts:
+    """Count the predictions of a site.
 
     Example:
         >>> from grandrounds.evaluation.bootstrap import cases_from_confusion
-        >>> site_counts([cases_from_confusion(np.array([[30, 12], [11, 15]]))], 10).images.tolist()
+        >>> site_counts([cases_from_confusion(np.array([[30, 12], [11, 15]]))]).images.tolist()
         [[[30, 12, 11], [15, 11, 12]]]
     """
     tables = [[_masks(cases, number) for number in range(cases.classes)] for cases in questions]
@@ -58,7 +56,7 @@ def site_counts(questions: Sequence[Cases], minimum: int = 0) -> SiteCounts:
         [[len(np.unique(cases.groups[mask])) for mask in row] for row in table]
         for cases, table in zip(questions, tables, strict=True)
     ]
-    return suppress_counts(SiteCounts(np.array(images, np.int64), np.array(patients, np.int64)), minimum)
+    return SiteCounts(np.array(images, np.int64), np.array(patients, np.int64))
 
 
 def _masks(cases: Cases, number: int) -> tuple[NDArray[np.bool_], ...]:
@@ -67,42 +65,9 @@ def _masks(cases: Cases, number: int) -> tuple[NDArray[np.bool_], ...]:
     return true & called, true & ~called, ~true & called
 
 
-def suppress_counts(counts: SiteCounts, minimum: int) -> SiteCounts:
-    """The same without counts of 1 to ``minimum - 1`` patients, and without what would give them away."""
-    hidden = np.stack([_hidden(patients, minimum) for patients in counts.patients])
-    return SiteCounts(np.where(hidden, HIDDEN, counts.images), np.where(hidden, HIDDEN, counts.patients))
-
-
-def _hidden(patients: NDArray[np.int64], minimum: int) -> NDArray[np.bool_]:
-    """Which counts of a question are hidden, shape ``(classes, 3)``."""
-    known = patients.clip(min=0)
-    hidden = patients == HIDDEN
-    hidden[:, :2] |= _hidden_classes(known[:, :2], hidden[:, 0], minimum)[:, None]
-    hidden[:, 2] |= suppressed(known[None, :, 2], minimum)[0]
-    if 0 < known[hidden[:, 2], 2].sum() < minimum:
-        hidden[:, 2] = True
-    return np.asarray(hidden)
-
-
-def _hidden_classes(patients: NDArray[np.int64], before: NDArray[np.bool_], minimum: int) -> NDArray[np.bool_]:
-    """The classes whose correct and missed images are hidden; ``patients`` has shape ``(classes, 2)``.
-
-    The sums of both columns are known, so what they hide must be two counts at least, and of ``minimum`` patients together.
-    """
-    hidden = before | ((patients > 0) & (patients < minimum)).any(axis=1)
-    while True:
-        wanting = [
-            column
-            for column in patients.T
-            if column[hidden].any() and (column[hidden].sum() < minimum or (column[hidden] > 0).sum() < 2)
-        ]
-        others = [np.flatnonzero(~hidden & (column > 0)) for column in wanting]
-        rows = next((rows for rows in others if len(rows)), None)
-        if minimum < 2 or not wanting:
-            return hidden
-        if rows is None:  # nothing is left to hide behind but which classes are empty
-            return np.ones_like(hidden)
-        hidden[rows[patients[rows].sum(axis=1).argmin()]] = True
+def has_small_counts(counts: SiteCounts, minimum: int) -> bool:
+    """Whether a count is of 1 to ``minimum - 1`` patients, or hidden already."""
+    return bool((counts.hidden.any()) or ((counts.patients > 0) & (counts.patients < minimum)).any())
 
 
 def counts_shape(answers: Sequence[int]) -> tuple[int, int, int]:

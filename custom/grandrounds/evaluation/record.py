@@ -29,8 +29,8 @@ from grandrounds.evaluation.counts import (
     counts_from_json,
     counts_shape,
     counts_to_json,
+    has_small_counts,
     site_counts,
-    suppress_counts,
 )
 from grandrounds.evaluation.estimates import (
     NO_CLASS,
@@ -108,11 +108,14 @@ class EvalRecord:
         return pooled([self, other])
 
     def suppressed(self, minimum: int) -> EvalRecord:
-        """Without counts of fewer than ``minimum`` cases, and without what would give them away.
+        """What may leave a site: without the counts if one of them is of 1 to ``minimum - 1`` cases.
 
-        Beside a table in which a class is hidden, no exact score of single classes is left.
+        Where the counts stay, exact scores of single classes stay, too.
         """
-        return self._hiding(tuple(suppress_counts(one, minimum) for one in self._tables))
+        if not any(has_small_counts(one, minimum) for one in self._tables):
+            return self
+        exact = {name: value for name, value in self.exact.items() if name not in OF_CLASSES}
+        return replace(self, counts=(), questions=(), exact=exact)
 
     def without(self, hidden: Sequence[bool]) -> EvalRecord:
         """Without the counts of these names of the vocabulary."""

@@ -22,7 +22,7 @@ class LedgerPins:
 
     Only the site can say whether its ledger has the line of a head. The server returns to each site its own, so that a
     ledger that was set back, by whatever copy, is found out by the next task. A site that has declared its
-    loss has a line that names the head (:mod:`~grandrounds.privacy.ledger.loss`).
+    loss has a line that names the head (:mod:`~grandrounds.privacy.ledger.lines`).
     """
 
     def __init__(self, fl_ctx: FLContext) -> None:

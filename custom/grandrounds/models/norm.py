@@ -8,7 +8,7 @@ names, or use group norm (Wu & He, "Group Normalization", ECCV 2018), which has 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -28,7 +28,6 @@ NORM_LAYERS = (
     nn.GroupNorm,
     nn.LayerNorm,
 )
-RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @contextmanager
@@ -63,14 +62,10 @@ def statistics_untouched(network: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def fixed_statistics(network: nn.Module, statistics: Mapping[str, Tensor] | None = None) -> Iterator[None]:
+def fixed_statistics(network: nn.Module) -> Iterator[None]:
     """Let the batch norms of a network in training mode normalise by running statistics, as in evaluation mode.
 
     The running statistics do not change; dropout and all else stay in training mode.
-
-    Args:
-        network: whose batch norms.
-        statistics: running statistics to use in place of the network's own, by ``state_dict`` name.
 
     Example:
         >>> import torch
@@ -78,32 +73,18 @@ def fixed_statistics(network: nn.Module, statistics: Mapping[str, Tensor] | None
         >>> with fixed_statistics(norm):
         ...     norm(torch.tensor([[0.0], [2.0]])).tolist()
         [[0.0], [2.0]]
-        >>> with fixed_statistics(norm, {"running_mean": torch.ones(1), "running_var": torch.ones(1)}):
-        ...     norm(torch.tensor([[0.0], [2.0]])).tolist()
-        [[-1.0], [1.0]]
         >>> norm.training, norm.running_mean
         (True, tensor([0.]))
     """
-    norms = {
-        f"{name}." if name else "": module
-        for name, module in network.named_modules()
-        if isinstance(module, BATCH_NORMS) and module.track_running_stats
-    }
-    before = [(norm, norm.training, norm.running_mean, norm.running_var) for norm in norms.values()]
-    for prefix, norm in norms.items():
+    norms = [part for part in network.modules() if isinstance(part, BATCH_NORMS) and part.track_running_stats]
+    before = [norm.training for norm in norms]
+    for norm in norms:
         norm.eval()
-        if statistics is not None:
-            # Not in place: the backward pass needs what the forward pass has used.
-            norm.running_mean, norm.running_var = (
-                statistics[prefix + "running_mean"],
-                statistics[prefix + "running_var"],
-            )
     try:
         yield
     finally:
-        for norm, training, mean, variance in before:
+        for norm, training in zip(norms, before, strict=True):
             norm.train(training)
-            norm.running_mean, norm.running_var = mean, variance
 
 
 def adapt_statistics(network: nn.Module, batches: Iterable[Tensor]) -> None:
@@ -146,16 +127,6 @@ def normalises_by_batch(network: nn.Module) -> bool:
         (True, False)
     """
     return any(isinstance(module, BATCH_NORMS) for module in network.modules())
-
-
-def is_running_statistic(name: str) -> bool:
-    """Whether a ``state_dict`` name belongs to the running statistics of a normalisation layer.
-
-    Example:
-        >>> is_running_statistic("stem.1.running_mean"), is_running_statistic("stem.1.weight")
-        (True, False)
-    """
-    return name.rpartition(".")[2] in RUNNING_STATISTICS
 
 
 def folded_copy(model: nn.Module) -> nn.Module:

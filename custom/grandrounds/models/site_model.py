@@ -18,19 +18,15 @@ from torch import Tensor, nn
 from grandrounds.checks import told_as
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.files import file_digest, replacing, write_json
-from grandrounds.json_files import read_json_object, require_object
+from grandrounds.json_files import read_json_object
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model, is_backbone
 from grandrounds.models.trained import SavedNetwork
 from grandrounds.models.weights import chosen_intensities
+from grandrounds.protocol.descriptions import COMPARED, MODEL_DESCRIPTION, read_description, require_description
 from grandrounds.protocol.problem import SITE_NORM, TRAIN_ALL, WEIGHTS_NAME, ModelSpec, Problem
 
 OWN = "own"
-MODEL_DESCRIPTION = "description"
-"""The entry of a released model with its description, as the bytes of JSON."""
-COMPARED = ("classes", "image_size", "channels", "task", "preprocessing")
-"""What must be the same of models whose predictions are averaged."""
-_STATED = {"seed": int, "run_id": str, "site": str, "frozen": str}
 
 
 class _Described(NamedTuple):
@@ -89,21 +85,6 @@ def write_released(folder: Path, tensors: Mapping[str, Tensor], problem: Problem
     write_json(folder / f"{OWN}.json", content)
 
 
-def read_description(encoded: Tensor | None) -> dict[str, Any]:
-    """The description in a released model, as it was sent.
-
-    Raises:
-        MessageError: if there is none, or it is not the JSON object of :func:`model_description`.
-    """
-    if encoded is None or encoded.dtype != torch.uint8 or encoded.dim() != 1:
-        raise MessageError(f"a site's model must come with its {MODEL_DESCRIPTION}, bytes of shape (length,)")
-    where = f"the {MODEL_DESCRIPTION} of a site's model cannot be read"
-    with told_as(MessageError, ValueError, RecursionError, where=where):
-        content: dict[str, Any] = json.loads(encoded.numpy().tobytes())
-        _require_fields(content, MODEL_DESCRIPTION)
-    return content
-
-
 def read_site_models(paths: Sequence[Path], problem: Problem, run_id: str) -> tuple[SavedNetwork, ...]:
     """The networks of files that sites of a run have handed over, for their average; a run without a ``run_id`` is old.
 
@@ -130,18 +111,9 @@ def read_site_models(paths: Sequence[Path], problem: Problem, run_id: str) -> tu
     return tuple(networks)
 
 
-def _require_fields(content: Any, where: str) -> None:
-    require_object(content, where, ["model", *_STATED, *COMPARED])
-    for name, kind in _STATED.items():
-        if type(content[name]) is not kind:
-            raise ConfigurationError(f"{where}: {name} must be of type {kind.__name__}, got {content[name]!r}")
-    if not 0 <= content["seed"] < 2**63:
-        raise ConfigurationError(f"{where}: seed must be at least 0 and below 2**63")
-
-
 def _described(content: Any, where: str, problem: Problem, run_id: str) -> _Described:
     """What a description says of a model of the run."""
-    _require_fields(content, where)
+    require_description(content, where)
     try:
         spec = ModelSpec(**content["model"])
     except TypeError as error:

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.efficientnet_lite0 import published_name
 from grandrounds.models.backbones.own import OWN_BACKBONES, EncoderAndHead
-from grandrounds.models.norm import is_running_statistic
 from grandrounds.models.pretrained import imagenet_file, named_file
 from grandrounds.models.published_weights import imagenet_weights
 from grandrounds.models.split import find_stem, head_name
 from grandrounds.models.weights_content import read_weights
+from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities, ModelSpec, Problem
 
 COUNTER = "num_batches_tracked"

@@ -9,6 +9,8 @@ from torch import Tensor
 from grandrounds.errors import MessageError
 from grandrounds.protocol.messages import State
 
+RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
 
 def require_like(state: State, template: State, name: str) -> None:
     """Check that two states have the same entries, shapes and dtypes.
@@ -38,3 +40,13 @@ def tensor_bytes(states: Mapping[str, State]) -> dict[str, int]:
 def floating_entries(state: State) -> dict[str, Tensor]:
     """The entries that are trained or averaged: not the integer counters of batch norm, which nothing depends on."""
     return {name: value for name, value in state.items() if value.is_floating_point()}
+
+
+def is_running_statistic(name: str) -> bool:
+    """Whether a ``state_dict`` name belongs to the running statistics of a normalisation layer.
+
+    Example:
+        >>> is_running_statistic("stem.1.running_mean"), is_running_statistic("stem.1.weight")
+        (True, False)
+    """
+    return name.rpartition(".")[2] in RUNNING_STATISTICS

@@ -27,14 +27,10 @@ from grandrounds.protocol.tensors import (
 )
 
 State = Mapping[str, Tensor]
-JOIN, TRAIN, VALIDATE, TEST, POOL = TASKS = "join", "train", "validate", "test", "pool"
+JOIN, TRAIN, VALIDATE, TEST = TASKS = "join", "train", "validate", "test"
 GLOBAL = "global"
 SCORED = "scored"
 """The model to score, in a training task that starts from another one."""
-ENCRYPTION = "encryption"
-"""The value of a task of a run with encrypted models: shapes of the encrypted entries, and how sites weight their models."""
-OPENED_SUMS = "__grandrounds_opened_sums__"
-"""In a context of FLARE's: how many models are in each decrypted sum of the task; None if one could not be opened."""
 FROZEN = "frozen"
 """The value with the digest of the layers that are not trained."""
 UPDATE = "update"
@@ -45,15 +41,11 @@ Those of ``validation`` are of the common model's predictions for validation ima
 """
 COUNTS: Mapping[str, str] = {"common": "counts_common", "own": "counts_own", VALIDATION: "counts_validation"}
 """Releases with counts of correct, missed and false predictions by class: of a tested model, and of a scored one."""
-POOLED_RELEASES: Mapping[str, str] = {"common": "pooled_common", "own": "pooled_own"}
-"""Releases with counts of a tested model that travel in an encrypted sum: a site's contribution, and the decrypted sum."""
 SITE_MODEL = "site_model"
 """The release with a site's own model, at the end of a run."""
-CONTRIBUTION, COUNT_SUM = "contribution", "count_sum"
-"""The tensor of a contribution to the sums of counts, and of a sum; and the value of a task that asks for them."""
 IMAGE_MOMENTS = "image_moments"
 """Release with the moments of the training images, in the answer to the task ``test``."""
-WITHHELD = frozenset({*CURVES.values(), *COUNTS.values(), *POOLED_RELEASES.values(), SITE_MODEL, IMAGE_MOMENTS})
+WITHHELD = frozenset({*CURVES.values(), *COUNTS.values(), SITE_MODEL, IMAGE_MOMENTS})
 """Releases that a site without a rule for them keeps, while the scores beside them may leave."""
 METRICS = "metrics"
 FACTS = "facts"
@@ -86,13 +78,10 @@ class ReleaseKind(StrEnum):
     EMBEDDINGS = "embeddings"
     DISCRIMINATOR = "discriminator"
     SOFT_LABELS = "soft_labels"
-    ENCRYPTED_VALUES = "encrypted_values"
     CURVES = "curves"
     COUNTS = "counts"
-    POOLED_COUNTS = "pooled_counts"
     IMAGE_MOMENTS = "image_moments"
     SUFFICIENT_STATISTICS = "sufficient_statistics"
-    SOLVED_HEAD = "solved_head"
     SITE_MODEL = "site_model"
 
 

@@ -16,5 +16,7 @@ OWN_ROUND = "own.round"
 """Metric of a test: the round whose model the site has chosen for itself."""
 SPENT = "privacy.epsilon"
 """Metric that a gate adds where its policy allows it: the epsilon that the data set has spent, the answer included."""
+STORED_BYTES, STORED_PIXELS = "bytes", "pixels-1"
+"""Schemes of digests by which an image is known: of its file as it is stored, and of its pixels by the first decoding."""
 Engine = Literal["in-process", "flare"]
 """What simulates: one process, or FLARE's simulator; named here, so that the command line need not import torch."""

@@ -113,8 +113,3 @@ def data_folders(fl_ctx: FLContext) -> list[Path]:
     folders = [Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())]
     simulated = os.environ.get(SITES_VARIABLE)
     return [*([Path(simulated)] if simulated else []), *folders]
-
-
-def key_folders(fl_ctx: FLContext) -> list[Path]:
-    """The folders in which a party's keys are looked for, in this order: beside its data, and in its startup kit."""
-    return [*data_folders(fl_ctx), _workspace_root(fl_ctx) / "startup"]

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import BASIC, Min, Range
-from grandrounds.options import Options
+from grandrounds.options import Options, former_names, with_current_names
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE, task_named
 
@@ -193,6 +193,7 @@ class Problem(Options):
             ConfigurationError: for an unknown or missing key, or a value that does not fit.
         """
         known = [field.name for field in fields(cls)]
+        content = with_current_names(content, former_names(cls))
         for key in content:
             if key not in known:
                 nearest = difflib.get_close_matches(key, known, n=1)

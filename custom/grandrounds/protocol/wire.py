@@ -220,3 +220,14 @@ def asks_for_models(executors: Mapping[str, Mapping[str, Any]] | None) -> bool:
         (True, False)
     """
     return any(arguments.get("release_model") is True for arguments in (executors or {}).values())
+
+
+def job_backbones(executors: Mapping[str, Mapping[str, Any]] | None) -> set[str]:
+    """The backbones that a job's executors, by their arguments, choose for sites.
+
+    Example:
+        >>> job_backbones({"a.B": {"model": "own", "backbones": {"site-1": "resnet10"}}}), job_backbones(None)
+        ({'resnet10'}, set())
+    """
+    chosen = (arguments.get("backbones") for arguments in (executors or {}).values())
+    return {str(name) for backbones in chosen if isinstance(backbones, Mapping) for name in backbones.values()}

@@ -19,6 +19,8 @@ from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases, cases_from_confusion
 from grandrounds.evaluation.history import Event
 from grandrounds.evaluation.record import EvalRecord
+from grandrounds.option_keys import FORMER_NAMES, current_configuration
+from grandrounds.options import with_current_names
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.run import FINISHED, MODELS, Origin, ReadRun, RunLog, Spent, Tests
@@ -87,7 +89,7 @@ def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> ReadRun:
     origin = Origin(
         provenance={"simulated": True},
         communities=dict(content.get("devices", {})),
-        options=options.get("executor", {}),
+        options=with_current_names(options.get("executor", {}), FORMER_NAMES["executor"]),
         spent=_spent(content),
         notes=() if site_metrics else (COUNTS_ALONE if counts else SCORES_ALONE,),
     )
@@ -153,8 +155,8 @@ def _renamed(scores: Mapping[str, Any]) -> dict[str, float]:
 
 def _configuration(content: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The controller's options with the benchmark's setting; the folder of a weights file is left out."""
-    controller = options.get("controller", {})
-    problem = {**controller.get("problem", {}), **options.get("problem", {})}
+    controller = current_configuration({"problem": {}, **options.get("controller", {})})
+    problem = {**controller["problem"], **with_current_names(options.get("problem", {}), FORMER_NAMES["problem"])}
     if problem.get("weights"):
         problem["weights"] = Path(problem["weights"]).name
     return {**controller, "problem": problem, "setting": content.get("setting")}

@@ -21,6 +21,8 @@ from grandrounds.evaluation.record import EvalRecord
 from grandrounds.federation.server.record import EVENTS, FORMAT, REFERENCES, SUMMARY, read_events, with_true_status
 from grandrounds.json_files import read_json_object
 from grandrounds.option_annotations import require_type
+from grandrounds.option_keys import FORMER_NAMES, current_configuration
+from grandrounds.options import with_current_names
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 from grandrounds.protocol.names import SERVER, VALIDATION
@@ -98,8 +100,6 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
         reference="; ".join(references_told(summary)) or _not_in_kits(summary, answers),
     )
     tests = _read_tests(answers, summary, sites, classes, model)
-    if reason := summary.get("pooled", {}).get(tests.model, {}).get("reason"):
-        origin = replace(origin, notes=(*notes, f"the encrypted sum of all sites' counts is missing: {reason}"))
     return ReadRun(name, classes, log, tests, origin)
 
 
@@ -124,9 +124,6 @@ def _read_tests(
             for site in sites
             if model in summary["records"].get(site, {})
         }
-        summed = summary.get("pooled", {}).get(model, {}).get("record")
-        complete = records.keys() <= predictions.keys()
-        together = None if summed is None or complete else EvalRecord.from_json(task, classes, summed)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(
             f"{answers / SUMMARY}: a record is damaged ({error}); restore the file or run the job again"
@@ -137,7 +134,6 @@ def _read_tests(
             site: replace(one, questions=predictions.get(site, ()), beside=beside.get(site, {}))
             for site, one in records.items()
         },
-        together,
         validation=read_tests(answers, sites, VALIDATION, task, classes),
         curves={} if predictions else read_site_curves(answers, sites, model, classes),
     )
@@ -295,6 +291,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
             require_type(content.get(key), kind, key)
     except ConfigurationError as error:
         raise DataError(f"{path}: {str(error)[:200]}; it is no summary of a run") from error
+    content["configuration"] = current_configuration(content["configuration"])
     return with_true_status(content, path.parent)
 
 
@@ -338,7 +335,8 @@ def _provenance(path: Path) -> dict[str, Any]:
 def _executor_options(path: Path) -> dict[str, Any]:
     config = path / "job" / "app" / "config" / "config_fed_client.json"
     try:
-        return dict(json.loads(config.read_text(encoding="utf-8"))["executors"][0]["executor"]["args"])
+        stated = dict(json.loads(config.read_text(encoding="utf-8"))["executors"][0]["executor"]["args"])
+        return with_current_names(stated, FORMER_NAMES["executor"])
     except (OSError, ValueError, LookupError, TypeError):
         return {}
 

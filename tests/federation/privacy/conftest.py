@@ -80,7 +80,7 @@ def site(tmp_path_factory, shared_cache, install, policy_of):
     scope.set_name("strict")
     scope.set_props({"grandrounds": content})
     scope.add_task_result_filter(SitePrivacyGate(), FilterKey.OUT)
-    problem = Problem("phantom", ("a", "b")).to_dict()
+    problem = Problem("phantom", ("a", "b"), backbone="resnet10").to_dict()
     values = {"problem": problem, "run_name": "run", "run_id": "r-1", "seed": 0}
     asked = Payload(1, values, {"global": {"w": torch.zeros(3), "b": torch.zeros(2), "n": torch.tensor(1)}})
 

@@ -13,7 +13,6 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from stateful import OtherMapping, StatefulDict, StatefulText
 
 from grandrounds.deployment.kit.overlay import OVERLAYS
-from grandrounds.evaluation.counts import HIDDEN
 from grandrounds.evaluation.curves.files import MERGED, curves_shape
 from grandrounds.json_files import read_json_object
 from grandrounds.models.registry import backbone_names
@@ -24,7 +23,7 @@ from grandrounds.privacy.gate.gate import Gate, TaskFacts
 from grandrounds.privacy.gate.inspection import WORDS
 from grandrounds.privacy.gate.kinds import Expected
 from grandrounds.privacy.gate.policy import parse_policy
-from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import PROTOCOL, REASON_HEADER, TREATED
 from grandrounds.protocol.spending import TRAINING_GATE
 
@@ -47,13 +46,10 @@ SUMMED = {
                 ("sufficient_statistics", "class_counts"),
                 ("sufficient_statistics", "sums"),
                 ("counts", "counts_*"),
-                ("pooled_counts", "pooled_*"),
                 ("curves", "curves_*"),
                 ("image_moments", "image_moments"),
             )
         ),
-        {"kind": "solved_head", "name": "head", "treatment": "unmodified"},
-        {"kind": "encrypted_values", "name": "ciphers", "treatment": "unmodified", "entries": ["values"]},
     ],
     "scalars": NOISY["scalars"],
 }
@@ -82,9 +78,6 @@ class Unlimited:
     def book(self, *arguments):
         """Nothing is kept."""
 
-    def disclose(self, dataset, decide):
-        """What several answers say together has tests of its own, and takes a solver."""
-
     def require_known(self, dataset):
         """Every data set is known."""
 
@@ -94,15 +87,12 @@ class Unlimited:
     def changes(self, name):
         return 0
 
-    def lost(self, dataset):
-        return False
-
     def spent(self, *arguments):
         return 0.5
 
 
 def policies():
-    """The policy of every kit, one with noise, and one for sums, counts, heads and ciphertexts."""
+    """The policy of every kit, one with noise, and one for sums and counts."""
     standard = read_json_object(OVERLAYS / "privacy.json")["scopes"][0]["properties"]["grandrounds"]
     return [parse_policy(standard, "standard"), parse_policy(NOISY, "noisy"), parse_policy(SUMMED, "summed")]
 
@@ -161,7 +151,7 @@ def support(draw):
 
 def table(draw):
     """The counts of a record of at most 20 patients: correct, missed and false predictions of each class."""
-    correct, missed = ([draw.choice([0, 1, 3]) for _ in range(CLASSES)] for _ in range(2))
+    correct, missed = ([draw.choice([0, 0, 1, 5, 6]) for _ in range(CLASSES)] for _ in range(2))
     false = [0] * CLASSES
     for count in missed:
         false[draw.randrange(CLASSES)] += count
@@ -176,21 +166,11 @@ def curves(draw):
     return {"counts": counts}
 
 
-def ciphertext(draw):
-    return torch.tensor([draw.randrange(256) for _ in range(9)], dtype=torch.uint8)
-
-
 def sums(draw):
     """What a site adds to a head in closed form, in three features."""
     found, held = torch.randn(5, 3, dtype=torch.float64), support(draw)
     targets = found.T @ torch.eye(CLASSES, dtype=torch.float64)[torch.arange(5) % CLASSES]
     return {"products": (found.T @ found).flatten(), "targets": targets * (held > 0), "support": held}
-
-
-def head(draw):
-    """A head that a site has solved from a sum of all sites."""
-    weights = torch.randn(CLASSES, 3, dtype=torch.float64)
-    return {"weights": weights, "bias": torch.zeros(CLASSES, dtype=torch.float64), "shift": torch.zeros(3).double()}
 
 
 def class_counts(draw):
@@ -204,10 +184,6 @@ def moments(draw):
     return {"moments": torch.stack([mean, mean**2 + 1]), "support": torch.tensor([draw.choice([1, 4, 5, 20])])}
 
 
-def pooled(draw):
-    return table(draw) if draw.random() < 0.5 else {"contribution": ciphertext(draw)}
-
-
 RECORDS = {
     "class_counts": ("sufficient_statistics", class_counts),
     "sums": ("sufficient_statistics", sums),
@@ -215,14 +191,11 @@ RECORDS = {
     "counts_validation": ("counts", table),
     "curves_common": ("curves", curves),
     "image_moments": ("image_moments", moments),
-    "pooled_common": ("pooled_counts", pooled),
-    "head": ("solved_head", head),
-    "ciphers": ("encrypted_values", lambda draw: {"values": ciphertext(draw)}),
 }
 
 
 def record(draw):
-    """An answer with evaluation records, sums of named tensors, a head or a ciphertext."""
+    """An answer with evaluation records, or sums of named tensors."""
     scores = {"validation.n": 20.0, "validation.accuracy": draw.choice([0.5, 0.75]), "loss": 0.5}
     parts = {"metrics": DXO(DataKind.METRICS, data=scores)}
     for name in draw.sample(sorted(RECORDS), draw.choice([1, 1, 2, 3])):
@@ -370,11 +343,9 @@ def tensors_fault(name, data):
         rows = data["values"].double() / (255 if data["values"].dtype == torch.uint8 else 1)
         sums = (rows.sum(dim=1) - 1).abs().max() <= 0.02
         right = data.keys() == {"values"} and rows.shape[1:] == (CLASSES,) and len(rows) <= PUBLIC_ROWS and bool(sums)
-    elif name.startswith(("counts_", "pooled_")) and data.keys() == {"images", "patients"}:
+    elif name.startswith("counts_") and data.keys() == {"images", "patients"}:
         right = all(value.shape == (1, CLASSES, 3) and value.dtype == torch.int64 for value in data.values())
-        hidden = data["patients"] == HIDDEN
-        right = right and torch.equal(hidden, data["images"] == HIDDEN)
-        right = right and few_or_many(data["patients"][~hidden], 5, 20 if name.startswith("counts_") else 2**62)
+        right = right and few_or_many(data["patients"], 5, 20)
         right = right and bool((data["images"] >= data["patients"]).all())
     elif name.startswith("curves_"):
         counts = data["counts"]
@@ -391,15 +362,8 @@ def tensors_fault(name, data):
         none = data["support"] == 0
         right = right and not bool(images[none].any())
         right = right and not bool(data.get("targets", torch.zeros(1, CLASSES))[:, none].any())
-    elif name == "head":
-        right = data.keys() <= {"weights", "bias", "shift", "scale"} and all(
-            value.dtype == torch.float64 and bool(value.isfinite().all()) for value in data.values()
-        )
     else:
-        known = {"ciphers": {"values"}, "pooled_common": {"contribution"}, "pooled_own": {"contribution"}}
-        right = data.keys() == known.get(name) and all(
-            value.dtype == torch.uint8 and value.dim() == 1 for value in data.values()
-        )
+        right = False
     return "" if right else f"{name} of { ({key: (tuple(v.shape), v.dtype) for key, v in data.items()}) }"
 
 

@@ -10,7 +10,7 @@ from grandrounds.data.location import locate
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import write_json
-from grandrounds.privacy.gate.dataset import dataset_facts
+from grandrounds.privacy.inventory import dataset_facts
 from grandrounds.privacy.ledger.ledger import dataset_fingerprint
 from grandrounds.protocol.paths import cache_folder, data_folders
 
@@ -37,7 +37,7 @@ def context(tmp_path):
 
 
 def facts_of(name, context):
-    return dataset_facts(name, locate(name, "site-1", data_folders(context), cache_folder(context)).manifest)
+    return dataset_facts(name, locate(name, "site-1", data_folders(context), cache_folder(context)))
 
 
 def test_patients_are_counted_and_not_images(context):

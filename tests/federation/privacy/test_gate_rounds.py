@@ -16,7 +16,7 @@ from grandrounds.federation.server.record import read_events
 from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.gate.audit import Reason
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.privacy.ledger.noted import noted_head
+from grandrounds.privacy.ledger.recovery import noted_head
 from tests.federations import as_between_kits
 
 SITES = ["site-1", "site-2"]

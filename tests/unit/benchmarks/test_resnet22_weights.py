@@ -138,16 +138,19 @@ def test_the_reader_sees_nothing_of_our_environment(monkeypatch, tmp_path, old_f
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"weights": {}}, "there is no entry 'model' with weights in it"),
-        ({"model": {}}, r"do not fit resnet22: stem\.0\.weight must have shape \(16, 1, 7, 7\), got no such entry"),
+        (lambda: {"weights": {}}, "there is no entry 'model' with weights in it"),
         (
-            {"model": {**published(3), "four_view_resnet.cc.final_bn.bias": torch.zeros(3)}},
+            lambda: {"model": {}},
+            r"do not fit resnet22: stem\.0\.weight must have shape \(16, 1, 7, 7\), got no such entry",
+        ),
+        (
+            lambda: {"model": {**published(3), "four_view_resnet.cc.final_bn.bias": torch.zeros(3)}},
             r"norm\.bias must have shape \(256,\), got \(3,\)",
         ),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path, content, message):
-    torch.save(content, tmp_path / "other.p", _use_new_zipfile_serialization=False)
+    torch.save(content(), tmp_path / "other.p", _use_new_zipfile_serialization=False)
     with pytest.raises(ConfigurationError, match=message):
         convert_published(tmp_path / "other.p", tmp_path / "resnet22.pt")
     assert not (tmp_path / "resnet22.pt").exists()

@@ -35,7 +35,7 @@ def test_help_is_in_groups_and_shows_no_markup(capsys):
     groups = ("Experiments on this machine", "Results", "A federation", "A site and its data")
     assert all(f"─ {group} ─" in shown[()] for group in groups)
     assert "─ Sites and images ─" in shown["simulate",]
-    assert "─ Labels and splits ─" in shown["partition", "folder"]
+    assert "─ Division between sites ─" in shown["import",]
 
 
 def test_the_command_line_is_built_without_torch_and_flare():

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,9 @@ from sklearn.metrics import roc_auc_score
 
 import grandrounds as gr
 
-pytest.importorskip("fire", reason="MONAI's commands need fire")
-pytest.importorskip("ignite", reason="MONAI's evaluator needs pytorch-ignite")
+pytestmark = pytest.mark.skipif(
+    not (find_spec("fire") and find_spec("ignite")), reason="MONAI's commands need fire, its evaluator pytorch-ignite"
+)
 
 WITHOUT_PACKAGE = """
 import sys

@@ -6,8 +6,8 @@ import pytest
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.privacy.accounting import gaussian_epsilon, renyi_epsilon
 from grandrounds.privacy.ledger.chain import ChainedFile
-from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, dataset_fingerprint
+from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
 from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, no_guarantee, outside_budget
 from grandrounds.protocol.unit import Unit
 

@@ -23,11 +23,11 @@ def reported(images, *scores):
     return EvalRecord(SINGLE, ("a", "b"), images, exact)
 
 
-def counted(matrix, minimum=0):
+def counted(matrix, keeps_counts=False):
     matrix = np.array(matrix)
-    counts = site_counts([cases_from_confusion(matrix)], minimum)
+    counts = site_counts([cases_from_confusion(matrix)])
     accuracy = float(np.trace(matrix) / matrix.sum())
-    return EvalRecord(SINGLE, ("a", "b"), int(matrix.sum()), {"accuracy": accuracy}, (counts,))
+    return EvalRecord(SINGLE, ("a", "b"), int(matrix.sum()), {"accuracy": accuracy}, () if keeps_counts else (counts,))
 
 
 def text(table, width=120):
@@ -69,10 +69,10 @@ def test_with_counts_every_class_counts_and_scores_of_few_cases_are_marked():
 
 def test_a_withheld_score_is_a_dash_with_its_reason():
     found = score_table(
-        [run_of({"site-1": counted([[30, 10], [5, 15]], 10), "site-2": counted([[30, 10], [12, 15]], 10)})]
+        [run_of({"site-1": counted([[30, 10], [5, 15]], keeps_counts=True), "site-2": counted([[30, 10], [12, 15]])})]
     )
     assert [row[4] for row in rows(found)[:4]] == ["-", "0.653", "0.653 (1/2)", "-"]
-    assert "- of few cases and hidden: a, b" in text(found)
+    assert "- the site keeps its counts" in text(found)
 
 
 def test_the_table_fits_into_100_columns():
@@ -88,12 +88,6 @@ def test_a_fallback_of_the_selection_is_named_with_its_reason(make_summary):
         "selected: the model after round 1 of 2 (log_likelihood -1.500, validation images of all sites together)",
         "selection: too few cases",
     ]
-
-
-def test_a_missing_sum_of_counts_is_named_with_its_reason(make_summary):
-    pooled = {"common": {"sites": ["a"], "reason": "2 of 3 sites"}, "own": {"sites": ["a"], "record": {}}}
-    assert facts({**make_summary(), "pooled": pooled})[1] == "no sum of all sites' counts (common): 2 of 3 sites"
-    assert len(facts({**make_summary(), "pooled": pooled})) == len(facts(make_summary())) + 1
 
 
 def test_a_job_without_a_common_model_shows_the_sites_own_ones():

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from grandrounds.commands.data.partition import what_next
+from grandrounds.commands.data.partition import LAYOUTS, PARTITION_HELP, values_of, what_next
 from grandrounds.console.steps import reading_on
+from grandrounds.data.datasets.own_options import ManifestOptions
 from grandrounds.data.families import DATASETS
 from grandrounds.data.options import MutualOptions
+from grandrounds.data.own_datasets import OWN_DATASETS, register_dataset
+from grandrounds.option_annotations import annotations_of
 from grandrounds.options import describe
 
 HEADER = "image,label,split,patient,source\n"
@@ -21,22 +24,12 @@ def pictures(tmp_path, images):
     rows = [f"{name},{('nevus', 'melanoma')[i % 2]},train,p{i},clinic-{i % 2}" for i, name in enumerate(names)]
     table = tmp_path / "all.csv"
     table.write_text(HEADER + "\n".join(rows) + "\n")
-    return [
-        "manifest",
-        "--root",
-        tmp_path / "images",
-        "--manifest",
-        table,
-        "--dataset-name",
-        "skin",
-        "--splits",
-        "draw",
-    ]
+    return [table, "--root", tmp_path / "images", "--dataset-name", "skin", "--splits", "draw"]
 
 
 def test_partition_shows_every_site_and_where_it_is(run, pictures, tmp_path):
-    shares = ("--labelled", 0.25, "--validation", 0.125, "--test", 0.375)
-    result = run("partition", *pictures, "--scheme", "sites", "--sites", 2, *shares, "--out", tmp_path / "sites")
+    shares = ("--labelled", 0.25, *_set(validation=0.125, test=0.375))
+    result = run("import", *pictures, "--scheme", "sites", "--sites", 2, *shares, "--out", tmp_path / "sites")
     assert result.exit_code == 0, result.output
     digest = json.loads((tmp_path / "sites" / "partition.json").read_text())["sites"]["site-2"]["sha256"]
     row = next(line for line in result.stdout.splitlines() if "│ site-2" in line)
@@ -47,12 +40,12 @@ def test_partition_shows_every_site_and_where_it_is(run, pictures, tmp_path):
 
 
 def test_partition_as_json_is_the_description_on_disk(run, pictures, tmp_path):
-    result = run("partition", *pictures, "--scheme", "iid", "--sites", 4, "--out", tmp_path / "sites", "--json")
+    result = run("import", *pictures, "--scheme", "iid", "--sites", 4, "--out", tmp_path / "sites", "--json")
     assert json.loads(result.stdout) == json.loads((tmp_path / "sites" / "partition.json").read_text())
 
 
 def test_another_partition_is_replaced_only_when_asked(run, pictures, tmp_path):
-    command = ["partition", *pictures, "--sites", 2, "--out", tmp_path / "sites"]
+    command = ["import", *pictures, "--sites", 2, "--out", tmp_path / "sites"]
     assert run(*command).exit_code == 0
     refused = run(*command, "--seed", 2)
     assert refused.exit_code == 1
@@ -61,30 +54,30 @@ def test_another_partition_is_replaced_only_when_asked(run, pictures, tmp_path):
 
 
 def test_a_manifest_without_a_column_is_one_line_with_file_and_column(run, pictures, tmp_path):
-    table = Path(pictures[4])
+    table = Path(pictures[0])
     table.write_text("image,split,patient\nall/0.png,train,p\n")
-    result = run("partition", *pictures, "--out", tmp_path / "sites")
+    result = run("import", *pictures, "--out", tmp_path / "sites")
     _one_line(result, f"{table}.*column 'label' is missing")
 
 
 def test_a_label_outside_the_vocabulary_is_one_line_with_file_and_image(run, pictures, tmp_path):
-    result = run("partition", *pictures, "--out", tmp_path / "sites", "--classes", "nevus,melanom")
+    result = run("import", *pictures, "--out", tmp_path / "sites", "--classes", "nevus,melanom")
     _one_line(
         result, "all.csv, image 'all/1.png', column label: 'melanoma' is not one of the classes.*did you mean 'melanom'"
     )
 
 
 def test_a_patient_in_two_splits_is_one_line_with_both_lines(run, pictures, tmp_path):
-    table = Path(pictures[4])
+    table = Path(pictures[0])
     table.write_text(HEADER + "all/0.png,nevus,train,p1,c\nall/1.png,nevus,test,p1,c\n")
-    result = run("partition", *pictures, "--out", tmp_path / "sites", "--splits", "keep")
+    result = run("import", *pictures, "--out", tmp_path / "sites", "--splits", "keep")
     _one_line(result, r"patient 'p1' is in two splits, train \(line 2\) and test \(line 3\)")
 
 
 def test_scenario_and_server_are_given_to_the_partition(run, pictures, tmp_path):
     few = run(
-        *["partition", *pictures, "--sites", 2, "--out", tmp_path / "few", "--server-images", 8, "--json"],
-        *["--scenario", "few_labels", "--labelled-sites", "site-2", "--few-labels-use", "labelled"],
+        *["import", *pictures, "--sites", 2, "--out", tmp_path / "few", "--json"],
+        *_set(scenario="few_labels", labelled_sites="site-2", few_labels_use="labelled", server_images=8),
     )
     description = json.loads(few.stdout)
     assert {key: description[key] for key in ("scenario", "labelled_sites", "few_labels_use", "server_images")} == {
@@ -94,8 +87,8 @@ def test_scenario_and_server_are_given_to_the_partition(run, pictures, tmp_path)
         "server_images": 8,
     }
     server = run(
-        *["partition", *pictures, "--sites", 2, "--out", tmp_path / "server", "--server-images", 8, "--json"],
-        *["--scenario", "server_labels", "--server-training", 0.5],
+        *["import", *pictures, "--sites", 2, "--out", tmp_path / "server", "--json"],
+        *_set(scenario="server_labels", server_training=0.5, server_images=8),
     )
     assert json.loads(server.stdout)["sites"]["server"]["images"] == {"train": 4, "val": 4, "test": 0}
 
@@ -103,31 +96,31 @@ def test_scenario_and_server_are_given_to_the_partition(run, pictures, tmp_path)
 def test_the_command_line_and_make_partition_draw_the_same_random_numbers(run, pictures, tmp_path):
     from grandrounds.data.partition.make import make_partition
 
-    drawn = run("partition", *pictures, "--scheme", "iid", "--sites", 2, "--out", tmp_path / "a", "--json")
-    root, table = pictures[2], pictures[4]
+    drawn = run("import", *pictures, "--scheme", "iid", "--sites", 2, "--out", tmp_path / "a", "--json")
+    table, _, root, *_ = pictures
     options = {"scheme": "iid", "sites": 2, "manifest": table, "dataset_name": "skin", "splits": "draw"}
     same = make_partition("manifest", root, tmp_path / "b", **options)
     assert json.loads(drawn.stdout)["sites"] == same["sites"]
 
 
 def test_an_external_site_is_for_evaluation_and_not_for_training(run, pictures, tmp_path):
-    result = run("partition", *pictures, "--scheme", "external", "--out", tmp_path / "external")
+    result = run("import", *pictures, "--scheme", "external", "--out", tmp_path / "external")
     assert result.exit_code == 0, result.output
     assert f"grandrounds evaluate RUN --sites-dir {tmp_path / 'external'}" in result.stdout
     assert "simulate" not in result.stdout
-    assert "simulate" in run("partition", *pictures, "--sites", 2, "--out", tmp_path / "sites").stdout
+    assert "simulate" in run("import", *pictures, "--sites", 2, "--out", tmp_path / "sites").stdout
 
 
 def test_sites_without_labels_are_not_sent_to_a_job_that_needs_them(run, pictures, tmp_path):
-    options = ["--sites", 2, "--out", tmp_path / "few", "--scenario", "few_labels", "--labelled-sites", "site-1"]
-    result = run("partition", *pictures, *options)
+    options = ["--sites", 2, "--out", tmp_path / "few", *_set(scenario="few_labels", labelled_sites="site-1")]
+    result = run("import", *pictures, *options)
     assert result.exit_code == 0, result.output
     assert "grandrounds jobs" in result.stdout
     assert "simulate" not in result.stdout
 
 
 def test_labelled_images_of_ones_own_are_sent_to_a_supervised_job(run, pictures, tmp_path):
-    result = run("partition", *pictures, "--sites", 2, "--out", tmp_path / "sites")
+    result = run("import", *pictures, "--sites", 2, "--out", tmp_path / "sites")
     assert "grandrounds simulate fedavg --sites-dir" in result.stdout
 
 
@@ -156,75 +149,114 @@ def test_scaled_counts_are_reported():
     assert line in what_next(description, Path("out"))
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_every_data_set_has_help_with_examples_and_its_own_options(run, dataset, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")
-    text = " ".join(run("partition", dataset, "--help").stdout.split())
-    assert f"grandrounds partition {dataset} --root DIR" in text
-    for option in describe(DATASETS[dataset]):
-        assert f"--{option.name.replace('_', '-')}" in text
-    assert ("--noise-rate" in text) == issubclass(DATASETS[dataset], MutualOptions)
-
-
-def test_help_shows_defaults_bounds_and_the_defaults_of_schemes(run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")
-    text = " ".join(run("partition", "pbc", "--help").stdout.split())
-    assert "[default: 0.5]" in text
-    assert "10, mdhfl 4, external 1" in text
-    assert "0<=x<=1" in text
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["--sites 0", "--labelled 1.5", "--noise flip", "--variant clean", "--seed one"],
-)
-def test_values_that_do_not_fit_and_options_of_other_data_sets_are_wrong_use(run, tmp_path, words):
-    command = ["partition", "pbc", "--root", tmp_path, "--out", tmp_path / "sites", *words.split()]
-    assert run(*command).exit_code == 2
-
-
-def test_a_data_set_without_a_name_is_refused_in_a_line(run, pictures, tmp_path):
-    result = run("partition", *pictures, "--dataset-name", "", "--out", tmp_path / "sites")
-    assert result.exit_code == 1
-    assert "dataset_name must not be empty" in result.stderr
-
-
-def test_a_manifest_needs_its_file_and_name(run, tmp_path):
-    assert run("partition", "manifest", "--root", tmp_path, "--out", tmp_path / "sites").exit_code == 2
-
-
-def test_preprocessing_is_given_to_the_sites(run, pictures, tmp_path):
-    command = ["partition", *pictures, "--sites", 2, "--out", tmp_path / "sites", "--json", "--preprocess", "mammogram"]
-    assert json.loads(run(*command).stdout)["preprocess"] == "mammogram"
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["--preprocess mammogram", "--birads-3 drop", "--published-test", "--simulated-vendors films"],
-)
-def test_options_of_other_mammograms_are_wrong_use(run, tmp_path, words):
-    assert run("partition", "cmmd", "--root", tmp_path, "--out", tmp_path / "sites", *words.split()).exit_code == 2
-
-
-def test_windows_are_given_to_the_sites(run, pictures, tmp_path):
-    command = ["partition", *pictures, "--sites", 2, "--out", tmp_path / "sites", "--json", "--windows"]
-    assert json.loads(run(*command, "40:80,-600:1500,40:380").stdout)["windows"] == [[40, 80], [-600, 1500], [40, 380]]
-    _one_line(run(*command, "40:0"), "windows: the width of a window must be at least 1 Hounsfield unit, got 0.0")
-    for wrong in ("40", "40:80:1", "a:b", ""):
-        result = run(*command, wrong)
-        assert result.exit_code == 2
-        assert "CENTRE:WIDTH" in result.stderr
-
-
-def test_a_partition_for_mutual_learning_takes_its_options(run, tmp_path):
+@pytest.fixture
+def cells(tmp_path):
+    """Two classes of PBC in its small layout: the folder."""
     rows = "".join(f"{label}/{n}.jpg,{label},PBC\n" for label in ("basophil", "ig") for n in range(40))
     (tmp_path / "pbc_barcelona_manifest.csv").write_text("image,label,source\n" + rows)
     with zipfile.ZipFile(tmp_path / "pbc_barcelona_96.zip", "w") as archive:
         for row in rows.splitlines():
             archive.writestr(row.split(",")[0], row)
-    out = tmp_path / "sites"
-    command = ["partition", "pbc", "--root", tmp_path, "--out", out, "--sites", 2, "--test", 0.5, "--validation", 0]
-    noisy = ["--noise", "pair", "--noise-rate", 1, "--public-share", 0.25, "--private-images", 40]
+    return tmp_path
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_every_data_set_is_in_the_help_and_shows_its_options(run, dataset):
+    assert dataset in LAYOUTS
+    assert f"\n  {dataset} " in PARTITION_HELP
+    shown = run("partition", dataset, "--options").stdout
+    for option in describe(DATASETS[dataset]):
+        assert f"│ {option.name} " in shown
+    assert ("noise_rate" in shown) == issubclass(DATASETS[dataset], MutualOptions)
+
+
+def test_options_show_defaults_bounds_and_the_defaults_of_schemes(run):
+    shown = run("partition", "pbc", "--options").stdout
+    cells = {
+        row[1]: row for row in ([cell.strip() for cell in line.split("│")] for line in shown.splitlines()) if row[1:]
+    }
+    assert cells["sites"][2:4] == ["an integer or null, at least 1", "10, mdhfl 4, external 1"]
+    assert cells["noise_rate"][2:4] == ["a number, between 0 and 1", "0.0"]
+
+
+def test_data_sets_of_plug_ins_are_listed_too(run, monkeypatch):
+    monkeypatch.setattr(OWN_DATASETS, "entries", dict(OWN_DATASETS.entries))
+
+    @register_dataset("clinic")
+    def clinic(root, options):
+        """Images of a clinic."""
+
+    shown = run("partition", "--options").stdout
+    assert "Images of a clinic." in shown
+    assert all(name in shown for name in DATASETS)
+    assert "patient_pattern" in run("partition", "clinic", "--options").stdout
+
+
+@pytest.mark.parametrize("words", ["--sites 0", "--labelled 1.5", "--seed one", "--noise pair"])
+def test_values_that_do_not_fit_and_flags_that_there_are_not_are_wrong_use(run, tmp_path, words):
+    command = ["partition", "pbc", "--root", tmp_path, "--out", tmp_path / "sites", *words.split()]
+    assert run(*command).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "assignment", ["variant=clean", "noise=flip", "noise_rate=2", "seed=one", "sites", "merge=patient"]
+)
+def test_assignments_that_do_not_fit_are_refused_by_name(run, cells, assignment):
+    _one_line(run("partition", "pbc", "--root", cells, "--out", cells / "x", "--set", assignment), assignment[:4])
+
+
+@pytest.mark.parametrize("words", [[], ["pbc"], ["pbc", "--root", "x"]])
+def test_a_name_a_root_and_a_folder_are_needed(run, words):
+    assert run("partition", *words).exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["folder", "manifest", "ham"])
+def test_another_name_is_no_published_data_set(run, tmp_path, name):
+    _one_line(run("partition", name, "--root", tmp_path, "--out", tmp_path / "x"), "dataset must be one of")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "value"),
+    [
+        ("labelled_sites=site-1, site-2", ["site-1", "site-2"]),
+        ("windows=40:80,-600:1500", [(40, 80), (-600, 1500)]),
+        ("sites=4", 4),
+        ("sites=null", None),
+        ("alpha=1e3", 1000.0),
+        ("manifest=a=b.csv", Path("a=b.csv")),
+        ("skip_unusable=true", True),
+        ("dataset_name=7", "7"),
+    ],
+)
+def test_text_becomes_the_value_of_the_options_type(assignment, value):
+    assert values_of(annotations_of(ManifestOptions), [assignment]) == {assignment.partition("=")[0]: value}
+
+
+def test_a_data_set_without_a_name_is_refused_in_a_line(run, pictures, tmp_path):
+    result = run("import", *pictures, "--dataset-name", "", "--out", tmp_path / "sites")
+    assert result.exit_code == 1
+    assert "dataset_name must not be empty" in result.stderr
+
+
+def test_preprocessing_is_given_to_the_sites(run, pictures, tmp_path):
+    command = ["import", *pictures, "--sites", 2, "--out", tmp_path / "sites", "--json", "--preprocess", "mammogram"]
+    assert json.loads(run(*command).stdout)["preprocess"] == "mammogram"
+
+
+def test_windows_are_given_to_the_sites(run, pictures, tmp_path):
+    command = ["import", *pictures, "--sites", 2, "--out", tmp_path / "sites", "--json", "--windows"]
+    assert json.loads(run(*command, "40:80,-600:1500,40:380").stdout)["windows"] == [[40, 80], [-600, 1500], [40, 380]]
+    _one_line(run(*command, "40:0"), "windows: the width of a window must be at least 1 Hounsfield unit, got 0.0")
+    for wrong in ("40", "40:80:1", "a:b", ""):
+        result = run(*command, wrong)
+        assert result.exit_code != 0
+        assert "CENTRE:WIDTH" in result.stderr
+
+
+def test_a_partition_for_mutual_learning_takes_its_options(run, cells):
+    out = cells / "sites"
+    command = ["partition", "pbc", "--root", cells, "--out", out, "--sites", 2, *_set(test=0.5, validation=0)]
+    noisy = _set(noise="pair", noise_rate=1, public_share=0.25, private_images=40)
     made = json.loads(run(*command, *noisy, "--json").stdout)
     assert made["public_set"]["images"] == 20
     assert [site["images"] for site in made["sites"].values()] == [{"train": 10, "val": 0, "test": 20}] * 2
@@ -232,8 +264,12 @@ def test_a_partition_for_mutual_learning_takes_its_options(run, tmp_path):
     shown = run(*command, *noisy)
     assert "grandrounds simulate mdhfl --sites-dir" in " ".join(shown.stdout.split())
     _one_line(
-        run(*command, "--public", "folder"), "public folder needs public_root, the folder or archive of its images"
+        run(*command, *_set(public="folder")), "public folder needs public_root, the folder or archive of its images"
     )
+
+
+def _set(**options):
+    return [word for name, value in options.items() for word in ("--set", f"{name}={value}")]
 
 
 def test_without_a_terminal_progress_of_reading_headers_is_printed_in_lines():

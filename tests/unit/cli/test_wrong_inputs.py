@@ -64,7 +64,7 @@ FOLDERS = {
     "too many sites": (lambda n: f"{'ab'[n % 2]}/{n}.png", ("--sites", "25"), "site-", "--sites"),
 }  # fmt: skip
 FORMATS = ("csv", "semicolons", "tabs in UTF-16", "xlsx", "parquet")
-COMMANDS = ("import", "partition", "simulate")
+COMMANDS = ("import", "simulate")
 
 
 def table(rows, path, kind):
@@ -87,9 +87,6 @@ def arguments(command, source, of_table, root, out):
     roots = ["--root", str(root)] if of_table else []
     if command == "import":
         return ["import", str(source), *roots, "--out", str(out)]
-    if command == "partition":
-        given = ["manifest", "--manifest", str(source), *roots] if of_table else ["folder", "--root", str(source)]
-        return ["partition", *given, "--out", str(out)]
     return ["simulate", "fedavg", "--images", str(source), *roots, "--workspace", str(out), "--image-size", "32"]
 
 

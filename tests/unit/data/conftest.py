@@ -8,6 +8,18 @@ from PIL import Image
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
+from grandrounds import plugins
+from grandrounds.data.own_datasets import OWN_DATASETS
+
+_others = dict(OWN_DATASETS.entries)
+import published_data  # noqa: E402
+
+PUBLISHED = {name: entry for name, entry in OWN_DATASETS.entries.items() if name not in _others}
+"""The data sets of the example, which are registered during the tests of data only."""
+OWN_DATASETS.entries = _others
+for module in [name for name in plugins._registering if name.startswith(published_data.__name__)]:
+    del plugins._registering[module]
+
 ISIC2019_HEADER = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK"
 PAD_HEADER = (
     "patient_id,lesion_id,smoke,drink,background_father,background_mother,age,pesticide,gender,skin_cancer_history,"
@@ -19,6 +31,11 @@ DERM7PT_HEADER = (
     "blue_whitish_veil,vascular_structures,level_of_diagnostic_difficulty,elevation,location,sex,management,clinic,derm,"
     "case_id,notes"
 )
+
+
+@pytest.fixture(autouse=True)
+def _published_data(monkeypatch):
+    monkeypatch.setattr(OWN_DATASETS, "entries", {**OWN_DATASETS.entries, **PUBLISHED})
 
 
 def put(root, path, content=None):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
 from grandrounds.data.manifest import Record, write_manifest
+from grandrounds.data.site import DatasetLocation
 from grandrounds.deployment.kit import machine
 from grandrounds.deployment.kit.overlay import Settings, apply_overlay
 from grandrounds.deployment.operation import health
@@ -23,11 +24,11 @@ from grandrounds.deployment.operation.trail import read_trail
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.files import exclusive, write_json
 from grandrounds.privacy.gate.audit import Reason, write_audit
-from grandrounds.privacy.gate.dataset import dataset_facts
-from grandrounds.privacy.gate.images import record_images
-from grandrounds.privacy.ledger.entries import Purpose
+from grandrounds.privacy.gate.datasets import record
+from grandrounds.privacy.inventory import dataset_facts
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.privacy.ledger.noted import note_head
+from grandrounds.privacy.ledger.lines import Purpose
+from grandrounds.privacy.ledger.recovery import note_head
 from grandrounds.protocol.spending import outside_budget
 from grandrounds.protocol.unit import Unit
 
@@ -59,10 +60,10 @@ def site(make_kit, tmp_path):
     (tmp_path / "grandrounds.json").write_text(json.dumps({"datasets": {"skin": entry}}))
     apply_overlay(kit, Settings(datasets=tmp_path / "grandrounds.json"))
     ledger = Ledger(kit.local / "privacy", kit.name)
-    facts = dataset_facts("skin", tmp_path / "skin.csv")
 
     def use():
-        record_images(ledger, kit.local / "privacy", facts.identity, tmp_path / "images", facts.names, facts.people)
+        facts = dataset_facts("skin", DatasetLocation(tmp_path / "skin.csv", tmp_path / "images"))
+        record(ledger, kit.local / "privacy", facts)
         ledger.book(Purpose("j", "skin", 1, "update"), facts.identity, outside_budget(Unit.SITE), 1e-5)
 
     use()

@@ -4,8 +4,6 @@ import math
 
 import pytest
 import torch
-from monai.visualize import GradCAM
-from monai.visualize.class_activation_maps import ModelWithHooks
 from torch import nn
 
 from grandrounds.evaluation.explanation.grad_cam import (
@@ -60,16 +58,18 @@ def test_a_certain_network_still_has_a_map():
     assert float(class_activation(network, [network.layer], images)[0].max()) == 1
 
 
-class AgainstOthers(ModelWithHooks):
-    """MONAI's pass of a network with our score: one class against all others."""
-
-    def class_score(self, logits, class_idx):
-        others = [index for index in range(logits.shape[1]) if index != class_idx]
-        return logits[:, class_idx] - logits[:, others].logsumexp(1)
-
-
 def maps_of_monai(network, layer, images, positive):
-    """MONAI's Grad-CAM of one class, scaled as ours."""
+    """MONAI's Grad-CAM of one class, by our score and scaled as ours."""
+    from monai.visualize import GradCAM  # seconds, which the collection of tests need not spend
+    from monai.visualize.class_activation_maps import ModelWithHooks
+
+    class AgainstOthers(ModelWithHooks):
+        """MONAI's pass of a network with our score: one class against all others."""
+
+        def class_score(self, logits, class_idx):
+            others = [index for index in range(logits.shape[1]) if index != class_idx]
+            return logits[:, class_idx] - logits[:, others].logsumexp(1)
+
     found = GradCAM(AgainstOthers(network, layer, True, True), layer, postprocessing=lambda maps: maps)
     maps = found(images, class_idx=positive)[:, 0].detach()
     return maps / maps.amax(dim=(1, 2), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)

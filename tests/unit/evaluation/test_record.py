@@ -25,13 +25,25 @@ CONFUSION = np.array([[60, 10, 12, 0], [12, 40, 1, 0], [4, 4, 9, 0], [1, 2, 0, 3
 EXACT = {name: float(value) for name, value in confusion_scores(CONFUSION).items()}
 
 
-def record(exact=EXACT, minimum=0, confusion=CONFUSION):
+def record(exact=EXACT, hidden=(False,) * 4, confusion=CONFUSION):
     counts = (site_counts([cases_from_confusion(confusion)]),)
-    return EvalRecord(SINGLE, NAMES, int(confusion.sum()), exact, counts).suppressed(minimum)
+    found = EvalRecord(SINGLE, NAMES, int(confusion.sum()), exact, counts)
+    return found.without(hidden) if any(hidden) else found
+
+
+SOME = (False, False, True, True)
+
+
+def test_a_table_with_a_small_count_stays_whole_and_scores_of_single_classes_with_it():
+    stays, leaves = record().suppressed(10), record(confusion=np.diag([20, 10, 0, 0])).suppressed(10)
+    assert not stays.counts
+    assert stays.exact.keys() == EXACT.keys() - OF_CLASSES
+    assert leaves.counts
+    assert leaves.exact == EXACT
 
 
 def test_beside_a_hidden_class_no_score_over_all_classes_is_computed_from_the_shown_ones():
-    found = record(exact={}, minimum=10)
+    found = record(exact={}, hidden=SOME)
     assert found.hidden.any()
     assert found.score("accuracy").reason.startswith("of few cases and hidden")
     plain = [name for name, score in found.scores.items() if score.known and not score.of]
@@ -40,7 +52,7 @@ def test_beside_a_hidden_class_no_score_over_all_classes_is_computed_from_the_sh
 
 
 def test_an_exact_accuracy_determines_that_of_yes_or_no_questions_and_no_other_score():
-    found = record(exact={"accuracy": EXACT["accuracy"]}, minimum=10)
+    found = record(exact={"accuracy": EXACT["accuracy"]}, hidden=SOME)
     assert found.score("accuracy").value == EXACT["accuracy"]
     assert found.score("accuracy_one_vs_rest").value == pytest.approx(EXACT["accuracy_one_vs_rest"])
     assert not found.score("recall_weighted").known
@@ -71,7 +83,7 @@ def test_a_site_that_hides_everything_has_no_score_of_few_images(cases):
 
 @pytest.mark.parametrize("changes", [{"masked": True}, {}])
 def test_references_beside_hidden_numbers_do_not_depend_on_how_common_the_classes_are(changes):
-    found = replace(record(minimum=0 if changes else 10), **changes)
+    found = replace(record() if changes else record(hidden=SOME), **changes)
     assert found.references == {
         "chance": {
             "accuracy": 0.25,
@@ -117,7 +129,7 @@ def test_always_the_most_frequent_class_has_accuracies_alone_where_a_class_is_hi
 
 
 def test_sums_of_records_with_a_hidden_class_hide_it_too():
-    found = pooled([record(exact={}, minimum=10), record(exact={})])
+    found = pooled([record(exact={}, hidden=SOME), record(exact={})])
     assert not found.score("accuracy").known
 
 

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.chain import block_name, chain_names
-from grandrounds.models.norm import is_running_statistic
 from grandrounds.models.norm_layers import FrozenBatchNorm, frozen_statistics
 from grandrounds.models.partial import freeze_front, front_of, frozen_digest, frozen_names, input_channels
 from grandrounds.models.registry import BACKBONES, backbone_names, build_model, minimum_image_size
 from grandrounds.models.split import split_network
 from grandrounds.privacy.mechanisms.dp_sgd import require_separate_samples
+from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 

@@ -9,8 +9,8 @@ from gate_answers import NOISY, RELATION, ROWS, SCALARS
 
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.privacy.gate.policy import SitePolicy
-from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit
 

@@ -6,15 +6,13 @@ import pytest
 import torch
 
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Refused
-from grandrounds.privacy.gate.count_treatments import MinimumSupport
 from grandrounds.privacy.gate.gate import TaskFacts
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import Expected
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise
 from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule
-from grandrounds.privacy.gate.treatment import Quantise
-from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.gate.treatments import ClipAndNoise, MinimumSupport, Quantise
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import METRICS, PROTOCOL, ReleaseKind
 
 UPDATE, STATISTICS, SOFT = ReleaseKind.MODEL_UPDATE, ReleaseKind.CLASS_STATISTICS, ReleaseKind.SOFT_LABELS
@@ -30,7 +28,14 @@ TARGET = 0.25
 def facts(task="train", number=1, dataset=SKIN, run="run", **patients):
     template = {"w": ((2, 3), torch.float32), "b": ((2,), torch.float32)}
     expected = Expected(
-        number, "r-1", 2, template, {"train": 60, "val": 9, "test": 9, **patients}, images=44, public_rows=4
+        number,
+        "r-1",
+        2,
+        template,
+        {"train": 60, "val": 9, "test": 9, **patients},
+        images=44,
+        public_rows=4,
+        backbones=frozenset({"resnet10"}),
     )
     return TaskFacts("job-1", task, run, dataset, expected)
 

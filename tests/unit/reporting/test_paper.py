@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import grandrounds as gr
+from grandrounds import extras
 from grandrounds.api.reports import paper
 from grandrounds.cli import build_app
 from grandrounds.errors import ConfigurationError
@@ -237,7 +238,7 @@ def test_a_word_document_has_no_control_character():
 def test_without_python_docx_word_documents_are_refused_and_all_else_is_written(
     make_run, tmp_path, unillustrated, monkeypatch
 ):
-    monkeypatch.setattr("grandrounds.reporting.paper.word.find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "requires", lambda name: ['no-such-distribution>=1; extra == "word"'])
     with pytest.raises(ConfigurationError, match=r"grandrounds\[word\]"):
         paper([make_run()], tmp_path / "paper", word="title", progress=False)
     assert not (tmp_path / "paper").exists()

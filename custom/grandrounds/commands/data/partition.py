@@ -1,198 +1,178 @@
-"""``grandrounds partition``: one data set becomes the hospitals of a simulation.
-
-Every data set is a sub-command, whose options are generated from the data set's option group.
-"""
+"""``grandrounds partition``: one published data set becomes the hospitals of a simulation."""
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+import json as json_format
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 from rich.table import Table
-from typer.core import TyperGroup
 
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.account import account_lines
 from grandrounds.console.output import notes, results, say, say_json
-from grandrounds.data.datasets.mammography.options import MalignancyOptions
-from grandrounds.data.datasets.own_options import ManifestOptions
 from grandrounds.data.families import DATASETS
-from grandrounds.data.options import SCHEME_DEFAULTS, MutualOptions, PartitionOptions
-from grandrounds.option_annotations import Annotation, annotations_of
+from grandrounds.data.options import SCHEME_DEFAULTS, MalignancyOptions, PartitionOptions
+from grandrounds.errors import ConfigurationError, UsageError
+from grandrounds.option_annotations import Annotation, annotations_of, fits
+from grandrounds.options import describe
 
 if TYPE_CHECKING:
     from grandrounds.api.sites import Sites
 
 SHOWN_DIGITS = 12
-READING = "Reading the images"
-
-PARTITION_HELP = """Divide a data set between simulated hospitals.
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another partition.")]
+LAYOUTS: Mapping[str, str] = {
+    "ham10000": "HAM10000: HAM10000_metadata.csv and folders of JPEG files.",
+    "ham10000_malignancy": "HAM10000 as benign and malignant, its four devices as sites.",
+    "pbc": "PBC_dataset_normal_DIB: a folder for each of its eight classes.",
+    "cifar10": "CIFAR-10: cifar10.npz.",
+}
+"""The published layout of each data set below ``--root``."""
+_LISTED = "\n".join(f"  {name:<20} {layout}" for name, layout in LAYOUTS.items())
+PARTITION_HELP = f"""Divide a published data set between simulated hospitals.
 
 Writes a manifest and a site configuration for every site, and partition.json, which describes them. No image is copied.
 The images of a patient or lesion stay together, between sites and between splits, unless an option changes this.
-Each data set has its own options: grandrounds partition DATASET --help
+Each data set has its own options: grandrounds partition NAME --options shows them, without NAME all data sets, those of
+plug-ins too. Images of your own: grandrounds import --help
+
+[bold]Data sets[/bold]
+
+\b
+{_LISTED}
 
 [bold]Examples[/bold]
 
 \b
   grandrounds partition ham10000 --root DIR --sites 10 --out runs/ham/sites
   # classes unevenly distributed
-  grandrounds partition ham10000 --root DIR --scheme dirichlet --alpha 0.5 --out runs/ham/mixed
+  grandrounds partition ham10000 --root DIR --scheme dirichlet --set alpha=0.5 --out runs/ham/mixed
   # labels at few hospitals, or at the server only
-  grandrounds partition ham10000 --root DIR --scenario few_labels --labelled-sites site-1,site-2 --out runs/ham/few
-  grandrounds partition ham10000 --root DIR --server-images 500 --scenario server_labels --out runs/ham/server
-  # your own images
-  grandrounds partition folder --root IMAGES --out DIR
-  grandrounds partition manifest --root IMAGES --manifest all.csv --dataset-name skin --scheme iid --sites 4 --out DIR
+  grandrounds partition ham10000 --root DIR --set scenario=few_labels --set labelled_sites=site-1,site-2 --out runs/ham/few
+  grandrounds partition ham10000 --root DIR --set server_images=500 --set scenario=server_labels --out runs/ham/server
+  # wrong labels, for mutual learning
+  grandrounds partition pbc --root DIR --set noise=pair --set noise_rate=0.1 --out runs/pbc/sites
 """
 
-LAYOUTS: Mapping[str, str] = {
-    "ham10000": "HAM10000: HAM10000_metadata.csv and folders of JPEG files.",
-    "isic2018": "ISIC 2018 task 3: ..._GroundTruth.csv, ..._LesionGroupings.csv and ..._Training_Input.",
-    "lesions": "Skin lesions of FedPerl: the folders isic2019, ham10000, pad_ufes_20 and derm7pt.",
-    "isic2020": "ISIC 2020: ISIC_2020_Training_GroundTruth_v2.csv (or train.csv) and the folder train.",
-    "rsna_ich": "RSNA haemorrhages: stage_2_train.csv and the folder stage_2_train of DICOM files.",
-    "matek19": "AML-Cytomorphology: folders BAS to PMO of TIFF files; thirteen classes.",
-    "mll23": "MLL23, or INT-20: a folder for each of its classes; the same thirteen.",
-    "pbc": "PBC_dataset_normal_DIB: a folder for each of its eight classes.",
-    "bloodmnist": "BloodMNIST: bloodmnist.npz, or one of the larger ones.",
-    "cifar10": "CIFAR-10: cifar10.npz.",
-    "ham10000_malignancy": "HAM10000 as benign and malignant, its four devices as sites.",
-    "inbreast": "INbreast: INbreast.csv (save INbreast.xls as that) and AllDICOMs.",
-    "cbis_ddsm": "CBIS-DDSM: four tables mass_case_..., calc_case_... and the folder CBIS-DDSM.",
-    "cmmd": "CMMD: CMMD_clinicaldata_revision.csv (save the .xlsx as that) and the folder CMMD.",
-    "mini_mias": "mini-MIAS: Info.txt and the PGM files.",
-    "mammograms": "Mammograms: some of the folders inbreast, cbis_ddsm, cmmd and mini_mias.",
-    "folder": "Images of your own: ROOT/CLASS/*, ROOT/SITE/CLASS/* or ROOT/CLASS/PATIENT/*.",
-    "manifest": "Images of your own that a table lists: CSV, .xlsx or Parquet.",
-}
-"""The published layout of each data set below ``--root``."""
 
-FEW_LABELS = "--scenario few_labels --labelled-sites site-1,site-2"
-EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    "ham10000": (
-        "--sites 10 --out runs/ham/sites",
-        "--scheme dirichlet --alpha 0.5 --out runs/ham/mixed",
-        f"{FEW_LABELS} --out runs/ham/few",
-    ),
-    "isic2018": (
-        f"--sites 10 --validation 0.1 --test 0.2 {FEW_LABELS} --out runs/isic2018/sites",
-        f"--group-by image --validation 0.1 --test 0.2 {FEW_LABELS} --out runs/isic2018/paper",
-    ),
-    "lesions": (
-        "--scheme fedperl --out runs/lesions/sites",
-        "--scheme fedperl --variant paper --out runs/lesions/paper",
-        "--scheme fedperl --scenario server_labels --out runs/lesions/server",
-        "--scheme fedperl --scenario few_labels --out runs/lesions/few",
-    ),
-    "rsna_ich": (
-        f"--validation 0.1 --test 0.2 --slices 25000 --client-partition slice {FEW_LABELS} --out runs/ich/sites",
-        "--windows 40:80 --out runs/ich/brain",
-    ),
-    "matek19": ("--noise symmetric --noise-rate 0.2 --public mll23 --public-root MLL23 --out runs/cells/sites",),
-    "pbc": ("--noise pair --noise-rate 0.1 --out runs/pbc/sites",),
-    "cifar10": ("--noise pair --noise-rate 0.2 --public folder --public-root FOLDER --out runs/cifar/sites",),
-    "mammograms": ("--sites 4 --out runs/mammograms/sites",),
-    "mini_mias": ("--simulated-vendors runs/mias/films --out runs/mias/sites",),
-    "folder": (
-        "--out runs/own/sites",
-        "--patient-pattern '^.*/(P[0-9]+)_' --label-map naevus=nevus,unsure= --out runs/own/sites",
-    ),
-    "manifest": (
-        "--manifest all.csv --dataset-name skin --scheme iid --sites 4 --out DIR",
-        "--manifest ct.csv --dataset-name ct --windows 40:80,80:200,40:380 --out DIR",
-        "--manifest breast.csv --dataset-name breast --preprocess mammogram --out DIR",
-    ),
-}
-"""Examples of each data set, without the command and ``--root``; by default the folder alone."""
+def partition(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The data set.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder (or archive) of the data set.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the partition; it must contain nothing else.")] = None,
+    scheme: Annotated[str | None, typer.Option(help="Short for --set scheme=NAME.")] = None,
+    sites: Annotated[int | None, typer.Option(min=1, help="Short for --set sites=N.")] = None,
+    labelled: Annotated[float | None, typer.Option(min=0, max=1, help="Short for --set labelled=SHARE.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set an option of the data set; repeatable.")
+    ] = None,
+    options: Annotated[bool, typer.Option("--options", help="Show the data set's options and stop.")] = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Divide the data set and show its sites, or show what can be chosen."""
+    from grandrounds.api.sites import partition as divide
+    from grandrounds.data.own_datasets import dataset_options
 
-PANELS: Mapping[str, tuple[str, ...]] = {
-        "Division between sites": ("scheme", "sites", "alpha", "devices", "seed", "group_by", "client_partition"),
-        "Labels and splits": (
-            "labelled", "labelled_images", "validation", "test", "splits", "published_test", "scenario", "labelled_sites",
-            "few_labels_use", "server_images", "server_training",
-        ),
-        "With --scheme mdhfl": tuple(set(annotations_of(MutualOptions)) - set(annotations_of(PartitionOptions))),
-}  # fmt: skip
-"""The panels of the help and the options in them; all others are about reading the images."""
-
-FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "Images of your own": ("folder", "manifest"),
-    "Skin lesions": ("ham10000", "ham10000_malignancy", "isic2018", "isic2020", "lesions"),
-    "Blood cells": ("matek19", "mll23", "pbc", "bloodmnist"),
-    "Mammograms": ("inbreast", "cbis_ddsm", "cmmd", "mini_mias", "mammograms"),
-}
-"""The panels of the help and the data sets in them; all others have one of their own."""
+    if options:
+        results().print(_data_sets() if name is None else option_table(_group(name, dataset_options())))
+        return
+    if name is None or root is None or out is None:
+        raise UsageError("give NAME, --root and --out; grandrounds partition --options shows the data sets")
+    short = {"scheme": scheme, "sites": sites, "labelled": labelled, "seed": seed}
+    given: dict[str, Any] = {key: value for key, value in short.items() if value is not None}
+    given |= values_of(annotations_of(_group(name, dataset_options())), assignments or ())
+    show_partition(divide(name, root, out, overwrite=overwrite, warn=False, **given), out, json)
 
 
-def build_group() -> typer.Typer:
-    """The command with a sub-command for each data set."""
-    group = typer.Typer(cls=_WithPlugins, help=PARTITION_HELP, no_args_is_help=True, rich_markup_mode="rich")
-    for dataset, options in DATASETS.items():
-        _add(group, dataset, LAYOUTS[dataset], options)
-    return group
+def values_of(known: Mapping[str, Annotation], assignments: Iterable[str]) -> dict[str, Any]:
+    """The values of ``key=value`` for options with these annotations; later ones win.
+
+    Raises:
+        ConfigurationError: if there is no such option, or a value is written otherwise.
+
+    Example:
+        >>> values_of(annotations_of(PartitionOptions), ["alpha=0.5", "labelled_sites=site-1,site-2"])
+        {'alpha': 0.5, 'labelled_sites': ['site-1', 'site-2']}
+    """
+    values = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or key not in known:
+            raise ConfigurationError(f"--set {assignment}: expected KEY=VALUE, KEY one of {', '.join(known)}")
+        values[key] = _value(text, known[key].type)
+    return values
 
 
-def _add(group: typer.Typer, dataset: str, layout: str, options: type[PartitionOptions]) -> None:
-    examples = EXAMPLES.get(dataset, (f"--out runs/{dataset}",))
-    lines = "\n".join(f"  grandrounds partition {dataset} --root DIR {example}" for example in examples)
-    panel = next((panel for panel, names in FAMILIES.items() if dataset in names), "Other data sets")
-    text = f"{layout}\n\n[bold]Examples[/bold]\n\n\b\n{lines}"
-    group.command(name=dataset, help=text, rich_help_panel=panel)(_command(dataset, options))
+def _value(text: str, annotation: Any) -> Any:
+    """A value from text: JSON, text, a path, or a list with commas."""
+    kinds = set(get_args(annotation)) - {type(None)} if type(None) in get_args(annotation) else {annotation}
+    if kinds == {tuple[str, ...]}:
+        return comma_separated(text)
+    if get_origin(annotation) is tuple:
+        return parse_windows(text)
+    if kinds == {Path}:
+        return None if text == "null" else Path(text)
+    try:
+        value = json_format.loads(text)
+    except json_format.JSONDecodeError:
+        return text
+    return text if not fits(value, annotation) and fits(text, annotation) else value
 
 
-class _WithPlugins(TyperGroup):
-    """Adds the data sets of plug-ins, which are imported when the command is used, not with every other one."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names of all sub-commands."""
-        return [*super().list_commands(ctx), *_plugin_commands()]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A sub-command by its name."""
-        return super().get_command(ctx, cmd_name) or _plugin_commands().get(cmd_name)
+def _group(name: str, groups: Mapping[str, type[PartitionOptions]]) -> type[PartitionOptions]:
+    if name not in groups:
+        raise ConfigurationError(f"dataset must be one of {', '.join(groups)}, got {name!r}")
+    return groups[name]
 
 
-def _plugin_commands() -> Mapping[str, Any]:
+def _data_sets() -> Table:
+    """All data sets with their layouts."""
     from grandrounds.data.own_datasets import own_datasets
 
-    own = own_datasets()
-    if not own:
-        return {}
-    group = typer.Typer(rich_markup_mode="rich")
-    group.callback()(lambda: None)  # a group even of one command
-    for dataset, found in own.items():
-        _add(group, dataset, found.layout, found.options)
-    built = typer.main.get_command(group)
-    return dict(vars(built)["commands"])
+    table = Table("data set", "what is below --root")
+    for name, layout in {**LAYOUTS, **{name: own.layout for name, own in own_datasets().items()}}.items():
+        table.add_row(name, layout)
+    return table
 
 
-def _command(dataset: str, group: type[PartitionOptions]) -> Callable[..., None]:
-    """The function behind a sub-command, with the group's options as its parameters."""
+def option_table(group: type[PartitionOptions]) -> Table:
+    """The options of a data set: key, what it may be, default and meaning."""
+    table = Table("key", "value", "default", "meaning")
+    for option in describe(group):
+        default = "required" if option.default is MISSING else json_format.dumps(option.default, default=str)
+        table.add_row(option.name, option.allowed, scheme_defaults(option.name, group) or default, option.meaning)
+    return table
 
-    def partition(root: Path | None, out: Path, overwrite: bool, json: bool, **options: Any) -> None:
-        from grandrounds.api.sites import partition as divide
 
-        show_partition(divide(dataset, root, out, overwrite=overwrite, warn=False, **options), out, json)
+def scheme_defaults(name: str, group: type[PartitionOptions]) -> str:
+    """The default of an option for each scheme of a group; empty for an option that has none."""
+    if name not in group.defaults:
+        return ""
+    schemes = [scheme for scheme in group.schemes if scheme in SCHEME_DEFAULTS]
+    others = [f"{scheme} {SCHEME_DEFAULTS[scheme][name]}" for scheme in schemes if name in SCHEME_DEFAULTS[scheme]]
+    return ", ".join([str(group.defaults[name]), *others])
 
-    folder, images = "Folder of the partition; it must contain nothing else.", "Folder (or archive) of the images."
-    root: tuple[Any, ...] = (Annotated[Path, typer.Option(help=images)],)
-    if issubclass(group, ManifestOptions):
-        root = (Annotated[Path | None, typer.Option(help=f"{images[:-1]}; default: the table's folder.")], None)
-    vars(partition)["__signature__"] = inspect.Signature(
-        [
-            command_parameter("root", *root),
-            command_parameter("out", Annotated[Path, typer.Option(help=folder)]),
-            *option_parameters(group),
-            *LAST_PARAMETERS,
-        ]
-    )
-    return partition
+
+def parse_windows(text: str) -> list[tuple[float, float]]:
+    """Windows written as ``centre:width,centre:width``.
+
+    Raises:
+        ConfigurationError: if they are written otherwise.
+
+    Example:
+        >>> parse_windows("40:80, 80:200")
+        [(40.0, 80.0), (80.0, 200.0)]
+    """
+    try:
+        pairs = [part.split(":") for part in text.split(",")]
+        return [(float(centre), float(width)) for centre, width in pairs]
+    except ValueError:
+        raise ConfigurationError(f"expected CENTRE:WIDTH,..., for example 40:80,80:200,40:380; got {text!r}") from None
 
 
 def show_partition(sites: Sites, out: Path, json: bool) -> None:
@@ -209,86 +189,6 @@ def show_partition(sites: Sites, out: Path, json: bool) -> None:
     console.print(partition_table(description))
     for line in what_next(description, out):
         say(console, line)
-
-
-def option_parameters(group: type[PartitionOptions]) -> list[inspect.Parameter]:
-    """The options of a group as parameters of a typer command; None is the group's own default."""
-    known = annotations_of(group)
-    return [
-        command_parameter(field.name, *_option(field.name, known[field.name], field.default, group))
-        for field in fields(group)
-    ]
-
-
-def command_parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
-    """A parameter of a typer command; without a default it is required."""
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-LAST_PARAMETERS = (
-    command_parameter(
-        "overwrite", Annotated[bool, typer.Option("--overwrite", help="Replace another partition.")], False
-    ),
-    command_parameter("json", Json, False),
-)
-"""Of every command that makes a partition."""
-
-
-def _option(name: str, known: Annotation, default: Any, group: type[PartitionOptions]) -> tuple[Any, Any]:
-    """Annotation and default of a parameter, from what the group states about the option."""
-    kind = next(iter(set(get_args(known.type)) - {type(None)})) if type(None) in get_args(known.type) else known.type
-    limits = known.bounds
-    extras: dict[str, Any] = {
-        "rich_help_panel": next((panel for panel, names in PANELS.items() if name in names), READING)
-    }
-    declarations = []
-    if kind == tuple[str, ...]:
-        extras |= {"parser": comma_separated, "metavar": "A,B,..."}
-        kind = str
-    elif get_origin(kind) is tuple:
-        extras |= {"parser": parse_windows, "metavar": "CENTRE:WIDTH,..."}
-        kind = str
-    elif kind is bool:
-        declarations = [f"--{name.replace('_', '-')}"]
-    elif limits is not None:
-        extras |= {"min": _finite(limits.minimum), "max": _finite(limits.maximum)}
-    text = f"{known.meaning[0].upper()}{known.meaning[1:]}."
-    if default is MISSING:
-        return Annotated[kind, typer.Option(*declarations, help=text, **extras)], inspect.Parameter.empty
-    if default is None or default is False or default == ():
-        extras["show_default"] = _scheme_defaults(name, group)
-        return Annotated[kind | None, typer.Option(*declarations, help=text, **extras)], None
-    return Annotated[kind, typer.Option(*declarations, help=text, **extras)], default
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _scheme_defaults(name: str, group: type[PartitionOptions]) -> str | bool:
-    """The default of an option for each scheme of a group; False for an option that has none."""
-    if name not in group.defaults:
-        return False
-    schemes = [scheme for scheme in group.schemes if scheme in SCHEME_DEFAULTS]
-    others = [f"{scheme} {SCHEME_DEFAULTS[scheme][name]}" for scheme in schemes if name in SCHEME_DEFAULTS[scheme]]
-    return ", ".join([str(group.defaults[name]), *others])
-
-
-def parse_windows(text: str) -> list[tuple[float, float]]:
-    """Windows written as ``centre:width,centre:width``.
-
-    Raises:
-        typer.BadParameter: if they are written otherwise.
-
-    Example:
-        >>> parse_windows("40:80, 80:200")
-        [(40.0, 80.0), (80.0, 200.0)]
-    """
-    try:
-        pairs = [part.split(":") for part in text.split(",")]
-        return [(float(centre), float(width)) for centre, width in pairs]
-    except ValueError:
-        raise typer.BadParameter(f"expected CENTRE:WIDTH,..., for example 40:80,80:200,40:380; got {text!r}") from None
 
 
 def what_next(description: Mapping[str, Any], out: Path) -> list[str]:

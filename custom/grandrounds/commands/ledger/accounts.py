@@ -15,8 +15,8 @@ from grandrounds.console.output import results, say, say_json
 from grandrounds.errors import DataError
 
 if TYPE_CHECKING:
-    from grandrounds.privacy.ledger.entries import Booking
     from grandrounds.privacy.ledger.ledger import LedgerContent
+    from grandrounds.privacy.ledger.lines import Booking
 
 
 SHOW_HELP = """Show the releases of a site and the epsilon spent.
@@ -95,7 +95,7 @@ SPENT_COLUMNS = ("releases", "outside_budget", "delta", "epsilon")
 
 
 OF_SCORES = (
-    "round of scores: counts_validation are of the model of the round before; other counts, curves and pooled sums are of "
+    "round of scores: counts_validation are of the model of the round before; other counts and curves are of "
     "the tests at the end of a run, whose round is one after the last training"
 )
 
@@ -156,8 +156,8 @@ def amend(
     """Record that a data set has changed."""
     from grandrounds.data.manifest import read_manifest
     from grandrounds.deployment.kit.read import require_owner
-    from grandrounds.privacy.ledger.entries import DatasetIdentity
     from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, dataset_fingerprint, read_ledger
+    from grandrounds.privacy.ledger.lines import DatasetIdentity
 
     opening = read_ledger(folder / LEDGER_NAME).opening
     require_owner(folder)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.datasets.published_labels import read_labels, require_labels
+from grandrounds.data.datasets.published import read_labels, require_labels
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 from grandrounds.files import replacing

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from grandrounds.data.datasets.mammography.options import (
-    MalignancyOptions,
-)
 from grandrounds.data.keys import KeyChoices
 from grandrounds.data.options import (
     MUTUAL_DIVISION,
+    MalignancyOptions,
     MutualOptions,
     Preprocess,
     Windows,

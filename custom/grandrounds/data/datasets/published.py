@@ -9,14 +9,24 @@ import os
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from grandrounds.checks import told_as
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.checks import require_known_label, told_as
+from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.errors import DataError
+from grandrounds.protocol.task import Task
+from grandrounds.protocol.tasks import SINGLE
+
+Progress = Callable[[int, int], None]
+"""Called with the number of headers read and of all headers."""
 
 BENIGN: Final = "benign"
 MALIGNANT: Final = "malignant"
@@ -27,6 +37,26 @@ NO_DIAGNOSIS = ""
 
 TRAIN_AND_TEST: Mapping[str, str] = MappingProxyType({"train": "train_labels", "test": "test_labels"})
 TRUE_AND_FALSE = {"1": True, "1.0": True, "0": False, "0.0": False}
+
+
+@dataclass(frozen=True)
+class ReadDataset:
+    """A data set as it was read.
+
+    ``images`` is their folder or archive, ``facts`` are further entries of the partition's description, ``reading`` is how
+    the sites read the image files. ``sites`` is the site of each record, where the data set names them; ``splits`` is
+    whether the splits of the records are to be kept, ``task`` what their labels are.
+    """
+
+    records: tuple[Record, ...]
+    images: Path
+    classes: tuple[str, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    reading: Reading = AS_IN_FILES
+    name: str = ""
+    sites: tuple[str, ...] = ()
+    splits: bool = False
+    task: Task = SINGLE
 
 
 def find_table(root: Path, names: Sequence[str], dataset: str) -> Path:
@@ -140,3 +170,77 @@ def read_class_folders(
     labels = [(name, classes[PurePosixPath(name).parent.name]) for name in names]
     records = tuple(Record(name, label, source=dataset) for name, label in labels if label is not None)
     return records, {folder: folders[folder] for folder, label in classes.items() if label is None}
+
+
+def marked_column(row: Mapping[str, str], columns: Sequence[str], where: str) -> str:
+    """The one of these columns that holds 1.
+
+    Raises:
+        DataError: if the others do not hold 0, or there are several or none.
+    """
+    for name in columns:
+        if row[name] not in TRUE_AND_FALSE:
+            raise DataError(f"{where}, column {name}: expected 0 or 1, got {row[name]!r}")
+    marked = [name for name in columns if TRUE_AND_FALSE[row[name]]]
+    if len(marked) != 1:
+        raise DataError(f"{where}: expected 1 in one of the columns {', '.join(columns)}, got {len(marked)}")
+    return marked[0]
+
+
+def mapped_label(name: str, labels: Mapping[str, str], where: str) -> str:
+    """The class of a published label; empty if it has no class.
+
+    Raises:
+        DataError: if the label is unknown.
+
+    Example:
+        >>> mapped_label("ACK", {"ACK": "ak", "UNK": ""}, "metadata.csv line 2")
+        'ak'
+    """
+    require_known_label(name, tuple(labels), where)
+    return labels[name]
+
+
+def read_labels(
+    path: Path, classes: Sequence[str], source: str, arrays: Mapping[str, str] = TRAIN_AND_TEST
+) -> tuple[Record, ...]:
+    """The records of an npz file: one per image, array by array, all in split ``train``.
+
+    A label is an index into ``classes``; ``arrays`` names the labels, of shape ``(n,)`` or ``(n, 1)``, by their images.
+
+    Raises:
+        DataError: if an array is missing, a label is not a class, or images and labels differ in number.
+    """
+    with open_images(path) as reader:
+        names = set(reader.names())
+    records: list[Record] = []
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            for images, name in arrays.items():
+                found = content[name]
+                column = found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+                labels = require_labels(column, len(classes), f"{path}: {name}")
+                records += (
+                    Record(f"{images}/{row}", classes[label], source=source) for row, label in enumerate(labels)
+                )
+    except KeyError as error:
+        raise DataError(f"{path}: {error.args[0]}; expected {', '.join(arrays.values())}") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    if names != {record.image for record in records}:
+        raise DataError(f"{path} has {len(names)} images and {len(records)} labels; every image needs one label")
+    return tuple(records)
+
+
+def require_labels(column: NDArray[np.generic], classes: int, where: str) -> list[int]:
+    """The labels as plain integers.
+
+    Raises:
+        DataError: if they are not one-dimensional arrays of integers from 0 to ``classes - 1``.
+    """
+    if column.ndim != 1 or not np.issubdtype(column.dtype, np.integer):
+        raise DataError(f"{where} must be a row of integers, got {column.dtype} of shape {column.shape}")
+    values: list[int] = column.tolist()
+    if values and not 0 <= min(values) <= max(values) < classes:
+        raise DataError(f"{where}: labels must be from 0 to {classes - 1}, got {min(values)} to {max(values)}")
+    return values

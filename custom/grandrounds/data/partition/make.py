@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 from grandrounds.data.datasets.own_options import OwnImageOptions
-from grandrounds.data.datasets.registry import ReadDataset, read_dataset
-from grandrounds.data.datasets.rsna_ich import Progress
-from grandrounds.data.families import partition_options
+from grandrounds.data.datasets.published import Progress, ReadDataset
+from grandrounds.data.datasets.registry import read_dataset
+from grandrounds.data.families import OWN_SOURCES, partition_options
 from grandrounds.data.options import PartitionOptions, Preprocess, SyntheticDevice
 from grandrounds.data.own_datasets import dataset_options
 from grandrounds.data.partition.divide import site_names
 from grandrounds.data.partition.fedperl import relabel
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.groups import TooFewImages
-from grandrounds.data.partition.scheme import Division, Scheme
-from grandrounds.data.partition.schemes import scheme_of
+from grandrounds.data.partition.schemes import Division, Scheme, scheme_of
 from grandrounds.data.partition.splits import stratified_train_val
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.names import SERVER
@@ -49,9 +48,9 @@ def make_partition(
     ``few_labels``, ``validation`` 0.1 and ``test`` 0.2. For fewer sites of the same size, simulate the first ones.
 
     Args:
-        dataset: a name of :data:`~grandrounds.data.families.DATASETS`, or of a plug-in.
-        root: the data set's folder; for ``lesions`` and ``mammograms`` the folder of their folders, for ``manifest`` the
-            images' folder or archive.
+        dataset: a name of :data:`~grandrounds.data.families.DATASETS` or of a plug-in; ``folder`` or ``manifest`` for images
+            of one's own.
+        root: the data set's folder; for ``manifest`` the images' folder or archive.
         out: the partition's folder.
         overwrite: replace another partition in ``out``.
         progress: called during long reading with the number of headers read and of all headers.
@@ -64,7 +63,7 @@ def make_partition(
         ConfigurationError: if an option does not fit, or ``out`` contains something else.
         DataError: if the data set is incomplete, inconsistent or too small.
     """
-    chosen = partition_options(dataset, options, dataset_options())
+    chosen = partition_options(dataset, options, {**dataset_options(), **OWN_SOURCES})
     read = read_dataset(dataset, Path(root), chosen, progress)
     if chosen.devices and (read.reading.windows or read.reading.preprocess != "none"):
         raise ConfigurationError("devices retake photographs, neither CT slices nor mammograms; leave devices out")

@@ -13,6 +13,7 @@ import psutil
 
 from grandrounds.data.doctor import Finding
 from grandrounds.data.images.readers import open_images
+from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import CONFIG_NAME, DatasetLocation, locate_dataset
 from grandrounds.deployment.kit.certificates import WARNING_DAYS, certificate_days
 from grandrounds.deployment.kit.findings import Check, guarded
@@ -24,10 +25,10 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.identity.copies import refused_copies, refused_here
 from grandrounds.federation.proxy import proxy_url
 from grandrounds.json_files import read_json_object
-from grandrounds.privacy.gate.dataset import DatasetFacts, dataset_facts
-from grandrounds.privacy.gate.images import files_state
+from grandrounds.privacy.inventory import dataset_identity, files_state
 from grandrounds.privacy.ledger.ledger import Ledger, LedgerContent
-from grandrounds.privacy.ledger.noted import noted_head
+from grandrounds.privacy.ledger.lines import DatasetIdentity
+from grandrounds.privacy.ledger.recovery import noted_head
 from grandrounds.protocol.paths import STATES
 
 RECENT_SECONDS = 24 * 3600.0
@@ -155,8 +156,9 @@ def _data_sets(kit: Kit) -> Iterator[Finding]:
 
 
 def _data_set(name: str, location: DatasetLocation, content: LedgerContent | None) -> Finding:
-    facts = dataset_facts(name, location.manifest, location.keys)
-    looked = facts.names[:: max(1, len(facts.names) // LOOKED_FOR)]
+    records = read_manifest(location.manifest, choices=location.keys)
+    identity, names = dataset_identity(name, records), [record.image for record in records]
+    looked = names[:: max(1, len(names) // LOOKED_FOR)]
     missing = _missing(location.root, looked)
     if missing:
         level = "failure" if len(missing) == len(looked) else "warning"
@@ -164,12 +166,12 @@ def _data_set(name: str, location: DatasetLocation, content: LedgerContent | Non
         return Finding(level, "data sets", f"{name!r}: {message}; is the folder mounted?")  # type: ignore[arg-type]
     when = ""
     if content is not None:
-        content.require_known(facts.identity)
-        when = _changed_since(content, facts, location.root) if len(facts.names) <= MOST_COMPARED else ""
+        content.require_known(identity)
+        when = _changed_since(content, identity, names, location.root) if len(names) <= MOST_COMPARED else ""
     if when:
         message = f"image files have changed since a job has read them ({when}); the next job reads them again"
         return Finding("warning", "data sets", f"{name!r}: {message}, and what has changed is in its record")
-    return Finding("ok", "data sets", f"{name!r}: {len(facts.names)} images, reachable")
+    return Finding("ok", "data sets", f"{name!r}: {len(names)} images, reachable")
 
 
 def _missing(root: Path, names: Sequence[str]) -> list[str]:
@@ -180,13 +182,13 @@ def _missing(root: Path, names: Sequence[str]) -> list[str]:
         return []
 
 
-def _changed_since(content: LedgerContent, facts: DatasetFacts, root: Path) -> str:
+def _changed_since(content: LedgerContent, identity: DatasetIdentity, names: Sequence[str], root: Path) -> str:
     """When a job read other files of the same manifest; empty if the last one has read these, or none has any."""
-    latest = content.latest(facts.identity.name)
-    if latest is None or latest.dataset != facts.identity:
+    latest = content.latest(identity.name)
+    if latest is None or latest.dataset != identity:
         return ""
     with open_images(root) as reader:
-        return "" if files_state(reader, facts.identity, facts.names) == latest.state else latest.time
+        return "" if files_state(reader, identity, names) == latest.state else latest.time
 
 
 def _read_ledger(kit: Kit) -> LedgerContent:

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
 
 from grandrounds.data.location import locate
+from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import private_datasets
 from grandrounds.deployment.kit.certificates import certificate_fault, days_left, read_certificate, subject_text
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
@@ -17,13 +18,11 @@ from grandrounds.deployment.recovery.known import KnownSpending, ServerKnowledge
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.json_files import read_json_object
 from grandrounds.privacy.accounting import spent_epsilon
-from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.policy import POLICY_FILE, SitePolicy, read_policies
-from grandrounds.privacy.ledger.entries import Booking, DatasetIdentity
+from grandrounds.privacy.inventory import dataset_identity
 from grandrounds.privacy.ledger.ledger import LedgerContent
-from grandrounds.privacy.ledger.loss import OF_LOSS, Key, Loss
-from grandrounds.privacy.ledger.noted import noted_head
-from grandrounds.privacy.ledger.recovery import declare_loss
+from grandrounds.privacy.ledger.lines import OF_LOSS, Booking, DatasetIdentity, Key, Loss
+from grandrounds.privacy.ledger.recovery import declare_loss, noted_head
 from grandrounds.protocol.messages import UPDATE
 from grandrounds.protocol.paths import CACHE, STATES
 from grandrounds.protocol.spending import Mechanism, Spending, no_guarantee
@@ -110,7 +109,7 @@ def _fingerprint(kit: Kit, left: LedgerContent, name: str) -> str:
     """Of a data set as the site has it now, else as its ledger knows it; one that is gone needs an amendment later."""
     try:
         location = locate(name, kit.name, [kit.local], kit.folder / STATES / CACHE)
-        return dataset_facts(name, location.manifest, location.keys).identity.fingerprint
+        return dataset_identity(name, read_manifest(location.manifest, choices=location.keys)).fingerprint
     except GrandRoundsError:
         return left.datasets.get(name, GONE)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -39,13 +38,7 @@ class Demands:
 
 
 class Aggregator(ABC):
-    """Takes in the contributions of a round's sites; the base of those that the server can read.
-
-    Attributes:
-        key: the public key of sums that it cannot read; None where it reads them.
-    """
-
-    key: bytes | None = None
+    """Takes in the contributions of a round's sites."""
 
     def require_possible(self, demands: Demands) -> None:
         """Refuse a run whose demands this aggregator cannot meet.
@@ -53,21 +46,6 @@ class Aggregator(ABC):
         Raises:
             ConfigurationError: naming the option.
         """
-
-    def prepare(self, template: State, keys: Sequence[Path]) -> None:
-        """Once, before the first round.
-
-        Args:
-            template: the initial model.
-            keys: the folders in which keys are looked for.
-
-        Raises:
-            ConfigurationError: if a key is needed and there is none, or it is not the server's.
-        """
-
-    def values(self) -> dict[str, Any]:
-        """What a task tells a site about its contribution, beside the model."""
-        return {}
 
     @abstractmethod
     def open(self, sites: Iterable[str]) -> None:

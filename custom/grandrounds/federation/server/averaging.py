@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -16,7 +15,6 @@ from grandrounds.federation.server.aggregate import (
     ServerOptimizerOptions,
 )
 from grandrounds.federation.server.controller import RoundController
-from grandrounds.federation.server.encrypted_mean import EncryptedMean
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.options import (
     AveragingOptions,
@@ -25,7 +23,7 @@ from grandrounds.federation.server.options import (
     StoppingOptions,
     UpdateOptions,
 )
-from grandrounds.federation.server.robust import ENCRYPTED, BoundedContributions, DefenceOptions, RobustMean
+from grandrounds.federation.server.robust import BoundedContributions, DefenceOptions, RobustMean
 from grandrounds.federation.server.selection import ServerImages
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
@@ -36,7 +34,6 @@ from grandrounds.protocol.messages import (
     Result,
     State,
 )
-from grandrounds.protocol.paths import key_folders
 from grandrounds.protocol.problem import DEPTHS, require_whole_models
 from grandrounds.protocol.tensors import UpdatePrecision
 
@@ -52,7 +49,7 @@ class AveragingController(RoundController):
     stopping: StoppingOptions
     server_compute: ServerComputeOptions
     needs_single_updates: ClassVar[str] = ""
-    """What a method does with each site's update, if it does more than average it; then updates cannot be encrypted."""
+    """What a method does with each site's update, if it does more than average it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -77,8 +74,6 @@ class AveragingController(RoundController):
 
     def new_mean(self) -> Aggregator:
         """What makes a round's updates one, before any bounds."""
-        if self.defence.aggregation == ENCRYPTED:
-            return EncryptedMean(self.averaging.weighting)
         return OrderedMean() if self.defence.aggregation == "mean" else RobustMean(self.defence)
 
     def readers(self) -> list[str]:
@@ -93,8 +88,7 @@ class AveragingController(RoundController):
         """Build the initial model, the same for all methods with one seed, or load the one to start from.
 
         Raises:
-            ConfigurationError: if models are encrypted and there is no key, or it is a secret one, or if the model to start
-                from is missing or another network's.
+            ConfigurationError: if the model to start from is missing or another network's.
         """
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
         if self.beginning.start_from is not None:
@@ -102,7 +96,6 @@ class AveragingController(RoundController):
         self.frozen_digest = frozen_digest(network)
         self.optimizer = ServerOptimizer(self.server_step, (name for name, _ in network.named_parameters()))
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}
-        self.aggregator.prepare(self.state, key_folders(self.fl_ctx))
         if self.averaging.selection_images == "server":
             self.server_images("controller.selection_images=server").require_validation()
 
@@ -135,10 +128,6 @@ class AveragingController(RoundController):
         self.aggregator.open(sites)
         self.sent = self.state
 
-    def payload(self, parts: Mapping[str, State] | None = None, **values: Any) -> Payload:
-        """See the base; also what the aggregator tells sites about their contributions."""
-        return super().payload(parts, **values, **self.aggregator.values())
-
     def payload_for(self, site: str) -> Payload:
         """The global model."""
         return self.payload({GLOBAL: self.sent})
@@ -156,10 +145,6 @@ class AveragingController(RoundController):
         if result.update is not None:
             weight = float(result.samples) if self.averaging.weighting == "samples" else 1.0
             self.aggregator.add(site, result.update, weight)
-
-    def sum_key(self) -> bytes | None:
-        """The aggregator's."""
-        return self.aggregator.key
 
     def missed(self, site: str) -> None:
         """Let the aggregate go on without the site."""

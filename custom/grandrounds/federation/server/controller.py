@@ -16,7 +16,6 @@ from nvflare.apis.signal import Signal
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
-from grandrounds.federation.count_sums import CountSums
 from grandrounds.federation.executor_options import EXECUTORS
 from grandrounds.federation.memory import prepare_job_process
 from grandrounds.federation.server.dispatcher import TaskDispatcher
@@ -43,10 +42,9 @@ from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import with_intensities
 from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
-from grandrounds.privacy.mechanisms.encrypted_sums import MIN_SITES, find_key
-from grandrounds.protocol.messages import COUNT_SUM, FROZEN, GLOBAL, POOL, TEST, VALIDATE, Payload, State
+from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, Payload, State
 from grandrounds.protocol.names import SERVER, VALIDATION, VALIDATION_PREFIX
-from grandrounds.protocol.paths import claimed_folder, in_kit, key_folders, require_confined, result_folder
+from grandrounds.protocol.paths import claimed_folder, in_kit, require_confined, result_folder
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UPDATE_PRECISION
@@ -216,8 +214,6 @@ class RoundController(Configurable, RoundHooks, Controller):
         require_confined(self.problem.weights, "problem.weights", self.fl_ctx)
         self.problem = with_intensities(self.problem)
         self.start()
-        if self.encrypts:
-            self.public_key = find_key(key_folders(self.fl_ctx), SERVER)
         identity = {**self._identity(), **self.fingerprint()}
         schedule = ("rounds", "run_name", "min_sites", "mandatory_sites", "preset")
         # Of the sites' options the one that changes what a given model predicts.
@@ -314,13 +310,11 @@ class RoundController(Configurable, RoundHooks, Controller):
             sites = self._available_sites()  # a site that has not answered this is not waited for a second time
         if not self._selection.choice:
             self._selection.keep(done, None, self.model())
-        asked = {COUNT_SUM: True} if self.sum_key() is not None and len(sites) >= MIN_SITES else {}
-        payload = self.payload(_shared(self._selection.model), **asked)
+        payload = self.payload(_shared(self._selection.model))
         self.dispatcher.exchange({site: Assignment(TEST, payload) for site in sites}, None)
         self.record.note_tests(self.problem, self.dispatcher.metrics, self.dispatcher.counts)
         self.record.note_moments(self.dispatcher.moments)
         self.record.untested = [site for site in self.dispatcher.connected_sites() if site not in self.record.tests]
-        self._sum_counts()
         self.round_number -= 1
         self._note_state()
         models = {"selected": self._selection.model, "last": self.model()}
@@ -329,19 +323,6 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.record.write("finished", reason)
         self.record.event("finished", selected=self.record.selected)
         self.record.publish(result_folder(self.fl_ctx), saved, may_link=not in_kit(self.fl_ctx))
-
-    def _sum_counts(self) -> None:
-        """Add up the counts of the tests that sites have encrypted, and have these sites release the sums."""
-        key = self.sum_key()
-        if key is None:
-            return
-        sums = CountSums(key, self.problem, self.record.tests)
-        sums.add(self.dispatcher.pooled)
-        tasks = {
-            site: Assignment(POOL, self.payload(parts, **{COUNT_SUM: True})) for site, parts in sums.parts().items()
-        }
-        self.dispatcher.exchange(tasks, None)
-        self.record.pooled = sums.close(self.dispatcher.pooled)
 
     def _resume(self) -> None:
         run = self.run

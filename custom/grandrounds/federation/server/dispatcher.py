@@ -29,15 +29,13 @@ from grandrounds.federation.server.sites import SiteRegistry
 from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribers
 from grandrounds.models.site_model import write_released
 from grandrounds.ordering import natural_sorted
-from grandrounds.privacy.gate.treatment import SUPPORT
+from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.protocol.entries import tensor_bytes
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import (
     CURVES,
     IMAGE_MOMENTS,
     JOIN,
-    POOL,
-    POOLED_RELEASES,
     SITE_MODEL,
     TEST,
     TRAIN,
@@ -49,7 +47,7 @@ from grandrounds.protocol.paths import result_folder
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 
-OF_TESTS = (ReleaseKind.COUNTS, ReleaseKind.POOLED_COUNTS, ReleaseKind.IMAGE_MOMENTS)
+OF_TESTS = (ReleaseKind.COUNTS, ReleaseKind.IMAGE_MOMENTS)
 """Kinds of releases that no method has."""
 ROUNDING = 1e-6
 """By which a score may be beyond the ends of its range."""
@@ -74,7 +72,6 @@ class TaskDispatcher:
     Attributes:
         metrics: of the answers to the last tasks, by site.
         counts: of their predictions, by site and by model or ``validation``; of sites whose gate lets them out.
-        pooled: contributions to encrypted sums of counts, or decrypted sums, by site and model.
         moments: of the training images, by site; of sites whose gate lets them out.
     """
 
@@ -101,7 +98,6 @@ class TaskDispatcher:
         self._round_number = 0
         self.metrics: dict[str, dict[str, float]] = {}
         self.counts: dict[str, dict[str, SiteCounts]] = {}
-        self.pooled: dict[str, dict[str, State]] = {}
         self.moments: dict[str, NDArray[np.float64]] = {}
 
     def connected_sites(self) -> list[str]:
@@ -167,11 +163,10 @@ class TaskDispatcher:
         Raises:
             RunAborted: if FLARE aborts the job.
         """
-        self.metrics, self.counts, self.pooled, self.moments = {}, {}, {}, {}
-        for site, (task, payload) in assignments.items():
+        self.metrics, self.counts, self.moments = {}, {}, {}
+        for site, (_, payload) in assignments.items():
             self._round_number = payload.round_number
-            if task != POOL:  # the contributions to these sums are not counted either
-                self._record.count_bytes(site, "down", tensor_bytes(payload.parts))
+            self._record.count_bytes(site, "down", tensor_bytes(payload.parts))
         pinned = {
             site: Assignment(task, self._pins.pinned(site, payload)) for site, (task, payload) in assignments.items()
         }
@@ -236,8 +231,6 @@ class TaskDispatcher:
             record.note_training(site, number, result.metrics)
         self.metrics[site], self.counts[site] = dict(result.metrics), counts
         self.moments |= {} if moments is None else {site: moments}
-        pooled = {model: answer.releases[name] for model, name in POOLED_RELEASES.items() if name in answer.releases}
-        self.pooled[site] = {m: one.tensors for m, one in pooled.items() if one.kind is ReleaseKind.POOLED_COUNTS}
 
     def _register(self, site: str, registration: Registration) -> None:
         try:
@@ -359,7 +352,9 @@ def received_counts(result: Result, problem: Problem) -> dict[str, SiteCounts]:
             raise MessageError(f"counts must be one of {known} with {IMAGES} and {PATIENTS}, got {name!r}")
         with told_as(MessageError, ValueError, where=name):
             images, patients = (release.tensors[part].numpy() for part in (IMAGES, PATIENTS))
-            found[models[name]] = check_counts(images, patients, shape)
+            found[models[name]] = counts = check_counts(images, patients, shape)
+            if counts.hidden.any():
+                raise ValueError("a table of counts leaves a site whole or not at all")
     return found
 
 

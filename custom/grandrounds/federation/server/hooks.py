@@ -14,20 +14,11 @@ from grandrounds.protocol.tensors import FULL, UpdatePrecision
 
 
 class RoundHooks(ABC):
-    """What :class:`~grandrounds.federation.server.controller.RoundController` calls in a method.
-
-    Attributes:
-        public_key: of encrypted sums, from after :meth:`start` on, where the method ``encrypts``.
-    """
-
-    public_key: bytes
+    """What :class:`~grandrounds.federation.server.controller.RoundController` calls in a method."""
 
     registrations: ClassVar[bool] = False
     """Whether each site registers, once and before it first takes part, with what its executor's ``register`` returns. A
     site that has not registered, or was refused, takes no part."""
-
-    encrypts: ClassVar[bool] = False
-    """Whether sites add to sums that the server cannot read."""
     needs_exclusive: ClassVar[bool] = True
     """Whether the method compares classes with each other, so that they must exclude each other."""
 
@@ -97,10 +88,6 @@ class RoundHooks(ABC):
     @abstractmethod
     def close_round(self) -> None:
         """All results are in: compute the next state, in fresh tensors."""
-
-    def sum_key(self) -> bytes | None:
-        """The public key of sums that the server cannot read; with one the counts of tests travel in such sums."""
-        return self.public_key if self.encrypts else None
 
     def stop_reason(self, best: int | None) -> str:
         """Why the run ends before its last round; empty if it goes on.

@@ -43,7 +43,6 @@ if TYPE_CHECKING:  # reports read this module and do without torch
     import numpy as np
     from numpy.typing import NDArray
 
-    from grandrounds.federation.count_sums import PooledRecord
 
 _logger = logging.getLogger(__name__)
 
@@ -113,7 +112,6 @@ class RunRecord:
         self.bytes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.selected: dict[str, Any] = {}
         self.tests: dict[str, dict[str, EvalRecord]] = {}
-        self.pooled: Mapping[str, PooledRecord] = {}
         self.image_moments: dict[str, Any] = {}
         self.own_rounds: dict[str, int] = {}
         self.untested: list[str] = []
@@ -295,7 +293,7 @@ class RunRecord:
         """
         other = RunRecord(folder, {})
         if kept := self._kept():
-            results: dict[str, Any] = {name: {} for name in ("records", "pooled", "models")}
+            results: dict[str, Any] = {name: {} for name in ("records", "models")}
             in_use = isinstance(error, InUseError)
             other._write({**kept, **results, "status": JOB_REFUSED, "reason": str(error), "in_use": in_use})
         else:
@@ -340,7 +338,6 @@ class RunRecord:
             "records": {
                 site: {name: one.to_json() for name, one in found.items()} for site, found in self.tests.items()
             },
-            "pooled": {name: one.to_json() for name, one in self.pooled.items()},
             "image_moments": self.image_moments,
             "own_rounds": self.own_rounds,
             "untested": self.untested,

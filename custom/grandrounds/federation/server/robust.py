@@ -17,7 +17,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -32,8 +31,7 @@ from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.entries import floating_entries
 from grandrounds.protocol.messages import Result, State
 
-ENCRYPTED = "encrypted"
-Rule = Literal["mean", "median", "trimmed_mean", "geometric_median", "encrypted"]
+Rule = Literal["mean", "median", "trimmed_mean", "geometric_median"]
 MIN_VALUES = 3
 """Sites that a median must be of: of two values, one site chooses it."""
 KEPT_VALUES = 100
@@ -51,8 +49,7 @@ class DefenceOptions(Options):
 
     aggregation: Annotated[
         Rule,
-        "of updates; the median, the trimmed mean and the geometric median resist a minority of sites; encrypted is the "
-        "mean of models that the server cannot read",
+        "of updates; the median, the trimmed mean and the geometric median resist a minority of sites",
     ] = "mean"
     trimmed_fraction: Annotated[
         float,
@@ -68,14 +65,9 @@ class DefenceOptions(Options):
     ] = 10.0
 
     def check(self) -> None:
-        """Refuse to trim everything, and bounds on what cannot be read."""
+        """Refuse to trim everything."""
         if self.aggregation == "trimmed_mean" and self.trimmed_fraction >= 0.5:
             raise ConfigurationError(f"trimmed_fraction must be below 0.5, got {self.trimmed_fraction}")
-        if self.aggregation == ENCRYPTED and self.bounds:
-            names = " and ".join(self.bounds)
-            raise ConfigurationError(
-                f"aggregation=encrypted: a server cannot bound what it cannot read; set {names} to null"
-            )
 
     @property
     def bounds(self) -> list[str]:
@@ -238,14 +230,6 @@ class BoundedContributions(Aggregator):
     def require_possible(self, demands: Demands) -> None:
         """As the inner one."""
         self._inner.require_possible(demands)
-
-    def prepare(self, template: State, keys: Sequence[Path]) -> None:
-        """As the inner one."""
-        self._inner.prepare(template, keys)
-
-    def values(self) -> dict[str, Any]:
-        """As the inner one."""
-        return self._inner.values()
 
     def open(self, sites: Iterable[str]) -> None:
         """A round begins."""

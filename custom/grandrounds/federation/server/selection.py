@@ -17,7 +17,7 @@ from torch import nn
 from grandrounds.checks import told_as
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.counts import HIDDEN, SiteCounts, counts_shape
+from grandrounds.evaluation.counts import SiteCounts, counts_shape
 from grandrounds.evaluation.estimates import score_estimates
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES, SELECTABLE, site_metrics, total_probabilities
@@ -66,7 +66,8 @@ class ModelSelection:
 
     Models are compared by the metric over all sites' validation images together, from counts that the sites release. If a
     class has fewer than ``MIN_CASES`` cases in them, one image could decide, and the mean log-likelihood of all images takes
-    the metric's place. If a site releases no counts, it is the unweighted mean over the sites. The choice has the reason.
+    the metric's place. If a site releases no counts, it is the unweighted mean over the sites, and the
+    log-likelihood where one keeps the metric with its counts. The choice has the reason.
 
     Rounds are compared over the same sites: one that has not scored a round counts with its last score, and when a site
     scores for the first time the comparison begins anew, because its earlier scores are unknown. The metric of findings, and
@@ -114,8 +115,8 @@ class ModelSelection:
 
         Returns:
             What models are compared by: ``metric``, its ``score``, ``low`` and ``high`` (the ends of its 95 % interval,
-            where it is known), ``basis``, ``support`` (cases by class from the first counts that all sites showed,
-            ``HIDDEN`` before: at most so many, as a patient with right and with wrong predictions counts twice) and
+            where it is known), ``basis``, ``support`` (cases by class from the first counts that all sites showed: at
+            most so many, as a patient with right and with wrong predictions counts twice) and
             ``note``, the reason if that is not as asked; and ``mean``, the unweighted mean over sites of the metric that was
             asked for, where it is known. None when no site has scored.
 
@@ -208,8 +209,8 @@ class ModelSelection:
         )
 
     def _may_be_withheld(self, record: EvalRecord) -> bool:
-        """Whether a record may lack the metric: where a class is hidden, or no question has enough images."""
-        return not self._pools or (self._metric in OF_CLASSES and bool(record.hidden.any()))
+        """Whether a record may lack the metric: where the site keeps its counts, or no question has enough images."""
+        return not self._pools or (self._metric in OF_CLASSES and not record.counts)
 
     def keep(self, model_round: int, score: float | None, model: State | None) -> None:
         """Keep this model, whatever came before."""
@@ -272,17 +273,10 @@ class ModelSelection:
     def _of_counts(self, values: dict[str, float], together: EvalRecord) -> _Scores:
         """The metric from the counts, if all sites show them and they are enough of each class."""
         (tally,) = together.tallies
-        hides = [any(one.images[0, row, 0] == HIDDEN for one in together.counts) for row in range(len(self._classes))]
-        cases = zip(self._classes, tally.positives.tolist(), hides, strict=True)
         # A patient with right and with wrong predictions counts twice, so whether there are enough is decided only once.
-        self._counted = {name: count for name, count, hidden in cases if not hidden} | self._counted
-        support = {name: self._counted.get(name, HIDDEN) for name in self._classes}
+        support = self._counted = self._counted or dict(zip(self._classes, tally.positives.tolist(), strict=True))
         bound = "" if together.unit == "image" else "at most "
-        few = [
-            f"{name} ({'hidden' if hidden else f'{bound}{count}'})"
-            for (name, count), hidden in zip(support.items(), hides, strict=True)
-            if hidden or count < MIN_CASES
-        ]
+        few = [f"{name} ({bound}{count})" for name, count in support.items() if count < MIN_CASES]
         if LIKELIHOOD in together.exact:
             values[LIKELIHOOD] = together.exact[LIKELIHOOD]
         score = score_estimates(tally).get(self._metric)
@@ -305,14 +299,14 @@ class ModelSelection:
         lost = [site for site in natural_sorted(self._having) if self._metric not in self._last[site].exact]
         if values and not lost:
             return _Scores({**values, **everywhere})
-        hiding = [site for site in natural_sorted(self._last) if self._last[site].hidden.any()]
+        keeping = [site for site in natural_sorted(self._last) if not self._last[site].counts]
         reason = (
             f"{', '.join(lost)} had {self._metric} in an earlier round"
             if lost
             else f"no {self._task.noun} has enough validation images with it and without at a site"
         )
-        hides = f" ({', '.join(hiding)} hides counts of few cases)" if hiding else ""
-        return _Scores(everywhere, note=f"{reason}{hides}: log-likelihood of all images instead of {self._metric}")
+        keeps = f" ({', '.join(keeping)} keeps its counts)" if keeping else ""
+        return _Scores(everywhere, note=f"{reason}{keeps}: log-likelihood of all images instead of {self._metric}")
 
 
 class ServerImages:

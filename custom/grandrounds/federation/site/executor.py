@@ -21,11 +21,9 @@ from nvflare.apis.signal import Signal
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.encrypted_model import decrypt_task, encrypt_update, is_encrypted
 from grandrounds.federation.executor_options import EXECUTORS, OPTIONS_FACT, agreed_options
 from grandrounds.federation.memory import collect_garbage, keep_freed_memory, prepare_job_process
 from grandrounds.federation.site.child_messages import require_shapes
-from grandrounds.federation.site.confidentiality import ConfidentialityOptions
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
@@ -34,7 +32,6 @@ from grandrounds.federation.site.isolation import Isolation, WorkerLost, WorkerS
 from grandrounds.federation.site.networks import SharedNetwork, forget_networks
 from grandrounds.federation.site.options import ComputeOptions, InferenceOptions, SiteOptions
 from grandrounds.federation.site.outcomes import cause_of, gate_of, note_failure
-from grandrounds.federation.site.pooling import CountPool
 from grandrounds.federation.site.scoring import (
     SCORE_RELEASES,
     TEST_RELEASES,
@@ -51,16 +48,11 @@ from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
 from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions
-from grandrounds.privacy.mechanisms.encrypted_sums import find_key
 from grandrounds.protocol.entries import floating_entries, require_like
 from grandrounds.protocol.messages import (
-    COUNT_SUM,
-    ENCRYPTION,
     FROZEN,
     GLOBAL,
     JOIN,
-    OPENED_SUMS,
-    POOL,
     REASON_HEADER,
     SCORED,
     TASKS,
@@ -76,7 +68,7 @@ from grandrounds.protocol.messages import (
     model_update,
 )
 from grandrounds.protocol.names import OWN_ROUND, VALIDATION
-from grandrounds.protocol.paths import DETAILS_VARIABLE, claimed_folder, in_kit, key_folders
+from grandrounds.protocol.paths import DETAILS_VARIABLE, claimed_folder, in_kit
 from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.problem import SITE_NORM, TRAIN_ALL
 from grandrounds.protocol.task import Task
@@ -109,7 +101,7 @@ class _Asked:
 
 
 class SiteExecutor(Configurable, SiteHooks, Executor):
-    """Works on the tasks ``join``, ``train``, ``validate``, ``test`` and ``pool`` of a :class:`RoundController`.
+    """Works on the tasks ``join``, ``train``, ``validate`` and ``test`` of a :class:`RoundController`.
 
     A method implements :meth:`train`. What must last from one round to the next it puts into ``kept``.
     """
@@ -117,7 +109,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
     site_options: SiteOptions
     compute: ComputeOptions
     protection: ProtectionOptions
-    confidentiality: ConfidentialityOptions
     feature_options: FeatureOptions
     inference: InferenceOptions
 
@@ -143,10 +134,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             self.inference.require_equal_bits(needed_by, reason)
             if self.compute.precision == "tf32":
                 raise ConfigurationError(f"{needed_by} needs another precision than tf32: {reason}; use float32")
-        if self.own_model and self.confidentiality.encryption != "none":
-            raise ConfigurationError(
-                "encryption is of the model update, and with model=own none leaves; set it to none"
-            )
         self.kept: dict[str, Any] = {}
         self._access = SiteAccess(self.own_model, site.backbones or {}, self.compute, self.logger)
         self._shared_network = SharedNetwork(self.compute.compiler, self.build)
@@ -155,12 +142,9 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self._isolation: Isolation | None = None
         self._child: TrainingChild | None = None
         self._hides_failures = False
-        self._pool: CountPool | None = None
-        self._unreadable: Exception | None = None
         # For these events FLARE calls no ``handle_event``, also none of a method's own.
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
         self.register_event_handler(EventType.END_RUN, self._end_child)
-        self.register_event_handler(EventType.BEFORE_TASK_DATA_FILTER, self._decrypt_models)
         self.register_event_handler(EventType.AFTER_TASK_RESULT_FILTER, self._commit_released)
 
     @property
@@ -258,8 +242,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             require_gate(fl_ctx)
             if gate_of(fl_ctx).is_answered:
                 return make_reply(ReturnCode.OK)
-            if self._unreadable is not None:
-                raise self._unreadable
             payload = decode_payload(shareable)
             enter_round(payload.round_number)
             self._asked = asked = _Asked(payload) if task_name == TRAIN else None
@@ -286,23 +268,13 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
     ) -> tuple[Result, Shareable, SiteStore]:
         """Do one task in this process; return the result, the answer, and where the state after a training is staged."""
-        if self.encrypts:
-            self.secret_key = find_key(key_folders(fl_ctx), fl_ctx.get_identity_name())
         torch.set_num_threads(self.compute.threads(in_kit(fl_ctx)))
-        tasks = {
-            JOIN: self._join,
-            TRAIN: self._train,
-            VALIDATE: self._validate,
-            TEST: self._test,
-            POOL: self._open_sums,
-        }
-        unread, run = self._prepared(task_name, payload, fl_ctx, abort_signal)
+        tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
+        unread, run = self._prepared(payload, fl_ctx, abort_signal)
         context, store = self._access.with_images(unread, fl_ctx, self.needs_labels), run.store
-        if task_name not in (JOIN, POOL):
+        if task_name != JOIN:
             context = replace(context, features=self._features_of(context, run))
         self._hides_failures = context.gate.counts_updates if self.own_model else context.gate.hides_failures
-        summed, least = COUNT_SUM in payload.values, self.confidentiality.min_models
-        self._pool = CountPool.of(context, payload.values["run_id"], least, fl_ctx) if summed else None
         if task_name == TRAIN:
             context.gate.admit_training(self.spending(context))
         with closing(context.ahead):
@@ -365,9 +337,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if self.needs_exclusive:
             kind.require_exclusive(type(self).__name__)
 
-    def _prepared(
-        self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
-    ) -> tuple[SiteContext, _RunHere]:
+    def _prepared(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal) -> tuple[SiteContext, _RunHere]:
         """All that is checked before the site's images are read: such a fault is no answer about them."""
         given = self._access.without_images(payload, fl_ctx, abort_signal)
         context = replace(given, inference=self.inference.inference)
@@ -377,10 +347,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if not self.own_model and context.gate.counts_updates:
             self.inference.require_equal_bits("updates of this site", "its gate counts their epsilon")
         run = self._run_of(payload, context, fl_ctx)
-        if task_name == TRAIN and not self.own_model:
-            self.confidentiality.require_task(payload.values, context.site)
-        if ENCRYPTION in payload.values:
-            find_key(key_folders(fl_ctx), context.site)
         if GLOBAL in payload.parts and not self.own_model and context.model_spec.norm != SITE_NORM:
             self._require_fitting(payload, self.network(context), context)
         return context, run
@@ -399,23 +365,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         prepare_job_process(fl_ctx)
         forget_networks()
 
-    def _decrypt_models(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Decrypt the models of a task, before any filter looks at them; the gate is told how many models are in each.
-
-        After a sum that is not what it should be the site opens no other one in this job: refusals are answers, too, from
-        which the server could learn the secret of the tags bit by bit.
-        """
-        task = fl_ctx.get_prop(FLContextKey.TASK_DATA)
-        opened: tuple[int, ...] = ()
-        if isinstance(task, Shareable) and is_encrypted(task) and self._unreadable is None:
-            try:
-                key = find_key(key_folders(fl_ctx), fl_ctx.get_identity_name())
-                name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
-                opened = decrypt_task(task, key, name, self.confidentiality.min_models)
-            except Exception as error:
-                self._unreadable = error
-        fl_ctx.set_prop(OPENED_SUMS, opened if self._unreadable is None else None, private=True, sticky=False)
-
     def _commit_released(self, event_type: str, fl_ctx: FLContext) -> None:
         """Commit the state of an answer that leaves; what a filter has refused, or emptied, has not left."""
         asked, self._asked = self._asked, None
@@ -423,7 +372,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if not isinstance(reply, Shareable) or reply.get_return_code() != ReturnCode.OK:
             return
         # Also where the gate has answered in place of a training that failed.
-        error = _prepare_update(reply, asked.payload, fl_ctx) if asked else None
+        error = _round_update(reply, asked.payload) if asked else None
         if error:
             self.log_error(fl_ctx, f"{TRAIN}: {error}", fire_event=False)
             note_failure(error, gate_of(fl_ctx))
@@ -499,21 +448,13 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if "own" in models:
             best = store.best_round()
             own_round[OWN_ROUND] = float(context.round_number - 1 if best is None else best)
-        writes = self.own_model or ENCRYPTION in payload.values  # the server has no such model
-        leaving = self._pool.released if self._pool else partial(released, minimum=context.data.min_support)
         release_own, load = self.site_options.release_model, partial(self._loaded, context=context)
-        result = evaluate_models(models, load, context, store, writes, release_own, leaving)
-        result = self._pool.beside_sums(result) if self._pool else result
+        result = evaluate_models(models, load, context, store, self.own_model, release_own)
         releases = {**result.releases, **image_moments(context.data)}
         return replace(result, releases=releases, metrics={**own_round, **result.metrics})
 
-    def _open_sums(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
-        if self._pool is None:
-            raise MessageError(f"a task {POOL} must come with encrypted sums of counts")
-        return self._pool.opened(payload, context)
-
     def _declared(self, task_name: str) -> Mapping[str, ReleaseKind]:
-        if task_name in (TEST, POOL):
+        if task_name == TEST:
             return TEST_RELEASES
         return {**self.releases, **({} if self.own_model else {UPDATE: ReleaseKind.MODEL_UPDATE}), **SCORE_RELEASES}
 
@@ -560,17 +501,14 @@ def _refusal(task: str, error: Exception) -> Shareable:
     return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: reason})
 
 
-def _prepare_update(reply: Shareable, payload: Payload, fl_ctx: FLContext) -> Exception | None:
-    """Round or encrypt the update of an answer as the task asks, after all filters.
+def _round_update(reply: Shareable, payload: Payload) -> Exception | None:
+    """Round the update of an answer as the task asks, after all filters.
 
     Returns:
-        What prevented it; the answer has then become a refusal, so that nothing leaves unencrypted.
+        What prevented it; the answer has then become a refusal.
     """
     try:
         round_updates(reply, payload.values)
-        if ENCRYPTION in payload.values:
-            site = fl_ctx.get_identity_name()
-            encrypt_update(reply, payload, site, find_key(key_folders(fl_ctx), site))
     except Exception as error:
         reply.clear()
         reply.update(_refusal(TRAIN, error))

@@ -25,11 +25,9 @@ class SiteHooks(ABC):
 
     Attributes:
         kept: what lasts until the site's next round.
-        secret_key: of encrypted sums, while a task is done, where the method ``encrypts``.
     """
 
     kept: dict[str, Any]
-    secret_key: bytes
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({})
     """What leaves the site beside the model update and metrics, by name; a method declares it here."""
@@ -45,8 +43,6 @@ class SiteHooks(ABC):
     """Whether the method's training compares classes with each other, so that they must exclude each other."""
     needs_exact: ClassVar[str] = ""
     """Why a method must compute its networks to the bit as they are; empty where it need not."""
-    encrypts: ClassVar[bool] = False
-    """Whether each task needs the site's key of encrypted sums."""
     record_level_obstacle: ClassVar[str] = "it has no loss that is a mean over single images"
     """Why a method's training cannot be record-level private; empty where it can."""
 

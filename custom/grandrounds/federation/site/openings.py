@@ -12,6 +12,7 @@ import torch
 from nvflare.apis.fl_context import FLContext
 
 from grandrounds.data.site import CONFIG_NAME, DatasetLocation, site_datasets
+from grandrounds.federation.site.features import VARIABLE
 from grandrounds.models.pretrained import weights_folder
 from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.paths import OWNER, PRIVACY_FOLDER, STATES, data_folders, in_kit
@@ -72,7 +73,8 @@ def readable_paths(payload: Payload, fl_ctx: FLContext, folder: Path) -> list[st
 def writable_paths(folder: Path, cache: Path) -> list[str]:
     """Files and folders that the child may read and write: its own, and devices."""
     devices = [path for pattern in DEVICES for path in Path("/dev").glob(pattern)]
-    return list(map(str, (folder, cache, "/proc/self", *devices)))
+    kept = [os.environ[VARIABLE]] if os.environ.get(VARIABLE) else []
+    return list(map(str, (folder, cache, *kept, "/proc/self", *devices)))
 
 
 def _of(location: DatasetLocation) -> list[Path]:

@@ -21,12 +21,11 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.models.norm_layers import whole_state
 from grandrounds.models.site_model import OWN, model_description, with_description
-from grandrounds.privacy.gate.treatment import SUPPORT
+from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import (
     CURVES,
     IMAGE_MOMENTS,
-    POOLED_RELEASES,
     SITE_MODEL,
     Release,
     ReleaseKind,
@@ -43,7 +42,6 @@ SCORE_RELEASES = {COUNT_RELEASES[VALIDATION]: ReleaseKind.COUNTS}
 TEST_RELEASES = {
     **dict.fromkeys(CURVES.values(), ReleaseKind.CURVES),
     **dict.fromkeys(COUNT_RELEASES.values(), ReleaseKind.COUNTS),
-    **dict.fromkeys(POOLED_RELEASES.values(), ReleaseKind.POOLED_COUNTS),
     SITE_MODEL: ReleaseKind.SITE_MODEL,
     IMAGE_MOMENTS: ReleaseKind.IMAGE_MOMENTS,
 }
@@ -112,7 +110,6 @@ def evaluate_models(
     store: SiteStore,
     write_models: bool,
     release_own: bool,
-    leaving: Callable[[str, EvalRecord], Result],
 ) -> Result:
     """Test models on the site's test images; predictions, and digests of all images, are written to the site's folder.
 
@@ -123,7 +120,6 @@ def evaluate_models(
         store: of the site.
         write_models: whether the models themselves are written, too; with ``problem.norm=site`` they always are.
         release_own: whether the own model may leave as well.
-        leaving: what may leave of a model's record, such as :func:`released`.
 
     Returns:
         Scores as ``<model>.<metric>``, and the curves, counts and the model that may leave.
@@ -134,7 +130,7 @@ def evaluate_models(
     own_statistics = context.model_spec.norm == SITE_NORM
     for name, state in models.items():
         record, probabilities = score(network := load(state), rows, context)
-        leaves = leaving(name, record)
+        leaves = released(name, record, context.data.min_support)
         metrics |= leaves.metrics
         releases |= leaves.releases
         store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))

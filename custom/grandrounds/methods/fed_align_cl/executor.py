@@ -146,10 +146,9 @@ class FedAlignExecutor(SiteExecutor):
         optimizers = {role: self.make_optimizer(parts[role], rates[role], role=role) for role in ROLES}
         random_bytes = self.noise_source.random_bytes(context.key("training noise"))
         gate = context.gate.row_noise(BANK)
-        norm = self.alignment.alignment_norm
         added = self._added_to_logits(context)
         noise = self.embedding_noise
-        trainer = AlignmentTrainer(network, discriminator, optimizers, noise, random_bytes, gate, norm, added)
+        trainer = AlignmentTrainer(network, discriminator, optimizers, noise, random_bytes, gate, added)
         return trainer, optimizers
 
     def _added_to_logits(self, context: SiteContext) -> Tensor | None:

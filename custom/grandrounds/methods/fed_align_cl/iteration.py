@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,8 @@ from grandrounds.methods.fed_align_cl.bank import draw_rows
 from grandrounds.methods.fed_align_cl.discriminator import train_discriminator
 from grandrounds.methods.fed_align_cl.loss import encoder_objective, moment_distance, source_objective, target_objective
 from grandrounds.methods.fed_align_cl.noise import noisy_embeddings
-from grandrounds.methods.fed_align_cl.options import AlignmentNorm, EmbeddingNoiseOptions, EncoderAlignmentOptions, Role
-from grandrounds.models.norm import fixed_statistics, is_running_statistic, statistics_untouched
+from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions, Role
+from grandrounds.models.norm import statistics_untouched
 from grandrounds.models.split import split_network
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
@@ -77,7 +77,6 @@ class AlignmentTrainer:
         random_bytes: where the noise comes from.
         gate: what the site's privacy gate does to embeddings, see
             :func:`~grandrounds.methods.fed_align_cl.noise.noisy_embeddings`.
-        norm: how batch norm normalises while aligning; the network has the deployed running statistics.
         added: to the logits of classification in training, shape ``(classes,)``; None for nothing.
     """
 
@@ -89,7 +88,6 @@ class AlignmentTrainer:
         noise: EmbeddingNoiseOptions,
         random_bytes: RandomBytes = os.urandom,
         gate: tuple[float, float] | None = None,
-        norm: AlignmentNorm = "batch",
         added: Tensor | None = None,
     ) -> None:
         self.network = network
@@ -99,34 +97,27 @@ class AlignmentTrainer:
         self._noise = noise
         self._random_bytes = random_bytes
         self._gate = gate
-        self._norm = norm
         self._added = added
-        # Classification goes on with the running statistics of the site.
-        self._deployed = {
-            name: value.clone() for name, value in self._encoder.state_dict().items() if is_running_statistic(name)
-        }
 
-    def classify(self, images: Tensor, labels: Tensor, aligning: bool = False) -> Tensor:
+    def classify(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take a step of classification; return the cross-entropy before it, without a graph (Eq. 1).
 
         Args:
             images: shape ``(batch, channels, height, width)``.
             labels: classes, shape ``(batch,)``.
-            aligning: whether the iteration aligns, too.
         """
-        with self._frozen() if aligning else nullcontext():
-            loss = self._cross_entropy(self.network(images), labels)
-            self._descend("classification", loss, self.network)
+        loss = self._cross_entropy(self.network(images), labels)
+        self._descend("classification", loss, self.network)
         return loss.detach()
 
     def embed(self, images: Tensor, count_statistics: bool = False) -> Embedded:
-        """Embed a batch, normalised as the options of alignment ask for; noise is drawn once.
+        """Embed a batch, normalised by its own statistics; noise is drawn once.
 
         Args:
             images: shape ``(batch, channels, height, width)``.
             count_statistics: whether the running statistics include the batch; not if classification has done so.
         """
-        with self._embedding_norm(count_statistics):
+        with nullcontext() if count_statistics else statistics_untouched(self._encoder):
             return self.as_seen(self._encoder(images))
 
     def discriminate(self, own: Embedded, others: Sequence[Tensor], as_released: bool = False) -> Tensor:
@@ -171,12 +162,11 @@ class AlignmentTrainer:
         Returns:
             The three losses, without graphs.
         """
-        with self._frozen():
-            own = self.as_seen(self._encoder(images))
-            adversary = self.discriminate(banked or own, batches)
-            classification = self._cross_entropy(self._head(own.clean), labels)
-            alignment = encoder_objective(self.discriminator, others, own.source, own.noisy)
-            self._descend("classification", classification + weight * alignment, self.network)
+        own = self.as_seen(self._encoder(images))
+        adversary = self.discriminate(banked or own, batches)
+        classification = self._cross_entropy(self._head(own.clean), labels)
+        alignment = encoder_objective(self.discriminator, others, own.source, own.noisy)
+        self._descend("classification", classification + weight * alignment, self.network)
         return {
             "loss": classification.detach(),
             "loss_alignment": alignment.detach(),
@@ -187,16 +177,15 @@ class AlignmentTrainer:
         self, images: Tensor, labels: Tensor, own_bank: Tensor, banks: Sequence[Tensor], weight: float
     ) -> dict[str, Tensor]:
         """Classification and the distance of moments on one graph, see :meth:`learn_jointly`; return the two losses."""
-        with self._frozen():
-            own = self.as_seen(self._encoder(images))
-            classification = self._cross_entropy(self._head(own.clean), labels)
-            alignment = moment_distance(own.noisy, self.as_seen(own_bank).noisy, banks)
-            self._descend("classification", classification + weight * alignment, self.network)
+        own = self.as_seen(self._encoder(images))
+        classification = self._cross_entropy(self._head(own.clean), labels)
+        alignment = moment_distance(own.noisy, self.as_seen(own_bank).noisy, banks)
+        self._descend("classification", classification + weight * alignment, self.network)
         return {"loss": classification.detach(), "loss_alignment": alignment.detach()}
 
     def step_encoder(self, loss: Tensor) -> Tensor:
         """One step of the encoder down an alignment loss, which is returned without its graph."""
-        with self._embedding_norm():
+        with statistics_untouched(self._encoder):
             self._descend("adversarial", loss, self._encoder)
         return loss.detach()
 
@@ -209,16 +198,6 @@ class AlignmentTrainer:
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         logits = at_least_single(logits)
         return F.cross_entropy(logits if self._added is None else logits + self._added, labels)
-
-    def _frozen(self) -> AbstractContextManager[None]:
-        return fixed_statistics(self.network) if self._norm == "frozen" else nullcontext()
-
-    def _embedding_norm(self, count_statistics: bool = False) -> AbstractContextManager[None]:
-        if self._norm == "shared":
-            return fixed_statistics(self._encoder, self._deployed)
-        if self._norm == "frozen":
-            return fixed_statistics(self._encoder)
-        return nullcontext() if count_statistics else statistics_untouched(self._encoder)
 
     def _descend(self, role: Role, loss: Tensor, part: nn.Module) -> None:
         if on_host(loss) and not bool(torch.isfinite(loss)):
@@ -276,7 +255,7 @@ def train_iteration(
     discriminators = [other.discriminator for other in others.values()]
     if options.update == "joint":
         return trainer.learn_jointly(images, labels, batches, discriminators, options.weight, banked)
-    losses = {"loss": trainer.classify(images, labels, aligning=True)}
+    losses = {"loss": trainer.classify(images, labels)}
     if options.update == "as_released":
         # Its second pass updates the running statistics once more, which is its only effect on the encoder.
         with torch.no_grad():
@@ -298,7 +277,7 @@ def _pair_by_pair(
     own_bank: Tensor | None,
 ) -> dict[str, Tensor]:
     """Every step of the encoder outdates its embeddings, so each pair embeds again."""
-    losses = {"loss": trainer.classify(images, labels, aligning=True)}
+    losses = {"loss": trainer.classify(images, labels)}
     alignment, adversary = [], []
     for source in natural_sorted([site, *others]):
         if source != site:

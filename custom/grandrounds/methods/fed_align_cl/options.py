@@ -29,7 +29,6 @@ Role = Literal["classification", "adversarial", "discriminator"]
 ROLES: tuple[Role, ...] = ("classification", "adversarial", "discriminator")
 Averaged = Literal["all", "local_norm", "local_statistics"]
 BankRows = Literal["padded", "distinct"]
-AlignmentNorm = Literal["batch", "shared", "frozen"]
 Comparison = Literal["around_last_comm", "epoch_to_epoch", "every_comm"]
 NOISE_LEVEL = 0.001
 Normals: TypeAlias = "Callable[[Sequence[int]], Tensor]"
@@ -79,11 +78,6 @@ class EncoderAlignmentOptions(Options):
     discriminator_learning_rate: Annotated[
         float | None, "learning rate of the discriminator; null takes that of the encoder's alignment", ABOVE_ZERO
     ] = None
-    alignment_norm: Annotated[
-        AlignmentNorm,
-        "batch norm while aligning: by the batch (paper); shared: embeddings by the deployed running statistics, which "
-        "tests use; frozen: classification by them, too",
-    ] = "batch"
     bank_encoder: Annotated[
         Literal["mean", "own"],
         "embeds the bank: the deployed mean of all sites, or the site's own encoder after training (closer to the paper)",
@@ -94,11 +88,7 @@ class EncoderAlignmentOptions(Options):
     ] = "padded"
 
     def check(self) -> None:
-        """Refuse two normalisations in the one pass of a joint step, and moments of banks by different encoders."""
-        if self.update in ("joint", "moments") and self.alignment_norm == "shared":
-            raise ConfigurationError(
-                f"update={self.update} has one pass for classification and alignment; set alignment_norm to batch or frozen"
-            )
+        """Refuse moments of banks by different encoders, and rates of steps that moments do not take."""
         if self.update == "moments" and self.bank_encoder != "mean":
             raise ConfigurationError("update=moments compares banks of one encoder; set bank_encoder to mean")
         if self.update == "moments" and (self.alignment_learning_rate or self.discriminator_learning_rate):

@@ -1,6 +1,6 @@
 """Mutual learning on the server, which adds up the soft labels of all sites and knows no model.
 
-Beside it the base of servers whose last round only delivers models (FedDF, encrypted averaging).
+Beside it the base of servers whose last round only delivers models (FedDF).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
-from grandrounds.data.partition.fingerprints import fingerprints
-from grandrounds.data.partition.public_set import read_public_set
+from grandrounds.data.partition.public_set import fingerprints, read_public_set
 from grandrounds.errors import CheckpointError, ConfigurationError, MessageError
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
@@ -44,7 +43,6 @@ class MutualController(RoundController):
     """
 
     registrations: ClassVar[bool] = True
-    release_kind: ClassVar[ReleaseKind] = ReleaseKind.SOFT_LABELS
     contributors: ContributorOptions
     public_list: PublicListOptions
     exchange: ExchangeOptions
@@ -139,13 +137,10 @@ class MutualController(RoundController):
         parts: dict[str, State] = {}
         if self._sum and self._enough(self._sum):
             contributors = {"rounds": dict(self._sum.rounds), "weights": dict(self._sum.weights)}
-            parts[SOFT_LABELS] = {VALUES: self.encoded_sum(self._sum)}
+            # The mean of all contributors: as large as the soft labels of one site.
+            parts[SOFT_LABELS] = {VALUES: encode(self._sum.mean(), self.exchange.wire)}
         exchange = {"options": asdict(self.exchange), "rounds": self.rounds, "contributors": contributors}
         return self.payload(parts, public=self.contributors.public, exchange=exchange)
-
-    def encoded_sum(self, total: SoftLabels) -> Tensor:
-        """The mean of all contributors, as it travels: as large as the soft labels of one site."""
-        return encode(total.mean(), self.exchange.wire)
 
     def check(self, site: str, result: Result) -> None:
         """Refuse wrong soft labels.
@@ -158,8 +153,8 @@ class MutualController(RoundController):
                 raise MessageError(f"{site} has sent soft labels in a round without an exchange")
             return
         release = result.releases.get(SOFT_LABELS)
-        if release is None or release.kind is not self.release_kind or set(release.tensors) != {VALUES}:
-            raise MessageError(f"{site} must send its {self.release_kind.replace('_', ' ')}")
+        if release is None or release.kind is not ReleaseKind.SOFT_LABELS or set(release.tensors) != {VALUES}:
+            raise MessageError(f"{site} must send its soft labels")
         self._known_soft_labels.check(site, *self._published(result))
 
     def absorb(self, site: str, result: Result) -> None:
@@ -183,14 +178,10 @@ class MutualController(RoundController):
             notes["withheld"] = True
         if self.exchange.weighting != "uniform":
             notes["weights"] = {site: round(weight, 6) for site, weight in self._sum.weights.items()}
-        return notes | self.sum_notes(self._sum)
-
-    def sum_notes(self, total: SoftLabels) -> dict[str, Any]:
-        """The mean entropy of the mean soft labels in nats, if they are probabilities."""
-        if self.exchange.content != "probabilities":
-            return {}
-        entropy = torch.special.entr(total.mean().double()).sum(dim=1).mean()
-        return {"soft_label_entropy": round(float(entropy), 5)}
+        if self.exchange.content == "probabilities":
+            entropy = torch.special.entr(self._sum.mean().double()).sum(dim=1).mean()  # in nats
+            notes["soft_label_entropy"] = round(float(entropy), 5)
+        return notes
 
     def state_dict(self) -> dict[str, Any]:
         """The public set's digest and size, and the latest soft labels of all sites."""
@@ -215,15 +206,12 @@ class MutualController(RoundController):
             self._known_soft_labels.load_state_dict(state["soft_labels"])
             self._sum = self._known_soft_labels.total(self.round_number)
 
-    def new_exchange(self, per_epoch: int) -> SoftLabelExchange:
-        """What receives soft labels and adds them up."""
-        return SoftLabelExchange(len(self.problem.classes), self.exchange, per_epoch)
-
     def _open(self, images: int) -> None:
         """Prepare the exchanges, now that the public set is known."""
         self._exchanges = Exchanges(images, self.seed, self.exchange)
         self._exchanges.epochs(self.rounds)
-        self._soft_labels = self.new_exchange(self._exchanges.per_epoch)
+        per_epoch = self._exchanges.per_epoch
+        self._soft_labels = SoftLabelExchange(len(self.problem.classes), self.exchange, per_epoch)
 
     @property
     def _known_soft_labels(self) -> SoftLabelExchange:

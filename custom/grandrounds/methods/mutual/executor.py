@@ -1,6 +1,6 @@
 """Mutual learning at a site: its own network, its own labels, and the soft labels of the other sites.
 
-Beside it the bases of all sites that train on their own labels (FedDF, encrypted averaging, swarm learning).
+Beside it the bases of all sites that train on their own labels (FedDF, swarm learning).
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
-from grandrounds.data.partition.fingerprints import first_unlike
-from grandrounds.data.partition.public_set import PublicSet
+from grandrounds.data.partition.public_set import PublicSet, first_unlike
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.site.closed_form import OwnHeadExecutor
@@ -132,7 +131,8 @@ class MutualExecutor(OwnModelExecutor):
         metrics = self._learn(learner, exchanges, rounds, payload, context)
         releases: dict[str, Release] = {}
         if number < rounds and exchanges.options.content != "none":
-            releases[SOFT_LABELS] = self.release_of(learner.publish(number, exchanges.part(number)), payload, context)
+            encoded = learner.publish(number, exchanges.part(number))
+            releases[SOFT_LABELS] = Release(ReleaseKind.SOFT_LABELS, {VALUES: encoded})
             loss = learner.mean_loss() if exchanges.begins_epoch(number) else None
             if loss is not None:
                 metrics |= {LOSS: loss, CHANGE: learner.change}
@@ -216,41 +216,12 @@ class MutualExecutor(OwnModelExecutor):
         try:
             contributors = payload.values["exchange"]["contributors"]
             rounds, weights = contributors["rounds"], contributors["weights"]
-            return self.decoded_sum(sent, rounds, weights, shape, exchanges.options, payload)
+            mean = decode(sent, *shape, "the sum of the soft labels", exchanges.options.content == "logits")
+            return SoftLabels(mean * sum(weights.values()), dict(rounds), dict(weights))
         except KeyError as error:
             raise MessageError(f"the task has soft labels, but {error} is missing; update the server") from error
         except ValueError as error:
             raise MessageError(str(error)) from error
-
-    def release_of(self, encoded: Tensor, payload: Payload, context: SiteContext) -> Release:
-        """The soft labels as they leave the site."""
-        return Release(ReleaseKind.SOFT_LABELS, {VALUES: encoded})
-
-    def decoded_sum(
-        self,
-        encoded: Tensor,
-        rounds: Mapping[str, int],
-        weights: Mapping[str, float],
-        shape: tuple[int, int],
-        options: ExchangeOptions,
-        payload: Payload,
-    ) -> SoftLabels:
-        """The sum from what travelled.
-
-        Args:
-            encoded: as the controller's ``encoded_sum`` makes it.
-            rounds: of the contributors.
-            weights: of the contributors.
-            shape: public images and classes.
-            options: what is exchanged.
-            payload: the task.
-
-        Raises:
-            MessageError: if the values are not such soft labels.
-            ValueError: if rounds and weights do not fit.
-        """
-        mean = decode(encoded, *shape, "the sum of the soft labels", options.content == "logits")
-        return SoftLabels(mean * sum(weights.values()), dict(rounds), dict(weights))
 
     def _public_set(self, payload: Payload, context: SiteContext) -> tuple[PublicSet, NDArray[np.uint8]]:
         data = context.dataset(payload.values["public"])

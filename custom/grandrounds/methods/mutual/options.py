@@ -12,9 +12,8 @@ from typing import Annotated, ClassVar, Literal
 from grandrounds.data.images.augmentation import view_named
 from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.errors import ConfigurationError
-from grandrounds.methods.mutual.loss import LABEL_FLOOR
 from grandrounds.methods.mutual.soft_labels import WireFormat
-from grandrounds.option_annotations import ABOVE_ZERO, BASIC, METHOD, Min, Range
+from grandrounds.option_annotations import ABOVE_ZERO, BASIC, METHOD, Min
 from grandrounds.options import Options
 
 Content = Literal["probabilities", "logits", "none"]
@@ -125,9 +124,6 @@ class LocalOptions(Options):
     rce_weight: Annotated[
         float | None, "weight of the reverse cross-entropy; null is 1 for symmetric and 0.9 for refined", Min(0)
     ] = None
-    label_floor: Annotated[
-        float, "floor of labels in the reverse cross-entropy: A = ln(label_floor)", Range(0, 1, True, True)
-    ] = LABEL_FLOOR
     temperature: Annotated[float, "temperature of the refined loss after pre-training", ABOVE_ZERO] = 4.0
     logit_adjustment: Annotated[
         float,

@@ -1,9 +1,9 @@
 """Soft labels: what sites publish of the public images, how it travels, and what a site makes of the sum.
 
 The server adds up the predictions of the sites, and every site subtracts its own from the sum. That is enough for MDH-FL's
-alignment (arXiv 2308.00155, Eq. 3), and for RHFL's with client confidence. So a server, or an encryption scheme that can
-only add, makes one sum for all sites, and no site sees the soft labels of another. Sums are made of *decoded* predictions,
-and a site subtracts its own as they were decoded, not as they were computed.
+alignment (arXiv 2308.00155, Eq. 3), and for RHFL's with client confidence. So the server
+makes one sum for all sites, and no site sees the soft labels of another. Sums are made of *decoded* predictions, and a site
+subtracts its own as they were decoded, not as they were computed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class SoftLabels:
 
     Attributes:
         values: :math:`S = \sum_j w_j D_j`, shape ``(images, classes)``; :math:`D_j` are probabilities (FedMD: logits).
-            A vector of bytes where they are encrypted.
         rounds: the contributors, each with the exchange that its predictions are from.
         weights: :math:`w_j` of each contributor; one unless clients are weighted by confidence.
     """
@@ -102,7 +101,7 @@ class SoftLabels:
             own: the site's predictions as decoded, by the exchange in which it published them.
 
         Returns:
-            Probabilities, shape ``(images, classes)``: what rounding or decryption has left below zero is zero, and each
+            Probabilities, shape ``(images, classes)``: what rounding has left below zero is zero, and each
             row sums to one. None if there is no other contributor with a weight.
 
         Raises:
@@ -177,28 +176,25 @@ def add_up(labels: Mapping[str, SoftLabels], weights: Mapping[str, float] | None
 
 
 def require_soft_labels(
-    values: Tensor, images: int, classes: int, name: str, parties: int = 1, tolerance: float = WIRE_TOLERANCE
+    values: Tensor, images: int, classes: int, name: str, tolerance: float = WIRE_TOLERANCE
 ) -> None:
-    """Check that each row is a probability distribution, or a sum of such of several parties.
+    """Check that each row is a probability distribution.
 
     Args:
         values: what was received, expected of shape ``(images, classes)``, floating point.
         images: number of public images.
         classes: their number.
         name: for errors, for example ``"soft labels of site-2"``.
-        parties: how many distributions were added up.
-        tolerance: how far the sum of a row may be off, and an entry below zero, for each party.
+        tolerance: how far the sum of a row may be off.
 
     Raises:
         MessageError: naming the first wrong row, if the shape is another, an entry is not finite or negative, or a row does
-            not sum to the number of parties.
+            not sum to 1.
     """
     require_logits(values, images, classes, name)
-    # The decrypted sum of encrypted soft labels may be a little below zero where they are zero.
-    minimum = 0.0 if parties == 1 else -tolerance * parties
-    _refuse_first((values < minimum).any(dim=1), f"{name}: row {{}} has a negative entry")
+    _refuse_first((values < 0).any(dim=1), f"{name}: row {{}} has a negative entry")
     sums = values.sum(dim=1, dtype=torch.float64)
-    _refuse_first((sums - parties).abs() > tolerance * parties, f"{name}: row {{}} does not sum to {parties}")
+    _refuse_first((sums - 1).abs() > tolerance, f"{name}: row {{}} does not sum to 1")
 
 
 def require_logits(values: Tensor, images: int, classes: int, name: str) -> None:

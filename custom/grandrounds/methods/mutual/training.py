@@ -197,11 +197,11 @@ def local_loss(logits: Tensor, labels: Tensor, options: LocalOptions, trust: flo
         return symmetric_cross_entropy(logits, labels, 1.0, 0.0)
     if options.loss == "symmetric":
         weights = _or(options.ce_weight, 0.1), _or(options.rce_weight, 1.0)
-        return symmetric_cross_entropy(logits, labels, *weights, options.label_floor)
+        return symmetric_cross_entropy(logits, labels, *weights)
     weights = _or(options.ce_weight, 0.4), _or(options.rce_weight, 0.9)
     if trust is None:
-        return symmetric_cross_entropy(logits, labels, *weights, options.label_floor)
-    return refined_cross_entropy(logits, labels, trust, options.temperature, *weights, options.label_floor)
+        return symmetric_cross_entropy(logits, labels, *weights)
+    return refined_cross_entropy(logits, labels, trust, options.temperature, *weights)
 
 
 def _loss(

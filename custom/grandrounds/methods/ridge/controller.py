@@ -52,12 +52,15 @@ from grandrounds.models.depths import DepthHead, depth_head
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
-from grandrounds.privacy.gate.treatment import SUPPORT
+from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
 from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD
 
 MOST_KEPT = 50
 """Sites whose sums the server keeps, to leave each of them out; with more it keeps their total alone."""
+
+LOSSES = tuple(temperature_metric(number) for number in range(len(TEMPERATURES)))
+"""The metrics by which the temperature is chosen."""
 
 
 class RidgeController(RoundController):
@@ -68,12 +71,11 @@ class RidgeController(RoundController):
     """
 
     needs_exclusive: ClassVar[bool] = False
-    phases: ClassVar[tuple[str, ...]] = PHASES
     ridge: RidgeOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        rounds = len(self.phases)
+        rounds = len(PHASES)
         if self.rounds != rounds:
             raise ConfigurationError(f"ridge regression has {rounds} rounds here: controller.rounds must be {rounds}")
         for name, wanted in (("head", DEPTHS), ("trainable", TRAIN_HEAD)):
@@ -87,7 +89,7 @@ class RidgeController(RoundController):
     @property
     def phase(self) -> str:
         """Of this round."""
-        return self.phases[min(self.round_number, len(self.phases)) - 1]
+        return PHASES[min(self.round_number, len(PHASES)) - 1]
 
     def start(self) -> None:
         """Build the network; its head is zero."""
@@ -132,9 +134,8 @@ class RidgeController(RoundController):
             MessageError: naming what is wrong.
         """
         if self.phase == LOGITS:
-            names = self.loss_names()
-            lacking = [name for name in names if name not in result.metrics]
-            if 0 < len(lacking) < len(names):
+            lacking = [name for name in LOSSES if name not in result.metrics]
+            if 0 < len(lacking) < len(LOSSES):
                 raise MessageError(f"{site} has sent only some of the losses of its validation images")
             return
         name = SUMS if self.phase == SOLVE else CLASS_COUNTS
@@ -179,7 +180,7 @@ class RidgeController(RoundController):
     def absorb(self, site: str, result: Result) -> None:
         """Keep a site's answer."""
         if self.phase == LOGITS:
-            if self.loss_names()[0] in result.metrics:  # a site may have no such images, or a policy that keeps losses
+            if LOSSES[0] in result.metrics:  # a site may have no such images, or a policy that keeps losses
                 self.losses[site] = dict(result.metrics)
         elif self.phase == SOLVE:
             tensors = result.releases[SUMS].tensors
@@ -280,13 +281,11 @@ class RidgeController(RoundController):
         return self._total.targets[-1] / self._total.weight
 
     def summed_losses(self) -> tuple[list[float], int]:
-        """The losses of :meth:`loss_names` over all validation images, and their number; within the bounds of each site."""
+        """The losses of ``LOSSES`` over all validation images, and their number; within the bounds of each site."""
         images = {site: self.losses[site].get(VALIDATION_IMAGES, 0.0) for site in natural_sorted(self.losses)}
         self.bound_notes = share_notes(images, self.ridge.weight_multiple)
         used = {site: images[site] * share for site, share in used_shares(images, self.ridge.weight_multiple).items()}
-        losses = [
-            sum(used[site] * min(self.losses[site][name], WORST_LOSS) for site in used) for name in self.loss_names()
-        ]
+        losses = [sum(used[site] * min(self.losses[site][name], WORST_LOSS) for site in used) for name in LOSSES]
         return losses, round(sum(used.values()))
 
     def _set_temperature(self) -> None:
@@ -298,10 +297,6 @@ class RidgeController(RoundController):
         assert self._solved is not None
         self._write(self._solved, offset / temperature - centre, temperature)
         self.notes = {"temperature": temperature, "validation_images": count}
-
-    def loss_names(self) -> list[str]:
-        """The metrics by which the temperature is chosen."""
-        return [temperature_metric(number) for number in range(len(TEMPERATURES))]
 
     def _write(self, solved: Tensor, added: Tensor, temperature: float) -> None:
         """Write a solution into the network's head, on standardised features, so that single precision is enough."""

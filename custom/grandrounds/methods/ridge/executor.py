@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ from grandrounds.methods.ridge.phases import (
     temperature_metric,
 )
 from grandrounds.models.closed_form.sums import Sums
-from grandrounds.privacy.gate.treatment import SUPPORT
+from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
 
 
@@ -56,22 +56,14 @@ class RidgeExecutor(SiteExecutor):
         Raises:
             MessageError: if there is no such phase.
         """
-        answers, phase = self.answers, payload.values.get(PHASE)
+        answers = {COUNT: self._count, SOLVE: self._add_up, LOGITS: self._temper}
+        phase: Any = payload.values.get(PHASE)
         if phase not in answers:
             raise MessageError(f"a task of ridge regression has no phase {phase!r}")
         return answers[phase](payload, context)
 
-    @property
-    def answers(self) -> Mapping[Any, Callable[[Payload, SiteContext], Result]]:
-        """To each phase."""
-        return {COUNT: self._count, SOLVE: self._add_up, LOGITS: self._temper}
-
-    def minimum(self, context: SiteContext) -> int:
-        """Patients of a class that has a part in this site's sums."""
-        return context.release_minimum(ReleaseKind.SUFFICIENT_STATISTICS, SUMS)
-
     def _count(self, payload: Payload, context: SiteContext) -> Result:
-        rows, targets, support = self.labelled(context)
+        rows, targets, support = _labelled(context)
         return _released(CLASS_COUNTS, {CLASS_COUNTS: torch.from_numpy(targets.sum(axis=0)).long()}, support, len(rows))
 
     def _add_up(self, payload: Payload, context: SiteContext) -> Result:
@@ -80,7 +72,7 @@ class RidgeExecutor(SiteExecutor):
 
     def site_sums(self, payload: Payload, context: SiteContext, class_weights: Tensor) -> tuple[Sums, Tensor, int]:
         """The sums of this site, the patients of each class, and the number of images."""
-        rows, targets, support = self.labelled(context)
+        rows, targets, support = _labelled(context)
         network = self.starting_model(payload, context).eval()
         sums = sums_at_site(
             network, rows, targets, class_weights, context, self.view_options.views, payload.values[LARGEST_NORM]
@@ -96,9 +88,10 @@ class RidgeExecutor(SiteExecutor):
         found = {temperature_metric(number): loss for number, loss in enumerate(losses)}
         return Result(metrics={**found, VALIDATION_IMAGES: float(count)}, samples=1)
 
-    def labelled(self, context: SiteContext) -> tuple[np.ndarray, np.ndarray, Tensor]:
-        """What the sums are of, see :func:`~grandrounds.federation.site.closed_form.labelled_images`."""
-        return labelled_images(context, self.minimum(context))
+
+def _labelled(context: SiteContext) -> tuple[np.ndarray, np.ndarray, Tensor]:
+    """What the sums are of: no class of fewer patients than the site's policy asks for."""
+    return labelled_images(context, context.release_minimum(ReleaseKind.SUFFICIENT_STATISTICS, SUMS))
 
 
 def _released(name: str, tensors: dict[str, Tensor], support: Tensor, samples: int) -> Result:

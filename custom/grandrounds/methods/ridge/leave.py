@@ -24,7 +24,7 @@ from grandrounds.protocol.messages import GLOBAL, State
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.problem import Problem
 
-PLAIN_METHOD, ENCRYPTED_METHOD = "RidgeController", "EncryptedRidgeController"
+METHOD = "RidgeController"
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,7 @@ def _server_folder(run: Path) -> Path:
 
 def _require_ridge(summary: Mapping[str, Any], folder: Path) -> None:
     method = summary["configuration"].get("method")
-    if method == ENCRYPTED_METHOD:
-        raise ConfigurationError(
-            f"{folder}: sums were encrypted, so nobody has those of one site; run the job again without the site"
-        )
-    if method != PLAIN_METHOD:
+    if method != METHOD:
         raise ConfigurationError(f"{folder}: a site can leave a run of ridge, this one is of {method}")
     if summary["status"] != "finished":
         raise ConfigurationError(f"{folder}: the run has not finished; start it again first")
@@ -154,7 +150,7 @@ def _write(folder: Path, summary: Mapping[str, Any], model: State, found: Depart
         name: {site: value for site, value in summary[name].items() if site in found.stayed}
         for name in ("contributions", "registered", "bytes", "privacy")
     }
-    unknown: dict[str, Any] = {"records": {}, "pooled": {}, "own_rounds": {}, "rounds": [], "checkpoints": []}
+    unknown: dict[str, Any] = {"records": {}, "own_rounds": {}, "rounds": [], "checkpoints": []}
     selected = {"round": len(PHASES)}
     told = {"selected": selected, "models": digests, "untested": list(found.stayed), "left": found.to_json()}
     write_json(folder / SUMMARY, {**summary, **of_sites, **unknown, **told})

@@ -1,7 +1,6 @@
 """Counts, sizes and intensities of a site's images, without values based on too few patients.
 
-The minimum applies to each value. No totals are reported: with all classes but one known, a total would reveal the withheld
-one.
+The minimum applies to each value. Numbers of images by class are a table: it is reported whole or not at all.
 """
 
 from __future__ import annotations
@@ -26,17 +25,20 @@ def class_counts(labels: NDArray[np.int64], groups: Sequence[str], classes: int,
         min_count: minimum number of patients of a class.
 
     Returns:
-        The count by class, without classes of fewer patients.
+        The count by class; none at all if one of them has images of fewer patients.
 
     Example:
+        >>> class_counts(np.array([0, 0, 0]), ["p", "q", "r"], 2, min_count=2)
+        {0: 3, 1: 0}
         >>> class_counts(np.array([0, 0, 0, 1, 1]), ["p", "q", "r", "s", "s"], 2, min_count=2)
-        {0: 3}
+        {}
     """
     found = {}
     for number in range(classes):
         rows = np.flatnonzero(labels == number).tolist()
-        if len({groups[row] for row in rows}) >= max(1, min_count):
-            found[number] = len(rows)
+        if 0 < len({groups[row] for row in rows}) < min_count:
+            return {}
+        found[number] = len(rows)
     return found
 
 

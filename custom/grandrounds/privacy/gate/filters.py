@@ -8,7 +8,8 @@ It cannot be a filter of a job.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,35 +23,23 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 from nvflare.fuel.utils import fobs
 
-from grandrounds.data.keys import canonical
-from grandrounds.data.location import locate, locate_public
-from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, Fault, GrandRoundsError, MessageError
-from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason, Refused, refusing, write_audit
-from grandrounds.privacy.gate.clock import LeavingTime
-from grandrounds.privacy.gate.count_treatments import MinimumSupport
-from grandrounds.privacy.gate.demands import Terms
+from grandrounds.privacy.gate.datasets import InventoryRequest, take_inventory
 from grandrounds.privacy.gate.gate import SCORES, Gate, TaskFacts, audit_fields
-from grandrounds.privacy.gate.images import record_dataset, record_private
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples
-from grandrounds.privacy.gate.policy import SitePolicy, policy_of_scope
+from grandrounds.privacy.gate.policy import SitePolicy, Terms, policy_of_scope
 from grandrounds.privacy.gate.questions import CHECKPOINTS, OpenTraining, SentAnswers, question_id
-from grandrounds.privacy.gate.treatment import RunningStatistics
+from grandrounds.privacy.gate.treatments import ClipAndNoise, ClipAndNoiseSamples, MinimumSupport, RunningStatistics
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.privacy.ledger.noted import note_head
-from grandrounds.privacy.mechanisms.encrypted_sums import sum_sizes
-from grandrounds.protocol.entries import floating_entries
+from grandrounds.privacy.ledger.recovery import note_head
+from grandrounds.protocol.entries import floating_entries, is_running_statistic
 from grandrounds.protocol.messages import (
     DXO_KEY,
-    ENCRYPTION,
     GLOBAL,
     JOIN,
     LEDGER_HEAD,
-    OPENED_SUMS,
-    POOL,
     REASON_HEADER,
     TEST,
     TRAIN,
@@ -65,12 +54,34 @@ from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import TRAINING_GATE, Spending
 from grandrounds.protocol.tensors import FULL, UPDATE_PRECISION
 from grandrounds.protocol.unit import Unit, update_sensitivity
-from grandrounds.protocol.wire import asks_for_models, decode_payload, executor_arguments
+from grandrounds.protocol.wire import asks_for_models, decode_payload, executor_arguments, job_backbones
 
 PUBLIC = "public"
 """In a task's values: the data set whose images predictions are about."""
 CLIPPED_KINDS = frozenset(kind for kind, known in KINDS.items() if ClipAndNoise in known.treatments)
 CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isupper())
+_LOOK = 0.5
+"""Seconds between two looks at whether the job is aborted."""
+
+
+class LeavingTime:
+    """When an answer leaves: at fixed times after its task came, so that it does not tell how long the work took.
+
+    Args:
+        interval: seconds between the times at which its answer may leave; None for at any time.
+    """
+
+    def __init__(self, interval: float | None = None) -> None:
+        self._interval = interval
+        self._came = time.monotonic()
+
+    def wait(self, aborted: Callable[[], bool]) -> None:
+        """Return at the next time at which the answer may leave, or when the job is aborted."""
+        if self._interval is None:
+            return
+        leaves = time.monotonic() + self._interval - (time.monotonic() - self._came) % self._interval
+        while (left := leaves - time.monotonic()) > 0 and not aborted():
+            time.sleep(min(left, _LOOK))
 
 
 @dataclass
@@ -171,7 +182,7 @@ class Admission:
     def release_minimum(self, kind: str, release: str) -> int | None:
         """Smallest number of cases behind a release's counts; None if the policy does not let it out."""
         policy = self.gate.policy if self.gate else None
-        if policy is None or (kind == ReleaseKind.POOLED_COUNTS and POOL not in policy.tasks):
+        if policy is None:
             return None
         rule = policy.rule_for(ReleaseKind(kind), release)
         return rule.treatment.minimum if rule and isinstance(rule.treatment, MinimumSupport) else None
@@ -276,7 +287,7 @@ class GaussianPrivacy(Filter):
     An update that the site's gate has already treated passes unchanged, so that noise is not added twice.
 
     ``noise_multiplier`` is the noise's standard deviation over the sensitivity that follows from ``clip`` and ``unit``; for
-    ``running_statistics`` see :class:`~grandrounds.privacy.gate.noise_treatments.ClipAndNoise`.
+    ``running_statistics`` see :class:`~grandrounds.privacy.gate.treatments.ClipAndNoise`.
 
     Raises:
         ConfigurationError: if a value is outside its range.
@@ -326,11 +337,6 @@ def _folder(fl_ctx: FLContext) -> Path:
     return Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / PRIVACY_FOLDER
 
 
-def _place(fl_ctx: FLContext) -> tuple[str, list[Path], Path]:
-    """The site, the folders that describe its data sets, and its cache."""
-    return fl_ctx.get_identity_name(), data_folders(fl_ctx), cache_folder(fl_ctx)
-
-
 def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledger) -> TaskFacts:
     with refusing(Reason.FORM, GrandRoundsError, KeyError, TypeError, where="the task cannot be read"):
         payload = decode_payload(task)
@@ -343,15 +349,15 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
     with refusing(Reason.LEDGER, GrandRoundsError):
         ledger.content().chain.require_head(head)
     with refusing(Reason.DATASET, GrandRoundsError):
-        place = _place(fl_ctx)
-        data = record_dataset(ledger, _folder(fl_ctx), problem.dataset, locate(problem.dataset, *place))
+        about = _question(payload, problem.dataset, policy, fl_ctx)
+        inventory = take_inventory(about, ledger, _folder(fl_ctx))
+        data = inventory.datasets[problem.dataset]
         if policy.target_epsilon:
-            described = record_private(ledger, _folder(fl_ctx), *place)
-            ledger.content().require_own_images(problem.dataset, described)
-        public_rows = _public_rows(values.get(PUBLIC), problem.dataset, fl_ctx)
+            ledger.content().require_own_images(problem.dataset, inventory.described)
     model = floating_entries(payload.parts.get(GLOBAL, {}))
     template = {name: (tuple(value.shape), value.dtype) for name, value in model.items()}
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
+    executors = executor_arguments(fl_ctx)
     expected = Expected(
         payload.round_number,
         run_id,
@@ -360,48 +366,32 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         data.patients,
         data.images,
         _largest(payload),
-        public_rows,
+        inventory.public_rows,
         problem.kind,
-        data.labelled,
-        _one_name_each(problem.classes),
-        data.parts,
-        name == TEST and asks_for_models(executor_arguments(fl_ctx)),
+        name == TEST and asks_for_models(executors),
+        frozenset({problem.backbone, data.backbone, *job_backbones(executors)}),
     )
     question = question_id(name, payload, (data.identity, policy))
-    terms, told = _terms(payload, problem, fl_ctx), payload.values.get(CHECKPOINTS)
+    terms, told = _terms(payload, problem), payload.values.get(CHECKPOINTS)
     checkpoints = tuple(number for number in told if type(number) is int) if isinstance(told, list | tuple) else ()
     return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, terms, question, checkpoints)
 
 
-def _one_name_each(classes: Sequence[str]) -> tuple[str, ...]:
-    """The vocabulary as the site's labels are matched with it.
-
-    Raises:
-        Refused: if two of its names are of one class.
-    """
-    names = tuple(map(canonical, classes))
-    if len(set(names)) < len(names):
-        raise Refused(Reason.FORM, f"problem.classes has two names of one class: {list(classes)}")
-    return names
-
-
-def _terms(payload: Payload, problem: Problem, fl_ctx: FLContext) -> Terms:
-    """What the task asks of the answer; sums of models were decrypted before the gate, which was told how large they are."""
-    opened = fl_ctx.get_prop(OPENED_SUMS, ())
-    sums = None if opened is None else (*opened, *sum_sizes(payload.parts))
+def _terms(payload: Payload, problem: Problem) -> Terms:
+    """What the task asks of the answer."""
     precision = payload.values.get(UPDATE_PRECISION, FULL)
     models = any(floating_entries(part) for part in payload.parts.values())
-    return Terms(GLOBAL in payload.parts, ENCRYPTION in payload.values, precision, sums, models, problem.image_size)
+    return Terms(GLOBAL in payload.parts, precision, models, problem.image_size)
 
 
-def _public_rows(name: Any, private: str, fl_ctx: FLContext) -> int:
-    """Images of the data set that the task calls public; 0 where it names none."""
-    if name is None:
-        return 0
-    if not isinstance(name, str):
-        raise ConfigurationError(f"the name of a public data set is a {type(name).__name__}")
-    location = locate_public(name, private, *_place(fl_ctx))
-    return len(read_manifest(location.manifest))
+def _question(payload: Payload, dataset: str, policy: SitePolicy, fl_ctx: FLContext) -> InventoryRequest:
+    """What is asked about the site's data sets; all private ones where one budget is for each image."""
+    public = payload.values.get(PUBLIC)
+    if public is not None and not isinstance(public, str):
+        raise ConfigurationError(f"the name of a public data set is a {type(public).__name__}")
+    folders = tuple(map(str, data_folders(fl_ctx)))
+    cache = str(cache_folder(fl_ctx))
+    return InventoryRequest(fl_ctx.get_identity_name(), folders, cache, dataset, public, bool(policy.target_epsilon))
 
 
 def _largest(payload: Payload) -> float:

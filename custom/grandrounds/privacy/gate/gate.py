@@ -12,7 +12,7 @@ many, never one too few: a training that has begun and never answers is booked w
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,17 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.evaluation.counts import PATIENTS
-from grandrounds.evaluation.metrics import OF_CLASSES
-from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.accounting import exceeds, spent_epsilon
 from grandrounds.privacy.gate.audit import Reason, Refused, refusing, write_audit
-from grandrounds.privacy.gate.demands import Terms
 from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected, Part, inspect, may_leave
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, RecordLevel
-from grandrounds.privacy.gate.policy import SAMPLES_UNIT, ReleaseRule, SitePolicy
+from grandrounds.privacy.gate.policy import SAMPLES_UNIT, ReleaseRule, SitePolicy, Terms
 from grandrounds.privacy.gate.questions import OpenTraining, book_unanswered, count_question
-from grandrounds.privacy.gate.released import with_totals_in_tens, withheld_by_audit
-from grandrounds.privacy.gate.treatment import NOT_PRIVATE
-from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
+from grandrounds.privacy.gate.treatments import NOT_PRIVATE, ClipAndNoise, RecordLevel
+from grandrounds.privacy.gate.withheld import with_totals_in_tens, without_scores_of_classes, without_small_tables
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
+from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
+from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.messages import (
     COUNTS,
     DATA_CHANGES,
@@ -43,7 +39,6 @@ from grandrounds.protocol.messages import (
     JOIN,
     LEDGER_HEAD,
     METRICS,
-    POOLED_RELEASES,
     PROTOCOL,
     TEST,
     TRAIN,
@@ -53,14 +48,14 @@ from grandrounds.protocol.messages import (
     WITHHELD,
     ReleaseKind,
 )
-from grandrounds.protocol.names import SPENT, VALIDATION
+from grandrounds.protocol.names import SPENT
 from grandrounds.protocol.spending import Mechanism, Spending, counted, outside_budget
 
 MAX_WEIGHT = 1e4
 """Absolute value of a weight in a model of a task, where updates leave with noise: few values overflow."""
 SCORES = frozenset({VALIDATE, TEST})
 """Tasks that only score a model: each is counted when it comes, whatever is answered."""
-OF_THE_POLICY = frozenset({Reason.DENIED, Reason.ENCRYPTION, Reason.PRECISION})
+OF_THE_POLICY = frozenset({Reason.DENIED, Reason.PRECISION})
 """Reasons by which an answer is refused for parts that a failed training does not have."""
 LAST_SCORES = 2
 """Tasks of each kind by which a run may be scored once it has spent the budget."""
@@ -118,7 +113,6 @@ class Gate:
         if facts.terms.image_size > self.policy.image_size:
             raise Refused(Reason.SIZE, f"{facts.terms.image_size} pixels a side, allowed are {self.policy.image_size}")
         self._settle()
-        self.policy.demands.require_sums(facts.terms)
         self._require_small_weights(facts)
         if facts.task == TRAIN:
             self.policy.demands.require_task(facts.terms)
@@ -259,14 +253,13 @@ class Gate:
 
     def _released(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending], failure: str = "") -> Answer:
         self._require_demanded(facts, known)
-        known = with_totals_in_tens(self._within_scores(facts, known))
+        known = without_small_tables(self._within_scores(facts, known), facts.expected.classes)
+        known = with_totals_in_tens(without_scores_of_classes(known, self._tables()))
         costs = {name: cost for name, cost in costs.items() if name in known.releases}
         self._require_affordable(facts, list(costs.values()))
         for name, cost in costs.items():
             self._book(facts, name, cost)
         treated = {name: self._treated(name, known) for name in known.releases}
-        known = without_scores_of_hidden(known, treated, self._tables())
-        known = self._audited(facts, known, treated)
         self._audit(facts, known, costs, failure)
         task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
         content = self.ledger().content()
@@ -279,15 +272,8 @@ class Gate:
         return Answer({**task, **head, "samples": known.samples}, {**reported, **_parts(known, treated)})
 
     def _require_demanded(self, facts: TaskFacts, known: Inspected) -> None:
-        kinds = {name: rule.kind for name, (rule, _) in known.releases.items()}
-        self.policy.demands.require_releases(kinds, facts.terms)
-
-    def _audited(self, facts: TaskFacts, known: Inspected, treated: Mapping[str, Mapping[str, Tensor]]) -> Inspected:
-        """Without what would give a hidden count away, beside all that the data set has released."""
-        with refusing(Reason.LEDGER, GrandRoundsError, OSError):
-            kept = withheld_by_audit(self.ledger(), facts.dataset, facts.expected, known, treated)
-        samples = min(known.samples, 1) if SAMPLES_UNIT in kept else known.samples
-        return replace(known.without(kept), samples=samples)
+        if UPDATE in known.releases:
+            self.policy.demands.require_task(replace(facts.terms, updates=True))
 
     def _within_scores(self, facts: TaskFacts, known: Inspected) -> Inspected:
         """Without scores, counts and curves, if the job has got as many answers with some as it may have."""
@@ -434,14 +420,8 @@ class Gate:
         return {SPENT: epsilon} if math.isfinite(epsilon) else {}
 
     def _tables(self) -> set[str]:
-        """The names of counts that the policy lets out, of tests also those that it lets out in a sum."""
-        rule_for = self.policy.rule_for
-        summed = any(rule_for(ReleaseKind.POOLED_COUNTS, name) for name in POOLED_RELEASES.values())
-        return {
-            name
-            for model, name in COUNTS.items()
-            if (summed and model != VALIDATION) or rule_for(ReleaseKind.COUNTS, name) is not None
-        }
+        """The names of counts that the policy lets out."""
+        return {name for name in COUNTS.values() if self.policy.rule_for(ReleaseKind.COUNTS, name) is not None}
 
     def _treated(self, name: str, known: Inspected) -> dict[str, Tensor]:
         rule, tensors = known.releases[name]
@@ -491,34 +471,6 @@ def audit_fields(facts: TaskFacts | None) -> dict[str, str | int]:
         "round": round_number,
         "dataset": facts.dataset.name,
     }
-
-
-def without_scores_of_hidden(
-    known: Inspected, treated: Mapping[str, Mapping[str, Tensor]], tables: Collection[str]
-) -> Inspected:
-    """Without exact scores of single classes that would give hidden counts of a class away.
-
-    All models that are tested have the same test images, so none keeps such scores beside a table of another model in which
-    a class is hidden. A model without a table in the answer keeps none where the policy lets tables of its part out: whether
-    its table would hide a class is not known. None is left beside counts that leave in a sum alone.
-
-    Args:
-        known: the checked answer.
-        treated: its releases as they leave, by name.
-        tables: the names of counts that the policy lets out.
-    """
-    hiding = {name for name in treated.keys() & COUNTS.values() if bool((treated[name][PATIENTS] < 0).any())}
-    told = set()
-    for name in known.scalars:
-        model, _, score = name.rpartition(".")
-        if not model or score not in OF_CLASSES:
-            continue
-        part = {table for key, table in COUNTS.items() if (key == VALIDATION) == (model == VALIDATION)}
-        summed = model != VALIDATION and bool(treated.keys() & POOLED_RELEASES.values())
-        if summed or part & hiding or (part & set(tables) and COUNTS.get(model) not in treated):
-            told.add(name)
-    scalars = {name: value for name, value in known.scalars.items() if name not in told}
-    return replace(known, scalars=scalars, withheld=tuple(sorted({*known.withheld, *told})))
 
 
 def _parts(known: Inspected, treated: Mapping[str, dict[str, Tensor]]) -> dict[str, Part]:

@@ -17,11 +17,10 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.metrics import FROM_CONFUSION, SELECTABLE, selectable_metrics
-from grandrounds.models.registry import is_backbone
 from grandrounds.privacy.gate.audit import Reason, Refused, refusing
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected, no_distributions
 from grandrounds.privacy.gate.policy import COUNTED_PARTS, SAMPLES_UNIT, ReleaseRule, SitePolicy
-from grandrounds.privacy.gate.treatment import Logits
+from grandrounds.privacy.gate.treatments import Logits
 from grandrounds.protocol.messages import FACTS, MAX_SAMPLES, MESSAGE_NAME, METRICS, PROTOCOL, WITHHELD, ReleaseKind
 from grandrounds.protocol.registration import require_facts
 
@@ -133,7 +132,7 @@ def inspect(answer: Answer, policy: SitePolicy, expected: Expected) -> Inspected
         for name, value in numbers.items()
         if may_leave(name, policy, expected) and _large_enough(name, value, policy)
     }
-    facts = {name: text for name, text in texts.items() if policy.allows_fact(name) and _is_fact(name, text)}
+    facts = {name: text for name, text in texts.items() if policy.allows_fact(name) and _is_fact(name, text, expected)}
     withheld = sorted((numbers.keys() - allowed.keys()) | (texts.keys() - facts.keys()) | kept)
     samples = answer.header["samples"]
     shown = samples if may_leave(SAMPLES_UNIT, policy, expected) else min(samples, 1)
@@ -200,20 +199,19 @@ def _is_known(word: str) -> bool:
 
 
 def _large_enough(name: str, value: float, policy: SitePolicy) -> bool:
-    """Whether a count is of enough images; a number that is no count is."""
+    """Whether a count is of no image or of enough; a number that is no count is."""
     rule = policy.scalar_rule_for(name)
     minimum = rule.minimum_count if rule else 0
-    return not (name.startswith(COUNT_PREFIXES) or minimum) or value >= max(minimum, MIN_COUNT)
+    return not (name.startswith(COUNT_PREFIXES) or minimum) or value == 0 or value >= max(minimum, MIN_COUNT)
 
 
-def _is_fact(name: str, text: str) -> bool:
-    return is_backbone(text) if name == "backbone" else SHA256.fullmatch(text) is not None
+def _is_fact(name: str, text: str, expected: Expected) -> bool:
+    return text in expected.backbones if name == "backbone" else SHA256.fullmatch(text) is not None
 
 
 def _stays(name: str, part: Part, policy: SitePolicy) -> bool:
     """Whether a part comes with scores and has no rule. Only such parts are withheld; the scores beside them may leave."""
-    scored = (ReleaseKind.CURVES, ReleaseKind.COUNTS, ReleaseKind.POOLED_COUNTS)
-    kinds = (*scored, ReleaseKind.SITE_MODEL, ReleaseKind.IMAGE_MOMENTS)
+    kinds = (ReleaseKind.CURVES, ReleaseKind.COUNTS, ReleaseKind.SITE_MODEL, ReleaseKind.IMAGE_MOMENTS)
     kind = next((kind for kind in kinds if part.meta == {"release": kind.value}), None)
     return kind is not None and name in WITHHELD and policy.rule_for(kind, name) is None
 

@@ -6,7 +6,7 @@ A method with a release of a new kind adds it to :class:`~grandrounds.protocol.m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
@@ -16,19 +16,25 @@ from grandrounds.errors import MessageError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, curves_shape
-from grandrounds.models.site_model import MODEL_DESCRIPTION, read_description
-from grandrounds.privacy.gate.count_treatments import (
+from grandrounds.privacy.gate.treatments import (
+    MATRIX,
+    SUPPORT,
+    ClipAndNoise,
+    ClipAndNoiseSamples,
     CountSupport,
     CurveSupport,
+    Deny,
+    Logits,
     MinimumSupport,
     MomentSupport,
-    PooledSupport,
+    Quantise,
+    RecordLevel,
     SumSupport,
+    Treatment,
+    Unmodified,
 )
-from grandrounds.privacy.gate.dataset import PartFacts
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
-from grandrounds.privacy.gate.treatment import MATRIX, SUPPORT, Deny, Logits, Quantise, Treatment, Unmodified
-from grandrounds.protocol.messages import CONTRIBUTION, ReleaseKind
+from grandrounds.protocol.descriptions import MODEL_DESCRIPTION, read_description
+from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
@@ -46,9 +52,9 @@ class Expected:
 
     ``template`` has shape and dtype of each entry of the model that the server has sent, ``largest`` is the largest
     absolute value of a weight; ``patients`` is their number in each part of the site's data, ``images`` that of the
-    training images, ``labelled`` that of those with a label, ``public_rows`` that of the images which the site itself
-    calls public; ``task`` is what labels are, ``names`` is the vocabulary; ``parts`` is what the gate knows of the labelled
-    images of each part; ``asks_for_model`` is whether the task is the test of a job that has sites release their own models.
+    training images, ``public_rows`` that of the images which the site itself calls public; ``task`` is what labels are;
+    ``asks_for_model`` is whether the task is the test of a job that has sites release their own models; ``backbones`` are
+    those that the job or the site itself names.
     """
 
     round_number: int
@@ -60,10 +66,8 @@ class Expected:
     largest: float = 0.0
     public_rows: int = 0
     task: Task = SINGLE
-    labelled: int = 0
-    names: tuple[str, ...] = ()
-    parts: Mapping[str, PartFacts] = field(default_factory=dict)
     asks_for_model: bool = False
+    backbones: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -142,10 +146,6 @@ def _no_weights(_: str, value: Tensor, __: Expected) -> str:
     return "" if value.is_floating_point() else "expected floating point"
 
 
-def _no_ciphertext(_: str, value: Tensor, __: Expected) -> str:
-    return "" if value.dtype == torch.uint8 and value.dim() == 1 else "expected a ciphertext: bytes of shape (length,)"
-
-
 def _no_curves(_: str, value: Tensor, expected: Expected) -> str:
     shape = curves_shape(expected.classes)
     if tuple(value.shape) != shape or value.dtype != torch.int64:
@@ -160,10 +160,6 @@ def _no_counts(name: str, value: Tensor, expected: Expected) -> str:
         return wrong
     part = max(("val", "test"), key=lambda part: expected.patients.get(part, 0))
     return _too_many(int(value.max()) if name == PATIENTS else 0, part, expected)
-
-
-def _no_pooled_counts(name: str, value: Tensor, expected: Expected) -> str:
-    return _no_ciphertext(name, value, expected) if name == CONTRIBUTION else _no_table(value, expected)
 
 
 def _no_moments(name: str, value: Tensor, expected: Expected) -> str:
@@ -188,12 +184,6 @@ def _no_sums(name: str, value: Tensor, expected: Expected) -> str:
         return _too_many(int(value.max()), "train", expected) if name == SUPPORT else ""
     fits = value.dtype == torch.float64 and value.dim() == (2 if name == "targets" else 1)
     return "" if fits and (value.dim() == 1 or value.shape[1] == expected.classes) else "expected sums in float64"
-
-
-def _no_head(name: str, value: Tensor, expected: Expected) -> str:
-    shape = {"weights": (expected.classes, value.shape[-1]), "bias": (expected.classes,)} if value.dim() else {}
-    fits = value.dtype == torch.float64 and tuple(value.shape) == shape.get(name, (value.numel(),))
-    return "" if fits else f"expected float64 of a head of {expected.classes} classes"
 
 
 def _no_network(name: str, value: Tensor, expected: Expected) -> str:
@@ -227,14 +217,10 @@ KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
         ReleaseKind.CLASS_STATISTICS: Kind((MinimumSupport,), _no_class_statistics, (MATRIX, SUPPORT)),
         ReleaseKind.CURVES: Kind((CurveSupport,), _no_curves, (CURVE_COUNTS,)),
         ReleaseKind.COUNTS: Kind((CountSupport,), _no_counts, (IMAGES, PATIENTS)),
-        ReleaseKind.POOLED_COUNTS: Kind((PooledSupport,), _no_pooled_counts, (CONTRIBUTION, IMAGES, PATIENTS)),
         ReleaseKind.IMAGE_MOMENTS: Kind((MomentSupport,), _no_moments, (MOMENTS, SUPPORT)),
         ReleaseKind.SUFFICIENT_STATISTICS: Kind((SumSupport,), _no_sums, (SUPPORT, "class_counts", "products", "targets")),
-        ReleaseKind.SOLVED_HEAD: Kind((Unmodified,), _no_head, ("weights", "bias", "shift", "scale")),
         ReleaseKind.SITE_MODEL: Kind((Unmodified,), _no_network, ("*",)),
         ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified, Logits), _no_soft_labels),
         ReleaseKind.EMBEDDINGS: Kind((ClipAndNoiseSamples, Unmodified), _no_embeddings),
-        # A ciphertext cannot be inspected or treated.
-        ReleaseKind.ENCRYPTED_VALUES: Kind((Unmodified,), _no_ciphertext),
     }
 )  # fmt: skip

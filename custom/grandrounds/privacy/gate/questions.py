@@ -25,8 +25,8 @@ from torch import Tensor, uint8
 
 from grandrounds.errors import DataError
 from grandrounds.files import write_bytes, write_json
-from grandrounds.privacy.ledger.entries import Booking, DatasetIdentity, Purpose, read_line
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.ledger.lines import Booking, DatasetIdentity, Purpose, read_line
 from grandrounds.protocol.messages import LEDGER_HEAD, Payload
 from grandrounds.protocol.spending import Spending
 

@@ -2,7 +2,8 @@
 
 It counts over rounds, restarts and jobs on the same data set, by :mod:`grandrounds.privacy.accounting`. A release
 is booked before it leaves: if the process dies in between, the ledger has a release too many, never one too few. Nothing in
-it describes an image.
+it describes an image; digests of a data set's images are in files beside it, which it names by their SHA-256, so that they
+cannot be altered unseen.
 """
 
 from __future__ import annotations
@@ -12,28 +13,67 @@ import json
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from grandrounds.checks import told_as
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
+from grandrounds.files import write_bytes
 from grandrounds.privacy.accounting import exceeds, renyi_epsilon, spent_epsilon
 from grandrounds.privacy.ledger.chain import Chain, ChainedFile
-from grandrounds.privacy.ledger.digests import read_digests, write_digests
-from grandrounds.privacy.ledger.entries import (
+from grandrounds.privacy.ledger.lines import (
     Amendment,
     Booking,
     DatasetIdentity,
+    Distinction,
+    Known,
+    Loss,
     Opening,
     Purpose,
+    read_any_line,
 )
-from grandrounds.privacy.ledger.knowledge import Disclosure, Distinction, Known, read_any_line
-from grandrounds.privacy.ledger.loss import Loss
 from grandrounds.protocol.spending import Spending, counted
 from grandrounds.protocol.unit import Unit
+
+DIGEST_FOLDER = "images"
+"""Beside the ledger."""
+
+
+def write_digests(folder: Path, digests: Iterable[str]) -> str:
+    """Write digests beside a ledger in ``folder``; the SHA-256 of the file is returned, which is its name, too.
+
+    Raises:
+        DataError: if the file cannot be written.
+    """
+    content = (json.dumps(sorted(digests), indent=0) + "\n").encode()
+    name = hashlib.sha256(content).hexdigest()
+    path = folder / DIGEST_FOLDER / f"{name}.json"
+    try:
+        write_bytes(path, content, private=True)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}; nothing may be released") from error
+    return name
+
+
+def read_digests(folder: Path, name: str) -> frozenset[str]:
+    """Read the digests that a line of the ledger names.
+
+    Raises:
+        DataError: if the file is missing or was altered.
+    """
+    path = folder / DIGEST_FOLDER / f"{name}.json"
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path}: {error.strerror or error}; nothing may be released before the file is restored from a backup"
+        ) from error
+    if hashlib.sha256(content).hexdigest() != name:
+        raise DataError(f"{path} was altered; nothing may be released before it is restored from a backup")
+    return frozenset(json.loads(content))
+
 
 LEDGER_NAME = "ledger.jsonl"
 PATIENT = "patient"
@@ -147,24 +187,6 @@ class Ledger:
                 file = write_digests(self._file.path.parent, digests)
                 extension.append(Known(_now(), dataset, state, len(digests), file, content).to_json())
 
-    def disclose(
-        self, dataset: DatasetIdentity, decide: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]]
-    ) -> None:
-        """Record what an answer says about the numbers of a data set's images; it may leave after this has returned.
-
-        Args:
-            dataset: whose images they are.
-            decide: from what earlier answers about the same images and patients have said to what this one says beside;
-                where it is empty nothing is written.
-
-        Raises:
-            DataError: if the ledger was damaged, altered or truncated, or cannot be written.
-        """
-        with self._file.extending() as extension:
-            said = decide(LedgerContent(extension.chain).disclosed(dataset))
-            if said:
-                extension.append(Disclosure(_now(), dataset, said).to_json())
-
     def distinguish(self, first: str, second: str, reason: str) -> None:
         """Record that the patients of two data sets are different people, although some are called alike.
 
@@ -205,7 +227,6 @@ class LedgerContent:
         self.bookings = tuple(one for one in booked if isinstance(one, Booking))
         self.known = tuple(line for line in others if isinstance(line, Known))
         self.distinctions = {frozenset((line.first, line.second)) for line in others if isinstance(line, Distinction)}
-        self._disclosures = [line for line in others if isinstance(line, Disclosure)]
         self._identities = [one.dataset for one in booked if isinstance(one, Booking | Amendment)]
 
     @property
@@ -241,14 +262,6 @@ class LedgerContent:
         return sum(
             (before.dataset == after.dataset) and before.content != after.content for before, after in pairwise(lines)
         )
-
-    def disclosed(self, dataset: DatasetIdentity) -> list[Mapping[str, Any]]:
-        """What answers have said about the numbers of a data set's images, as long as its images and patients are these."""
-        return [line.content for line in self._disclosures if line.dataset == dataset]
-
-    def lost(self, dataset: DatasetIdentity) -> bool:
-        """Whether lines were lost that may have said what answers have told about the images of a data set."""
-        return any(booking.dataset == dataset for loss in self.losses for booking in loss.bookings)
 
     def digests(self, name: str) -> set[str]:
         """What the images and patients of a data set are known by, in all its lines together.

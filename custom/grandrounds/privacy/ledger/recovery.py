@@ -1,4 +1,9 @@
-"""The way back of a ledger that has lost lines: what is left of it, and one line for the worst that was lost."""
+"""A ledger that has lost lines: how that is found, and the way back.
+
+The head of a site's ledger as the server has last returned it is in a file of the kit outside the ledger's folder. A ledger
+that was set back lacks it. The gate finds that out when a task comes; from this file the site's administrator sees it
+before. The way back is what is left of the ledger, and one line for the worst that was lost.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,34 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object
 from grandrounds.privacy.accounting import spent_epsilon
 from grandrounds.privacy.ledger.chain import ChainedFile
-from grandrounds.privacy.ledger.entries import Booking
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, LedgerContent
-from grandrounds.privacy.ledger.loss import Key, Loss
+from grandrounds.privacy.ledger.lines import Booking, Key, Loss
+
+NOTED_HEAD = "ledger_head.json"
+"""In a kit's folder of states."""
+
+
+def note_head(states: Path, head: str) -> None:
+    """Keep a head that came with a task; without one nothing is written, and what is noted stays.
+
+    Raises:
+        OSError: if the disk does not take it.
+    """
+    if head and noted_head(states) != head:
+        write_json(states / NOTED_HEAD, {"head": head})
+
+
+def noted_head(states: Path) -> str:
+    """The head that was noted last; empty if none was, or the file cannot be read."""
+    try:
+        return str(read_json_object(states / NOTED_HEAD)["head"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
 
 Worst = Callable[[LedgerContent], Sequence[Booking]]
 """The worst case of each data set, from what is left."""

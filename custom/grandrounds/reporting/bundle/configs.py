@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-import monai
 import numpy
 import torch
 
@@ -144,7 +143,7 @@ def _metadata(problem: Problem, card: Mapping[str, Any]) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": VERSION,
         "changelog": {VERSION: "exported from a run"},
-        "monai_version": monai.__version__,
+        "monai_version": version("monai"),
         "pytorch_version": torch.__version__.partition("+")[0],
         "numpy_version": numpy.__version__,
         "required_packages_version": {name: version(name) for name in ("pillow", "pydicom")},

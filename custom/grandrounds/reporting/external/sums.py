@@ -20,7 +20,7 @@ from grandrounds.methods.ridge.bounds import used_shares
 from grandrounds.methods.ridge.leave import kept_sums
 from grandrounds.methods.ridge.phases import CLASS_COUNTS, CLASS_PATIENTS
 from grandrounds.models.closed_form.sums import Sums, class_weights
-from grandrounds.privacy.gate.treatment import DEFAULT_SUM_PATIENTS
+from grandrounds.privacy.gate.treatments import DEFAULT_SUM_PATIENTS
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.trained import TrainedModel
 

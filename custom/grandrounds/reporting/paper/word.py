@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
-from grandrounds.errors import ConfigurationError
 from grandrounds.reporting.paper.tables import PaperTable
 
 POINTS = 8
 """Size of the text in tables."""
-
-
-def require_word() -> None:
-    """Check that Word documents can be written.
-
-    Raises:
-        ConfigurationError: if python-docx is not installed.
-    """
-    if find_spec("docx") is None:
-        raise ConfigurationError("Word documents need python-docx; install it: pip install 'grandrounds[word]'")
 
 
 def word_document(title: str, paragraphs: Iterable[tuple[str, str]], tables: Sequence[PaperTable]) -> bytes:

@@ -5,18 +5,17 @@ from collections import Counter
 
 import numpy as np
 import pytest
-
-from grandrounds.data.datasets.blood import (
+from published_data.blood import (
     BLOOD_CELL_CLASSES,
     INT20,
     MATEK19,
     MLL23,
-    PBC_CLASSES,
     read_bloodmnist,
     read_matek19,
     read_mll23,
-    read_pbc,
 )
+
+from grandrounds.data.datasets.blood import PBC_CLASSES, read_pbc
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError

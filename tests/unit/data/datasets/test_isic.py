@@ -3,8 +3,8 @@
 import csv
 
 import pytest
+from published_data.isic import ISIC2018_CLASSES, read_isic2018, read_isic2020
 
-from grandrounds.data.datasets.dermoscopy import ISIC2018_CLASSES, read_isic2018, read_isic2020
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.make import make_partition
 from grandrounds.errors import ConfigurationError, DataError

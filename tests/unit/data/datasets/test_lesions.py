@@ -4,8 +4,7 @@ import re
 import zipfile
 
 import pytest
-
-from grandrounds.data.datasets.lesions import (
+from published_data.lesions import (
     LESION_CLASSES,
     Removed,
     read_derm7pt,
@@ -13,6 +12,7 @@ from grandrounds.data.datasets.lesions import (
     read_lesions,
     read_pad_ufes_20,
 )
+
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 

@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+from published_data.rsna_ich import RSNA_ICH_CLASSES, CtOptions, draw_slices, read_rsna_ich
 
-from grandrounds.data.datasets.rsna_ich import RSNA_ICH_CLASSES, draw_slices, read_rsna_ich
-from grandrounds.data.families import CtOptions
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.make import make_partition

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from published_data import rsna_ich as rsna_patients
+from published_data.rsna_ich import RSNA_ICH_CLASSES, find_patients, read_subtypes, single_labels
 
-from grandrounds.data.datasets import rsna_ich as rsna_patients
-from grandrounds.data.datasets.rsna_ich import RSNA_ICH_CLASSES, find_patients, read_subtypes, single_labels
 from grandrounds.errors import ConfigurationError, DataError
 
 HEADER = "ID,Label"

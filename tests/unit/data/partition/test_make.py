@@ -182,7 +182,7 @@ def test_a_table_has_the_defaults_of_a_folder_and_no_label_is_hidden(table, tmp_
 def test_an_unknown_data_set_and_a_missing_root_are_refused(tmp_path):
     with pytest.raises(
         ConfigurationError,
-        match=r"dataset must be one of ham10000, isic2018",
+        match="dataset must be one of ham10000, ham10000_malignancy",
     ):
         make_partition("isic", tmp_path, tmp_path / "out", scheme="iid", sites=2)
     with pytest.raises(ConfigurationError, match=r"root .*nowhere does not exist"):

@@ -6,9 +6,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from published_data.mammography.records import Mammogram, to_records, vocabulary
 
 from grandrounds.data.datasets.dermoscopy import HAM10000_MALIGNANCY
-from grandrounds.data.datasets.mammography.records import Mammogram, to_records, vocabulary
 from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import load_site_data, locate_dataset

@@ -15,10 +15,16 @@ from grandrounds.data.datasets.blood import PBC_CLASSES, read_pbc
 from grandrounds.data.families import CellOptions
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import Replicated, read_partition, write_partition
-from grandrounds.data.partition.fingerprints import fingerprints, first_unlike
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.partition.mutual import mutual_sites
-from grandrounds.data.partition.public_set import list_path, list_public_set, open_public_set, read_public_set
+from grandrounds.data.partition.public_set import (
+    fingerprints,
+    first_unlike,
+    list_path,
+    list_public_set,
+    open_public_set,
+    read_public_set,
+)
 from grandrounds.data.site import locate_dataset, read_site_config
 from grandrounds.errors import ConfigurationError, DataError
 

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 from PIL import Image
+from published_data.blood import BLOOD_CELL_CLASSES, INT20, MATEK19, MLL23
 
-from grandrounds.data.datasets.blood import BLOOD_CELL_CLASSES, INT20, MATEK19, MLL23
 from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, CifarImages, write_once
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.make import make_partition

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.partition.fingerprints import fingerprints, first_unlike
 from grandrounds.data.partition.public_set import (
     PublicSet,
+    fingerprints,
+    first_unlike,
     list_public_set,
     open_public_set,
     read_public_set,

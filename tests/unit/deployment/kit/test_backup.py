@@ -14,8 +14,8 @@ from grandrounds.deployment.kit.doctor import overlay
 from grandrounds.deployment.kit.overlay import apply_overlay
 from grandrounds.deployment.kit.read import read_kit
 from grandrounds.deployment.kit.safeguards import privacy_ledger
-from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import Ledger, read_ledger
+from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit
 

@@ -112,7 +112,6 @@ def test_a_list_that_only_warns_is_no_list():
     ("path", "allowed"),
     [
         ("grandrounds.methods.fedperl.executor.FedPerlExecutor", True),
-        ("grandrounds.methods.mutual.encrypted.controller.EncryptedController", True),
         ("grandrounds.privacy.gate.filters.GaussianPrivacy", True),
         ("grandrounds.deployment.processes.run_logged", False),
         ("grandrounds.deployment.jobs.import_module", False),

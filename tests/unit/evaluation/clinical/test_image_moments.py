@@ -14,7 +14,7 @@ from grandrounds.evaluation.clinical.image_moments import (
     spread,
     training_moments,
 )
-from grandrounds.privacy.gate.count_treatments import MomentSupport
+from grandrounds.privacy.gate.treatments import MomentSupport
 from grandrounds.reporting.external.appearance import appearance_of
 from grandrounds.seeding import numpy_generator
 

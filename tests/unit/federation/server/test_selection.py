@@ -9,9 +9,9 @@ import torch
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.confusion import confusion_scores
-from grandrounds.evaluation.counts import HIDDEN, SiteCounts, site_counts
+from grandrounds.evaluation.counts import SiteCounts, site_counts
 from grandrounds.evaluation.estimates import score_estimates
-from grandrounds.evaluation.metrics import FROM_CONFUSION
+from grandrounds.evaluation.metrics import FROM_CONFUSION, OF_CLASSES
 from grandrounds.evaluation.record import UNITS
 from grandrounds.evaluation.tallies import counts_of
 from grandrounds.federation.server.options import RunOptions
@@ -113,14 +113,16 @@ SMALL = [[88, 2], [0, 2]]  # one melanoma more or less is 0.25 of this site's ba
 LARGE = [[80, 20], [10, 30]]
 
 
-def answers(log_likelihood=-0.5, minimum=0, **matrices):
-    """Metrics and counts of sites with these confusion matrices."""
+def answers(log_likelihood=-0.5, keeping=(), **matrices):
+    """Metrics and counts of sites with these confusion matrices; those in ``keeping`` keep their counts."""
     metrics, counts = {}, {}
     for site, rows in matrices.items():
         matrix = np.array(rows)
         found = {**metrics_of(matrix), "log_likelihood": log_likelihood}
-        metrics[site] = {f"validation.{name}": value for name, value in found.items()}
-        counts[site] = site_counts([cases_from_confusion(matrix)], minimum)
+        kept = OF_CLASSES if site in keeping else ()
+        metrics[site] = {f"validation.{name}": value for name, value in found.items() if name not in kept}
+        if site not in keeping:
+            counts[site] = site_counts([cases_from_confusion(matrix)])
     return metrics, counts
 
 
@@ -175,15 +177,6 @@ def test_the_reason_has_the_counts_that_decided_and_says_that_patients_may_count
         assert found["support"] == {"nevus": 60, "melanoma": 9}
 
 
-def test_a_class_that_was_hidden_is_counted_when_all_sites_show_it():
-    selection = selecting("balanced_accuracy")
-    hidden = offered(selection, 1, *answers(minimum=10, a=SMALL, b=LARGE))
-    assert hidden["support"] == {"nevus": HIDDEN, "melanoma": HIDDEN}
-    shown = offered(selection, 2, *answers(a=SMALL, b=LARGE))
-    assert shown["support"] == {"nevus": 190, "melanoma": 42}
-    assert (shown["metric"], shown["note"]) == ("log_likelihood", "the counts of an earlier round were not enough")
-
-
 def test_whether_a_class_has_enough_cases_is_decided_once_as_cases_count_once_for_each_prediction():
     """A patient whose images are all predicted alike in the second round counts once less there."""
     selection = selecting("balanced_accuracy")
@@ -207,42 +200,25 @@ def test_a_site_without_counts_makes_it_the_mean_over_sites_for_the_rest_of_the_
     assert (again["basis"], again["note"]) == ("mean over sites", "the counts of an earlier round were not enough")
 
 
-def test_a_class_that_one_site_hides_is_not_scored_over_the_others():
-    """The small site hides both classes: 0.775 would be the large one's balanced accuracy alone."""
+def test_where_a_site_keeps_its_counts_the_log_likelihood_selects_for_the_rest_of_the_run():
+    """0.775 would be the balanced accuracy of the large site alone."""
     selection = selecting("balanced_accuracy")
-    found = offered(selection, 1, *answers(minimum=10, a=SMALL, b=LARGE))
-    assert (found["metric"], found["score"]) == ("log_likelihood", -0.5)
-    assert found["note"].startswith("fewer than 10 validation cases of nevus (hidden), melanoma (hidden) in the sites'")
+    found = offered(selection, 1, *answers(keeping=("a",), a=SMALL, b=LARGE))
+    assert (found["metric"], found["score"], found["basis"]) == ("log_likelihood", -0.5, "pooled")
+    assert found["note"] == "no counts from a: log-likelihood of all images instead of balanced_accuracy"
     worse = [[95, 5], [4, 36]]  # of the large site, while the small one has become worse
-    offered(selection, 2, *answers(-0.8, minimum=10, a=[[45, 45], [2, 0]], b=worse))
+    later = offered(selection, 2, *answers(-0.8, a=[[45, 45], [2, 0]], b=worse))
+    assert (later["metric"], later["note"]) == ("log_likelihood", "the counts of an earlier round were not enough")
     assert selection.choice["round"] == 1
-
-
-def test_only_the_false_positives_of_a_class_may_be_hidden_where_the_metric_does_not_need_them():
-    rows = [[90, 2], [20, 30]]
-    metrics, counts = answers(a=LARGE, b=rows)
-    counts["b"].images[0, 1, 2] = counts["b"].patients[0, 1, 2] = -1
-    found = offered(selecting("balanced_accuracy"), 1, metrics, counts)
-    assert (found["basis"], found["score"]) == ("pooled", pytest.approx((170 / 192 + 60 / 90) / 2))
 
 
 def hiding(metrics, *names):
     return {name: value for name, value in metrics.items() if name.removeprefix("validation.") not in names}
 
 
-def test_where_a_site_hides_a_class_and_another_sends_no_counts_the_log_likelihood_selects():
-    metrics, counts = answers(minimum=10, a=SMALL, b=LARGE)
-    metrics["a"] = hiding(metrics["a"], "balanced_accuracy")
-    found = offered(selecting("balanced_accuracy"), 1, metrics, {"a": counts["a"]})
-    assert (found["metric"], found["score"], found["basis"]) == ("log_likelihood", -0.5, "pooled")
-    assert found["note"] == "no counts from b: log-likelihood of all images instead of balanced_accuracy"
-    assert "mean" not in found
-
-
-@pytest.mark.parametrize("counted", [("a",), ("a", "b")])
+@pytest.mark.parametrize("counted", [(), ("b",)])
 def test_without_any_score_of_all_sites_the_error_names_what_each_withholds_and_the_remedy(counted):
-    metrics, counts = answers(minimum=10, a=SMALL, b=LARGE)
-    metrics["a"] = hiding(metrics["a"], "balanced_accuracy")
+    metrics, counts = answers(keeping=("a",), a=SMALL, b=LARGE)
     metrics["b"] = hiding(metrics["b"], "log_likelihood")
     with pytest.raises(ConfigurationError) as caught:
         offered(selecting("balanced_accuracy"), 1, metrics, {site: counts[site] for site in counted})
@@ -269,14 +245,6 @@ def test_the_pooled_state_survives_a_checkpoint():
     after.load_state_dict({**json.loads(json.dumps({**before.state_dict(), "model": None})), "model": before.model})
     only = answers(b=[[70, 30], [5, 35]])  # the other site counts with its last counts
     assert offered(after, 2, *only) == offered(before, 2, *only)
-
-
-def test_a_site_whose_policy_hides_a_class_has_no_mean_and_the_log_likelihood_selects():
-    metrics, counts = answers(minimum=10, a=SMALL)
-    told = {name: value for name, value in metrics["a"].items() if not name.endswith("balanced_accuracy")}
-    found = offered(selecting("balanced_accuracy"), 1, {"a": told}, counts)
-    assert (found["metric"], found["score"]) == ("log_likelihood", -0.5)
-    assert "hidden" in found["note"]
 
 
 def finding_scores(n=10, **metrics):
@@ -331,7 +299,7 @@ def test_when_a_site_has_a_metric_of_findings_no_more_all_rounds_are_compared_by
     # The mean over the other site alone would be 0.9, above 0.7.
     found = selection.offer(2, {"a": finding_scores(log_likelihood=-0.9), "b": strong}, model(2.0))
     assert (found["metric"], found["score"]) == ("log_likelihood", pytest.approx(-0.8))
-    assert found["note"].startswith("a had auc_macro in an earlier round: log-likelihood of all images")
+    assert found["note"].startswith("a had auc_macro in an earlier round")
     assert selection.choice["round"] == 1
     state = {**json.loads(json.dumps({**selection.state_dict(), "model": None})), "model": selection.model}
     selection = selecting("auc_macro", "multi")
@@ -357,10 +325,9 @@ def test_a_site_stays_in_the_mean_of_findings_where_its_patients_are_predicted_a
     assert (found["basis"], found["score"]) == ("mean over sites", pytest.approx(0.7))
 
 
-def test_the_reason_for_the_likelihood_of_findings_names_the_sites_that_hide():
-    hidden = SiteCounts(np.full((2, 2, 3), -1), np.full((2, 2, 3), -1))
-    found = selecting("balanced_accuracy", "multi").offer(1, {"a": finding_scores()}, model(1.0), {"a": hidden})
-    assert found["note"].startswith("no finding has enough validation images with it and without at a site (a hides")
+def test_the_reason_for_the_likelihood_of_findings_names_the_sites_that_keep_their_counts():
+    found = selecting("balanced_accuracy", "multi").offer(1, {"a": finding_scores()}, model(1.0))
+    assert "(a keeps its counts)" in found["note"]
     assert "mean" not in found
 
 

@@ -5,9 +5,6 @@ import math
 import pytest
 import torch
 
-from grandrounds.deployment.assignments import with_options
-from grandrounds.deployment.jobs import load_job
-from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.aggregate import ServerOptimizer, ServerOptimizerOptions
 
 ROUNDS = [{"weight": torch.tensor([2.0, 0.0]), "mean": torch.tensor(4.0)} for _ in range(2)]
@@ -63,10 +60,3 @@ def test_a_resumed_run_goes_on_with_its_moments():
     first.step(ROUNDS[0])
     resumed.load_state_dict(first.state_dict())
     assert torch.equal(whole.step(ROUNDS[1])["weight"], resumed.step(ROUNDS[1])["weight"])
-
-
-def test_a_mean_that_the_server_cannot_read_has_no_optimizer():
-    encrypted = ["controller.aggregation=encrypted", "controller.min_sites=3"]
-    encrypted += [f"controller.{bound}=null" for bound in ("norm_multiple", "weight_multiple")]
-    with pytest.raises(ConfigurationError, match="server_optimizer=adam reads the mean update"):
-        with_options(load_job("fedavg"), [*encrypted, "controller.server_optimizer=adam"]).checked()

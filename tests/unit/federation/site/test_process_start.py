@@ -15,7 +15,6 @@ HEAVY = (
     "scipy",
     "sklearn",
     "sympy",
-    "tenseal",
     "torch._dynamo",
     "torchvision",
 )

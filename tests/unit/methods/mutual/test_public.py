@@ -8,8 +8,7 @@ import torch
 from mutual_site import site_context
 from torch import nn
 
-from grandrounds.data.partition.fingerprints import fingerprints, first_unlike
-from grandrounds.data.partition.public_set import PublicImage, PublicSet
+from grandrounds.data.partition.public_set import PublicImage, PublicSet, fingerprints, first_unlike
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.methods.mutual.public import comparable, predict_public, public_images

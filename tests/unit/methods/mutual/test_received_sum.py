@@ -11,7 +11,6 @@ from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import MessageError
 from grandrounds.methods.mutual.executor import MutualExecutor
-from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
@@ -76,16 +75,3 @@ def test_a_sum_that_is_not_a_mean_of_distributions_is_refused(values, reason):
 def test_contributors_that_do_not_match_are_refused(described, reason):
     with pytest.raises(MessageError, match=reason):
         train(MEAN, described)
-
-
-def test_a_sum_is_the_mean_times_the_weights():
-    weights = {"a": 0.5, "b": 2.0}
-    found = executor().decoded_sum(MEAN, ROUNDS, weights, (IMAGES, CLASSES), ExchangeOptions(), Payload(2, {}))
-    torch.testing.assert_close(found.values, MEAN * 2.5)
-    assert (found.rounds, found.weights) == (ROUNDS, weights)
-
-
-def test_logits_need_not_be_distributions():
-    options = ExchangeOptions(content="logits")
-    found = executor().decoded_sum(MEAN * -7, ROUNDS, WEIGHTS, (IMAGES, CLASSES), options, Payload(2, {}))
-    torch.testing.assert_close(found.values, MEAN * -14)

@@ -50,7 +50,7 @@ def test_soft_labels_are_refused_in_rounds_without_an_exchange(mutual):
 
 
 @pytest.mark.parametrize(
-    "answer", [Result({}, samples=1), soft_labels(ReleaseKind.ENCRYPTED_VALUES), soft_labels(name="value")]
+    "answer", [Result({}, samples=1), soft_labels(ReleaseKind.EMBEDDINGS), soft_labels(name="value")]
 )
 def test_an_answer_without_soft_labels_of_the_kind_is_refused(answer, mutual):
     with pytest.raises(MessageError, match="a must send its soft labels"):

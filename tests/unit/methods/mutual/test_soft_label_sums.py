@@ -163,8 +163,8 @@ def test_large_scores_of_one_site_do_not_swallow_those_of_another():
     assert add_up(scores).values.item() == 1.0
 
 
-def test_what_decryption_leaves_of_a_zero_is_zero_and_each_row_sums_to_one():
-    # A CKKS sum is off by 2.5e-8; a class that no site predicts may come out below zero.
+def test_what_rounding_leaves_of_a_zero_is_zero_and_each_row_sums_to_one():
+    # A class that no site predicts may come out below zero.
     first, second = (torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[0.25, 0.75, 0.0]]))
     noisy = SoftLabels(first + second + torch.tensor([[2e-7, -1e-7, -2e-7]]), {"a": 1, "b": 1}, {"a": 1.0, "b": 1.0})
     target = noisy.mean_of_others("a", {1: first})

@@ -147,14 +147,3 @@ def test_scores_need_be_finite_only():
     require_logits(GOOD * 100 - 50, 2, 3, "scores of a")
     with pytest.raises(MessageError, match="scores of a: row 0 has an entry that is not finite"):
         require_logits(GOOD / 0 * 0, 2, 3, "scores of a")
-
-
-def test_a_sum_must_be_one_of_as_many_distributions():
-    require_soft_labels(GOOD + GOOD.flip(0), 2, 3, "the sum", parties=2)
-    with pytest.raises(MessageError, match="the sum: row 0 does not sum to 3"):
-        require_soft_labels(GOOD + GOOD.flip(0), 2, 3, "the sum", parties=3)
-    require_soft_labels(GOOD * 2.0018, 2, 3, "the sum", parties=2)
-    nearly_zero = torch.tensor([[2.0, 1e-6, -1e-6]])
-    require_soft_labels(nearly_zero, 1, 3, "the sum", parties=2)
-    with pytest.raises(MessageError, match="the sum: row 0 has a negative entry"):
-        require_soft_labels(torch.tensor([[2.1, 0.0, -0.1]]), 1, 3, "the sum", parties=2)

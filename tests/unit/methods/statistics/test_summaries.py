@@ -11,8 +11,8 @@ LABELS = np.array([0, 0, 0, 1, 1, -1])
 
 
 def test_images_are_counted_and_patients_decide():
-    assert class_counts(LABELS, PATIENTS, 3, min_count=2) == {0: 3, 1: 2}
-    assert class_counts(LABELS, PATIENTS, 3, min_count=1) == {0: 3, 1: 2}
+    assert class_counts(LABELS, PATIENTS, 3, min_count=2) == {0: 3, 1: 2, 2: 0}
+    assert class_counts(LABELS, PATIENTS, 3, min_count=1) == {0: 3, 1: 2, 2: 0}
     assert class_counts(LABELS, PATIENTS, 3, min_count=3) == {}
 
 

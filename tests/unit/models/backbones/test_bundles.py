@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 import yaml
-from monai.networks.nets import resnet10
 from safetensors.torch import save_file
 
 from grandrounds.errors import ConfigurationError
@@ -26,6 +25,8 @@ def bundle(tmp_path):
     folder = tmp_path / "bundle"
     for name in ("configs", "models"):
         (folder / name).mkdir(parents=True)
+    from monai.networks.nets import resnet10  # seconds, which the collection of tests need not spend
+
     torch.save(resnet10(spatial_dims=2, n_input_channels=3, num_classes=4).state_dict(), folder / "models" / "model.pt")
     metadata = {"network_data_format": {"inputs": {"image": {"value_range": [0, 1]}}}}
     (folder / "configs" / "metadata.json").write_text(json.dumps(metadata))

@@ -18,7 +18,7 @@ from grandrounds.privacy.accounting import (
     sampled_gaussian_divergence,
     spent_epsilon,
 )
-from grandrounds.privacy.ledger.entries import Purpose
+from grandrounds.privacy.ledger.lines import Purpose
 from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, no_guarantee
 from grandrounds.protocol.unit import Unit
 

@@ -8,8 +8,8 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
-from grandrounds.privacy.gate import clock, filters
-from grandrounds.privacy.gate.clock import LeavingTime
+from grandrounds.privacy.gate import filters
+from grandrounds.privacy.gate.filters import LeavingTime
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.privacy.gate.policy import parse_policy
 
@@ -20,7 +20,7 @@ def now(monkeypatch):
     times = [1000.0]
     slept = lambda seconds: times.__setitem__(0, times[0] + seconds)  # noqa: E731
     # The module's own name, not the library's functions: threads of other tests sleep as well, and would move this clock.
-    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: times[0], sleep=slept))
+    monkeypatch.setattr(filters, "time", SimpleNamespace(monotonic=lambda: times[0], sleep=slept))
     return times
 
 

@@ -1,20 +1,13 @@
-"""Counts leave a site when its policy names them, with the policy's minimum; else they stay, and the scores do not."""
+"""Counts leave if the policy names them and none is below its minimum; else they and scores of single classes stay."""
 
-from itertools import product
-
-import numpy as np
 import pytest
 import torch
 
-from grandrounds.evaluation.bootstrap import cases_from_confusion
-from grandrounds.evaluation.confusion import confusion_scores
-from grandrounds.evaluation.counts import site_counts
-from grandrounds.evaluation.metrics import OF_CLASSES
-from grandrounds.privacy.gate.count_treatments import CountSupport, PooledSupport, SumSupport
-from grandrounds.privacy.gate.gate import without_scores_of_hidden
 from grandrounds.privacy.gate.inspection import Inspected, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
 from grandrounds.privacy.gate.policy import ReleaseRule
+from grandrounds.privacy.gate.treatments import CountSupport, SumSupport
+from grandrounds.privacy.gate.withheld import without_scores_of_classes, without_small_tables
 from grandrounds.protocol.messages import ReleaseKind
 
 
@@ -23,12 +16,19 @@ def tensors(rows):
     return {"images": counts, "patients": counts.clone()}
 
 
-def test_counts_below_the_policys_minimum_are_hidden_with_those_that_would_give_them_away():
-    sent = tensors([[90, 15, 24], [30, 20, 15], [12, 4, 0]])
-    shown = CountSupport(10).apply(sent)
-    assert shown["images"].tolist() == [[[90, 15, 24], [-1, -1, 15], [-1, -1, 0]]]
-    assert torch.equal(shown["patients"] == -1, shown["images"] == -1)
-    assert CountSupport(2).apply(sent)["images"].tolist() == sent["images"].tolist()
+SMALL, LARGE = tensors([[90, 15, 24], [30, 20, 15], [12, 4, 0]]), tensors([[90, 15, 24], [30, 20, 15], [12, 10, 0]])
+
+
+def test_a_table_with_a_small_count_stays_and_one_with_zeros_leaves():
+    treatment = CountSupport(10)
+    assert treatment.withholds(SMALL)
+    assert not treatment.withholds(LARGE)
+    assert {name: value.tolist() for name, value in treatment.apply(LARGE).items()} == {
+        name: value.tolist() for name, value in LARGE.items()
+    }
+    assert not CountSupport(2).withholds(SMALL)
+    with pytest.raises(ValueError, match="fewer than 10 patients"):
+        treatment.apply(SMALL)
 
 
 def test_other_tensors_are_refused():
@@ -42,94 +42,41 @@ def test_the_rule_fits_counts_alone():
     assert Part("APP_DEFINED", {"release": "counts"}, {}).meta["release"] == rule.kind
 
 
-def tables_with_two_hidden_classes(count=40):
-    """Confusion matrices of which the policy's minimum hides two classes, with the counts that leave."""
-    generator = np.random.default_rng(7)
-    while count:
-        sizes = np.array([generator.integers(1, 10), generator.integers(12, 30), *generator.integers(30, 60, 2)])
-        matrix = np.stack(
-            [
-                generator.multinomial(size, generator.dirichlet(np.eye(4)[row] * 4 + 0.4))
-                for row, size in enumerate(sizes)
-            ]
-        )
-        shown = site_counts([cases_from_confusion(matrix)], 10)
-        if shown.hidden[0].tolist() == [True, True, False, False] and (shown.images[0, :, 2] >= 0).all():
-            count -= 1
-            yield matrix, shown.images[0]
-
-
-def candidates(matrix, shown, balanced):
-    """All correct and missed images of the first class that agree with what leaves: counts, n, accuracy, and a score."""
-    true, hidden = matrix.sum(axis=1), shown[:, 0] < 0
-    right = int(np.trace(matrix))
-    correct, missed = right - shown[~hidden, 0].sum(), matrix.sum() - right - shown[~hidden, 1].sum()
-    sensitivities = np.diag(matrix) / true
-    found = set()
-    for one, two in product(range(correct + 1), range(missed + 1)):
-        sizes = one + two, correct - one + missed - two
-        if min(sizes) == 0 or not 1 <= sizes[0] < 10:
-            continue
-        guess = (one / sizes[0] + (correct - one) / sizes[1] + sensitivities[~hidden].sum()) / 4
-        if balanced is None or abs(guess - balanced) < 1e-6:
-            found.add((one, two))
-    return found
-
-
-def test_what_leaves_beside_a_table_no_longer_determines_its_hidden_cells():
-    """With the exact balanced accuracy the cells of a class of few patients were found; the gate keeps it now."""
-    unique = []
-    for matrix, shown in tables_with_two_hidden_classes():
-        exact = {name: float(value) for name, value in confusion_scores(matrix).items()}
-        unique.append(len(candidates(matrix, shown, exact["balanced_accuracy"])) == 1)
-        released = through_the_gate(matrix, exact)
-        assert {"n", "accuracy"} <= released.keys()
-        assert not OF_CLASSES & released.keys()
-        assert len(candidates(matrix, shown, released.get("balanced_accuracy"))) > 1
-    assert np.mean(unique) > 0.25, "else there was nothing to protect"
-
-
-def test_an_exact_score_leaves_beside_a_table_that_hides_nothing():
-    matrix = np.array([[40, 20], [15, 30]])
-    exact = {name: float(value) for name, value in confusion_scores(matrix).items()}
-    assert through_the_gate(matrix, exact)["balanced_accuracy"] == exact["balanced_accuracy"]
-
-
-def through_the_gate(matrix, exact):
-    """The numbers that the gate lets out beside the counts of a model's test, by name of the score."""
-    counts = site_counts([cases_from_confusion(matrix)])
-    tensors = {"images": torch.from_numpy(counts.images), "patients": torch.from_numpy(counts.patients)}
-    scalars = {f"common.{name}": value for name, value in {**exact, "n": float(matrix.sum())}.items()}
+def answered(*releases, scalars):
+    """An answer with tables of which all counts are of enough patients, and with numbers."""
     rule = ReleaseRule(ReleaseKind.COUNTS, "counts_*", CountSupport(10), ("images", "patients"))
-    known = Inspected({"counts_common": (rule, tensors)}, scalars, {}, (), 1)
-    left = without_scores_of_hidden(known, {"counts_common": CountSupport(10).apply(tensors)}, ["counts_common"])
-    assert left.scalars.keys() | set(left.withheld) == scalars.keys()
-    return {name.removeprefix("common."): value for name, value in left.scalars.items()}
+    return Inspected({name: (rule, table) for name, table in releases}, scalars, {}, (), 1)
+
+
+def test_the_whole_table_is_named_among_what_is_withheld():
+    known = answered(("counts_common", LARGE), ("counts_own", SMALL), scalars={"loss": 0.5})
+    left = without_small_tables(known, classes=3)
+    assert (left.releases.keys(), left.scalars, left.withheld) == ({"counts_common"}, {"loss": 0.5}, ("counts_own",))
+
+
+@pytest.mark.parametrize(("second", "leaves"), [({"images.val.1": 0.0}, True), ({}, False)])
+def test_numbers_of_images_leave_for_all_classes_of_a_part_or_for_none(second, leaves):
+    """One that is too small was withheld before; its total would give it away."""
+    others = {"images.test.0": 20.0, "images.test.1": 30.0, "images.unlabelled": 40.0}
+    left = without_small_tables(answered(scalars={"images.val.0": 12.0, **second, **others}), classes=2)
+    assert left.scalars == {**others, **({"images.val.0": 12.0, **second} if leaves else {})}
 
 
 @pytest.mark.parametrize(
-    ("treated", "tables", "left"),
+    ("released", "tables", "left"),
     [
-        ({"counts_common": 9}, ["counts_common"], {"validation"}),
-        ({"counts_common": 20, "counts_own": 9}, ["counts_common", "counts_own"], {"validation"}),
-        ({"counts_common": 20}, ["counts_common"], {"validation", "common"}),
-        ({"counts_validation": 9}, ["counts_validation"], {"common", "own_last", "test", "aligned"}),
-        ({}, ["counts_common"], {"validation"}),
-        ({}, ["counts_validation"], {"common", "own_last", "test", "aligned"}),
-        ({}, [], {"validation", "common", "own_last", "test", "aligned"}),
-        ({"pooled_common": 0}, [], {"validation"}),
+        (["counts_common"], ["counts_common"], {"validation", "common"}),
+        (["counts_common"], ["counts_common", "counts_own"], {"validation", "common"}),
+        (["counts_common"], ["counts_validation"], {"common", "own_last", "test", "aligned"}),
+        (["counts_validation"], ["counts_validation"], {"validation", "common", "own_last", "test", "aligned"}),
+        ([], ["counts_common"], {"validation"}),
+        ([], [], {"validation", "common", "own_last", "test", "aligned"}),
     ],
 )
-def test_no_models_scores_of_single_classes_leave_beside_a_hidden_class_of_the_same_images(treated, tables, left):
+def test_scores_of_single_classes_leave_only_beside_a_table_where_the_policy_lets_tables_out(released, tables, left):
     names = ("validation", "common", "own_last", "test", "aligned")
     scalars = {f"{name}.{score}": 0.5 for name in names for score in ("balanced_accuracy", "accuracy", "auc_macro")}
-    counts = {
-        name: PooledSupport(10).apply(
-            tensors([[90, 15, 24], [30, 20, 15], [12, least, 11]]) if least else {"contribution": torch.zeros(4)}
-        )
-        for name, least in treated.items()
-    }
-    found = without_scores_of_hidden(Inspected({}, scalars, {}, (), 1), counts, tables)
+    found = without_scores_of_classes(answered(*((name, LARGE) for name in released), scalars=scalars), tables)
     assert {name for name in names if f"{name}.balanced_accuracy" in found.scalars} == left
     assert len([name for name in found.scalars if "balanced" not in name]) == 10
     assert found.scalars.keys() | set(found.withheld) == scalars.keys()

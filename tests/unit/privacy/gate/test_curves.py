@@ -6,15 +6,13 @@ import pytest
 import torch
 
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused
-from grandrounds.privacy.gate.count_treatments import CurveSupport
 from grandrounds.privacy.gate.gate import Gate, TaskFacts
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import Expected
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise
 from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule, SitePolicy
-from grandrounds.privacy.gate.treatment import Deny
-from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.gate.treatments import ClipAndNoise, CurveSupport, Deny
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import METRICS, PROTOCOL, ReleaseKind
 from grandrounds.protocol.spending import Mechanism
 from grandrounds.protocol.unit import Unit

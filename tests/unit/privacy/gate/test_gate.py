@@ -6,19 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gate_answers import NOISY, ROWS, SKIN, TARGET, UPDATE, answer, audited, booked, facts, refusal
+from gate_answers import NOISY, SKIN, TARGET, UPDATE, answer, audited, booked, facts, refusal
 from gate_answers import update as update_part
 
 from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused
-from grandrounds.privacy.gate.demands import Terms
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.privacy.gate.inspection import Part
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, RecordLevel
-from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule, SitePolicy
-from grandrounds.privacy.gate.treatment import Unmodified
-from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule, SitePolicy, Terms
+from grandrounds.privacy.gate.treatments import ClipAndNoise, RecordLevel, Unmodified
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import METRICS, TREATED, ReleaseKind
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit
@@ -201,21 +199,6 @@ def test_a_training_that_has_too_little_noise_or_costs_too_much_is_refused_befor
         chosen.admit_training(facts(), training)
     assert caught.value.reason is reason
     gate(unit=Unit.RECORD, target_epsilon={"skin": 3.0}).admit_training(facts(), training)  # noise comes from the gate
-
-
-def test_encrypted_values_leave_when_they_are_declared_and_nothing_else_does_under_their_name(gate):
-    sealed = ReleaseKind.ENCRYPTED_VALUES
-    chosen = gate(
-        ReleaseRule(sealed, "rows", Unmodified(), ("rows",), outside_budget=True), target_epsilon={"*": TARGET}
-    )
-    rows = torch.tensor([7, 0, 255], dtype=torch.uint8)
-    part = Part("APP_DEFINED", {"release": "encrypted_values"}, {"rows": rows})
-    left = chosen.release(facts(), answer(rows=part))
-    assert torch.equal(left.parts["rows"].data["rows"], rows)
-    assert booked(chosen)[0].spending.mechanism is Mechanism.OUTSIDE_BUDGET
-    other = Part("APP_DEFINED", {"release": "encrypted_values"}, {"images": rows})
-    assert refusal(chosen, answer(rows=other)).reason is Reason.DENIED
-    assert refusal(gate(ROWS), answer(rows=part)).reason is Reason.DENIED
 
 
 def test_a_release_without_a_guarantee_is_booked_as_such(gate):

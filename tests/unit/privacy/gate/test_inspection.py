@@ -10,7 +10,7 @@ from gate_answers import RELATION, ROWS, SOFT, UPDATE, answer, audited, booked, 
 from grandrounds.privacy.gate.audit import Reason
 from grandrounds.privacy.gate.inspection import MAX_NUMBERS, Part
 from grandrounds.privacy.gate.policy import ReleaseRule
-from grandrounds.privacy.gate.treatment import Unmodified
+from grandrounds.privacy.gate.treatments import Unmodified
 from grandrounds.protocol.messages import METRICS, PROTOCOL, ReleaseKind
 
 

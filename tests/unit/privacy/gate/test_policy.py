@@ -9,10 +9,16 @@ import pytest
 from grandrounds.deployment.jobs import class_of, job_names, load_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES
-from grandrounds.privacy.gate.count_treatments import CurveSupport, MinimumSupport
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
 from grandrounds.privacy.gate.policy import SitePolicy, parse_policy, read_policies
-from grandrounds.privacy.gate.treatment import Quantise, Unmodified
+from grandrounds.privacy.gate.treatments import (
+    ClipAndNoise,
+    ClipAndNoiseSamples,
+    CurveSupport,
+    MinimumSupport,
+    Quantise,
+    RecordLevel,
+    Unmodified,
+)
 from grandrounds.protocol.messages import SITE_MODEL, ReleaseKind
 from grandrounds.protocol.unit import Unit
 
@@ -129,7 +135,7 @@ def test_scalars_need_a_part_and_its_minimum_number_of_patients():
         (policy(epsilon=3), "here: unknown key 'epsilon'"),
         (policy(target_epsilon={"skin": -1}), "target_epsilon.skin must be positive"),
         (policy(target_epsilon=8), "target_epsilon must be an object of numbers by data set"),
-        (policy(tasks=["train", "look"]), r"tasks\[1\] must be one of join, train, validate, test, pool, got 'look'"),
+        (policy(tasks=["train", "look"]), r"tasks\[1\] must be one of join, train, validate, test, got 'look'"),
         (policy(update_rule(noise_multiplier=0)), r"releases\[0\]: noise_multiplier must be positive, got 0"),
         (policy(update_rule(noise_multiplier=-3)), r"releases\[0\]: noise_multiplier must be positive, got -3"),
         (policy(update_rule(clip=0)), r"clip must be positive, got 0"),
@@ -176,13 +182,7 @@ def test_scalars_need_a_part_and_its_minimum_number_of_patients():
             policy({"kind": "class_statistics", "name": "r", "treatment": "quantise", "levels": 9}),
             "quantise is not for",
         ),
-        (policy({"kind": "encrypted_values", "name": "r", "treatment": "unmodified"}), "entries is missing"),
-        (
-            policy(
-                {"kind": "encrypted_values", "name": "r", "treatment": "quantise", "levels": 9, "entries": ["rows"]}
-            ),
-            "quantise is not for encrypted_values",
-        ),
+        (policy({"kind": "soft_labels", "name": "r", "treatment": "unmodified"}), "entries is missing"),
         (policy(scalars=[{"name": "x", "part": "val"}]), r"scalars\[0\]: 'minimum_support' is missing"),
         (policy(scalars=[{"name": "x", "part": "all", "minimum_support": 2}]), r"scalars\[0\].part must be one of"),
         (policy(scalars=[{"name": "x", "part": "val", "minimum_support": 0}]), "minimum_support must be at least 1"),
@@ -274,9 +274,7 @@ def test_our_standard_policy_names_the_numbers_that_methods_need():
 DENIED = {
     ReleaseKind.EMBEDDINGS,
     ReleaseKind.DISCRIMINATOR,
-    ReleaseKind.ENCRYPTED_VALUES,
     ReleaseKind.SUFFICIENT_STATISTICS,
-    ReleaseKind.SOLVED_HEAD,
     ReleaseKind.SITE_MODEL,
 }
 """Kinds that the standard policy leaves to a hospital's own rules, as in docs/privacy.md."""

@@ -12,10 +12,8 @@ from gate_answers import NOISY, SKIN, TARGET, UPDATE, answer, audited, booked, f
 
 from grandrounds.errors import DataError
 from grandrounds.privacy.gate.audit import Reason, Refused
-from grandrounds.privacy.gate.demands import SiteDemands, Terms
 from grandrounds.privacy.gate.gate import LAST_SCORES
-from grandrounds.privacy.gate.noise_treatments import RecordLevel
-from grandrounds.privacy.gate.policy import ReleaseRule
+from grandrounds.privacy.gate.policy import ReleaseRule, SiteDemands, Terms
 from grandrounds.privacy.gate.questions import (
     MOST_ANSWERS,
     SentAnswers,
@@ -23,8 +21,8 @@ from grandrounds.privacy.gate.questions import (
     count_question,
     question_id,
 )
-from grandrounds.privacy.gate.treatment import Unmodified
-from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.gate.treatments import RecordLevel, Unmodified
+from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit
@@ -156,11 +154,11 @@ def test_no_task_has_weights_that_overflow_where_updates_leave_with_noise(gate, 
     chosen.admit(replace(large, expected=replace(large.expected, largest=1e4)))
 
 
-def test_a_training_without_the_demanded_encryption_is_refused_before_any_work(gate):
-    chosen = gate(demands=SiteDemands(min_models=3))
+def test_a_training_without_the_demanded_precision_is_refused_before_any_work(gate):
+    chosen = gate(demands=SiteDemands(update_precision="bfloat16"))
     with pytest.raises(Refused) as caught:
         chosen.admit(asked("train"))
-    assert caught.value.reason is Reason.ENCRYPTION
+    assert caught.value.reason is Reason.PRECISION
 
 
 def training(**changes):

@@ -8,9 +8,17 @@ import torch
 from scipy import stats
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.gate.count_treatments import CurveSupport, MinimumSupport
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise, ClipAndNoiseSamples, RecordLevel
-from grandrounds.privacy.gate.treatment import Deny, Quantise, Unmodified, plain_copy
+from grandrounds.privacy.gate.treatments import (
+    ClipAndNoise,
+    ClipAndNoiseSamples,
+    CurveSupport,
+    Deny,
+    MinimumSupport,
+    Quantise,
+    RecordLevel,
+    Unmodified,
+    plain_copy,
+)
 from grandrounds.privacy.mechanisms.clipping import clip_rows
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit

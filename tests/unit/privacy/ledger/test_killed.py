@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
 from grandrounds.protocol.spending import Mechanism, Spending
 from grandrounds.protocol.unit import Unit
 
@@ -18,14 +18,14 @@ SCRIPT = """
 import json, os, signal, sys
 from pathlib import Path
 import dp_accounting, torch
-from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import PROTOCOL, ReleaseKind
 from grandrounds.privacy.gate.gate import Gate, TaskFacts
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import Expected
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.gate.policy import ReleaseRule, SitePolicy
-from grandrounds.privacy.gate.noise_treatments import ClipAndNoise
+from grandrounds.privacy.gate.treatments import ClipAndNoise
 from grandrounds.protocol.unit import Unit
 
 torch.set_num_threads(1)

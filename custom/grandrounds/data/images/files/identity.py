@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from grandrounds.data.images.dicom import is_dicom
 from grandrounds.data.images.files.encoded import ArrayRow, EncodedFile, EncodedImage
+from grandrounds.protocol.names import STORED_BYTES, STORED_PIXELS
 
-STORED_BYTES, STORED_PIXELS = "bytes", "pixels-1"
-"""The schemes: of the file as it is stored, and of its pixels by the first version of decoding."""
 DIGEST_DIGITS = 32
 PLAIN_MODES = ("RGB", "L")
 

@@ -9,9 +9,7 @@ from types import MappingProxyType
 from typing import IO
 
 from grandrounds.data.images.files.picture import require_one_frame
-from grandrounds.data.images.files.png import Png
-from grandrounds.data.images.files.pnm import Pnm
-from grandrounds.data.images.files.raster import Raster, WithPreviews
+from grandrounds.data.images.files.raster import Png, Pnm, Raster, WithPreviews
 from grandrounds.data.images.files.tiff import Tiff
 from grandrounds.errors import DataError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -174,3 +175,48 @@ class WithPreviews(Raster):
     def frames(self) -> int:
         """One."""
         return 1
+
+
+class Pnm(Raster):
+    """A PBM, PGM, PPM or PFM file."""
+
+    def span(self, values: NDArray[np.number], bits: int) -> Span:
+        """16 bits; stated ones count only where the file's own maximum is 65535, and so says nothing."""
+        if self.image.mode == "F":
+            return super().span(values, bits)
+        says_nothing = "'raw'" in self.coding or "65535" in self.coding
+        return Span(0, 2 ** (bits if says_nothing and bits else FULL_DEPTH) - 1)
+
+
+SIGNATURE_BYTES = 8
+PIXEL_CHUNK = b"IDAT"
+
+
+class Png(Raster):
+    """A PNG file."""
+
+    def span(self, values: NDArray[np.number], bits: int) -> Span:
+        """The stated bits, else those of sBIT where the values were stored without scaling, else 16.
+
+        By the standard a file of 12 significant bits holds them scaled to 16, with copies of the high bits or zeros below;
+        many writers state 12 bits and store 0 to 4095. The two cannot be confused: values of the first kind that are all
+        below 4096 are multiples of 16.
+        """
+        significant = significant_bits(self.data)
+        if not bits and 0 < significant < FULL_DEPTH and int(values.max()) < 2**significant:
+            below = 2 ** (FULL_DEPTH - significant) - 1
+            bits = significant if bool((values.astype(np.int64) & below).any()) else 0
+        return super().span(values, bits)
+
+
+def significant_bits(data: bytes) -> int:
+    """The significant bits of the first channel as chunk sBIT states them; 0 if it does not."""
+    place = SIGNATURE_BYTES
+    while place + 8 <= len(data):
+        length, kind = struct.unpack(">I4s", data[place : place + 8])
+        if kind == b"sBIT" and length:
+            return data[place + 8]
+        if kind == PIXEL_CHUNK:
+            return 0
+        place += 12 + length
+    return 0

@@ -3,9 +3,9 @@
 import shutil
 
 import pytest
+from published_data.mammography.cbis_ddsm import read_cbis_ddsm
+from published_data.mammography.records import Mammogram
 
-from grandrounds.data.datasets.mammography.cbis_ddsm import read_cbis_ddsm
-from grandrounds.data.datasets.mammography.records import Mammogram
 from grandrounds.errors import DataError
 
 ROWS = [

@@ -1,9 +1,9 @@
 """CMMD's table of breasts meets what the DICOM headers say of images."""
 
 import pytest
+from published_data.mammography.cmmd import read_cmmd
+from published_data.mammography.records import Mammogram
 
-from grandrounds.data.datasets.mammography.cmmd import read_cmmd
-from grandrounds.data.datasets.mammography.records import Mammogram
 from grandrounds.errors import DataError
 
 BREASTS = [("D1-0001", "R", "Benign"), ("D1-0002", "L", "Benign"), ("D1-0002", "L", "Malignant")]

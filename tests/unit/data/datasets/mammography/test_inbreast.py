@@ -3,9 +3,9 @@
 from collections import Counter
 
 import pytest
+from published_data.mammography.inbreast import read_inbreast
+from published_data.mammography.records import Mammogram
 
-from grandrounds.data.datasets.mammography.inbreast import read_inbreast
-from grandrounds.data.datasets.mammography.records import Mammogram
 from grandrounds.errors import DataError
 
 ROWS = [

@@ -6,8 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from PIL import Image
-
-from grandrounds.data.datasets.mammography.mini_mias import (
+from published_data.mammography.mini_mias import (
     SIMULATED_VENDORS,
     Vendor,
     assign_vendors,
@@ -15,7 +14,8 @@ from grandrounds.data.datasets.mammography.mini_mias import (
     render_vendors,
     simulated_film,
 )
-from grandrounds.data.datasets.mammography.records import Mammogram
+from published_data.mammography.records import Mammogram
+
 from grandrounds.errors import ConfigurationError, DataError
 
 ROWS = [

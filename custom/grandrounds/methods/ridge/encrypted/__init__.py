@@ -1,1 +1,0 @@
-"""Ridge regression on sums that the server adds up and cannot read."""
