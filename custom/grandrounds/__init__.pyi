@@ -121,7 +121,6 @@ class _ComputeOptions(TypedDict, total=False):
     prefetch: Literal["auto", "on", "off"]
     precision: Literal["float32", "tf32", "bfloat16", "float16"]
     compiler: Literal["none", "inductor", "aot_eager"]
-    isolation: Literal["none", "process"]
 class _ProtectionOptions(TypedDict, total=False):
     record_noise_multiplier: float | None
     record_clip: float

@@ -129,9 +129,10 @@ def test_a_head_on_several_depths_reads_layers_with_a_sites_statistics(go, hospi
         np.testing.assert_allclose(expected, predictions_of(found.workspace, site), atol=close)
 
 
-def test_workers_and_child_processes_compute_the_same(go, fedavg, assert_same_run):
+def test_workers_and_child_processes_compute_the_same(go, fedavg, assert_same_run, monkeypatch):
     assert_same_run(go("fedavg", workers=2), fedavg)
-    assert_same_run(go("fedavg", "executor.isolation=process"), fedavg)
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", "process")
+    assert_same_run(go("fedavg"), fedavg)
 
 
 def test_statistics_make_a_difference(go, fedavg):

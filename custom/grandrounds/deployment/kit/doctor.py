@@ -75,7 +75,7 @@ def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
             machine.weights,
         ]
     if kit.kind == "site":
-        checks += [logs, signers, privacy, privacy_ledger, data_sets, machine.gpu]
+        checks += [logs, signers, privacy, privacy_ledger, data_sets, machine.gpu, machine.training_child]
     if kit.kind == "server":
         checks += [roster, storage, _port]
     elif network:
