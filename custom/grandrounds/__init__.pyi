@@ -5,6 +5,8 @@
 from typing import Any, Literal, TypedDict, Unpack
 
 from grandrounds import testing as testing
+
+CONSTRUCTORS: dict[str, str]
 from grandrounds.errors import ConfigurationError as ConfigurationError
 from grandrounds.api.methods import ConfiguredMethod as ConfiguredMethod
 from grandrounds.errors import DataError as DataError
