@@ -46,8 +46,8 @@ CLIENT = ("federation.channels", "deployment.kit.admission", "logs.lines", "priv
 ROOTS: Mapping[str, Sequence[str]] = {
     "client": CLIENT,
     "job": (*CLIENT, "federation.site.executor"),
-    "inventory": ("privacy.inventory",),
-    "drawing": ("data.images.drawing",),
+    "inventory": ("privacy.inventory", "seal"),
+    "drawing": ("data.images.drawing", "seal"),
     "server": ("federation.channels", "logs.lines"),
     "server_job": ("federation.channels", "logs.lines", "federation.server.controller"),
     "submitter": ("commands.submit",),
