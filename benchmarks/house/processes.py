@@ -46,8 +46,8 @@ CLIENT = ("federation.channels", "deployment.kit.admission", "logs.lines", "priv
 ROOTS: Mapping[str, Sequence[str]] = {
     "client": CLIENT,
     "job": (*CLIENT, "federation.site.executor"),
-    "inventory": ("privacy.inventory",),
-    "drawing": ("data.images.drawing",),
+    "inventory": ("privacy.inventory", "seal"),
+    "drawing": ("data.images.drawing", "seal"),
     "server": ("federation.channels", "logs.lines"),
     "server_job": ("federation.channels", "logs.lines", "federation.server.controller"),
     "submitter": ("commands.submit",),
@@ -65,7 +65,7 @@ BACKBONES = {
     **dict.fromkeys(("compact", "resnet9", "resnet10", "resnet12"), "small_resnets"),
     **dict.fromkeys(("mobilenetv2", "shufflenet"), "mobile"),
     **dict.fromkeys(("efficientnet_lite0", "resnet22"), ""),
-    **dict.fromkeys(("densenet121", "efficientnet_b0", "resnet18", "*:*"), "libraries"),
+    **dict.fromkeys(("densenet121", "efficientnet_b0", "resnet18", "monai:*", "timm:*", "torchvision:*"), "libraries"),
 }
 """The module of each network, where it has another name."""
 IMAGES = (
@@ -76,7 +76,7 @@ IMAGES = (
     "data.images.files.tiff",
     "data.tables",
 )
-NETWORKS = {f"backbone={name}": (f"models.backbones.{module or name}",) for name, module in BACKBONES.items()}
+NETWORKS = {f"*={name}": (f"models.backbones.{module or name}",) for name, module in BACKBONES.items()}
 BOTH: Mapping[str, Sequence[str]] = {
     **NETWORKS,
     "weights=*": ("models.weights", "models.backbones.own"),
@@ -215,6 +215,8 @@ def page(content: Mapping[str, Any]) -> str:
     """The page about the lists."""
     parts = [INTRODUCTION, table(content["processes"])]
     for process, modules in content["processes"].items():
+        if process == "submitter":
+            continue
         rows = [[f"`{name}`", code_lines([name])] for name in modules if code_lines([name])]
         parts += [f"## {process}\n\n{TITLES[process].capitalize()}.", markdown_table(["module", "code lines"], rows, 1)]
     parts.append(ADDITIONS)

@@ -23,6 +23,12 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.seal import CHILDREN, SEAL_VARIABLE, Seal, allowed, entries, seal_kit
 
 CONTENT = json.loads(LISTS.read_text())
+PLUGINS = {
+    "grandrounds.federation.server.controller",
+    "grandrounds.federation.site.executor",
+    "grandrounds.federation.server",
+}
+"""What a method of a plug-in registers with."""
 
 
 @pytest.fixture
@@ -113,11 +119,15 @@ def test_lists_have_modules_of_the_package_only():
 @pytest.mark.parametrize("process", [name for name in ROOTS if name != "submitter"])
 def test_what_a_function_imports_is_on_the_list_or_added(process):
     """Otherwise a job's process would be refused a module in the middle of its work; the others do no work of a job."""
-    known = {*CONTENT["processes"][process]}
     added = CONTENT["additions"]["server_job" if process.startswith("server") else "job"]
-    started_by = {*CONTENT["processes"]["job"]} if process in CHILDREN else set()
-    inside = {found for module in known for found in imports(module, inside=True)}
-    assert inside - known.union(started_by, *added.values()) - reached(["api.methods"], inside=True) == set()
+    started_by = CONTENT["processes"]["job"] if process in CHILDREN else []
+    options = {module for key, more in added.items() if not key.startswith(("path=", "plugins=")) for module in more}
+    allowed_beside = options.union(started_by, reached(["api.methods"], inside=True), PLUGINS)
+    paths = [more for key, more in added.items() if key.startswith("path=") and process.endswith("job")]
+    for more in (*paths, options if paths else ()):
+        known = {*CONTENT["processes"][process], *more}
+        inside = {found for module in known for found in imports(module, inside=True)}
+        assert inside - known - allowed_beside == set()
 
 
 @pytest.mark.parametrize("name", job_names())
