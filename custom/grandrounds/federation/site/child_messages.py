@@ -164,16 +164,18 @@ def _packed(states: Mapping[str, State]) -> tuple[dict[str, list[str]], bytes]:
 
 
 def _unpacked(names: object, body: bytes | bytearray) -> dict[str, dict[str, Tensor]]:
-    parts = names.items() if isinstance(names, dict) else [("", None)]
-    if not all(isinstance(list_, list) and all(isinstance(name, str) for name in list_) for _, list_ in parts):
+    parts: dict[str, list[str]] = names if isinstance(names, dict) else {}
+    if not isinstance(names, dict) or not all(
+        isinstance(part, list) and all(isinstance(name, str) for name in part) for part in parts.values()
+    ):
         raise MessageError("a message between processes has no names of its tensors")
     with told_as(MessageError, SafetensorError, ValueError, KeyError, where="tensors of a message between processes"):
         found = safetensors.torch.load(bytes(body))
-    wanted = [name for _, part in parts for name in part]
+    wanted = [name for part in parts.values() for name in part]
     if found.keys() != {str(number) for number in range(len(wanted))}:
         raise MessageError("a message between processes has other tensors than it names")
     tensors = (found[str(number)] for number in range(len(wanted)))
-    return {part: {name: next(tensors) for name in part_names} for part, part_names in parts}
+    return {part: {name: next(tensors) for name in part_names} for part, part_names in parts.items()}
 
 
 def _table(header: Mapping[str, Any], name: str) -> dict[str, Any]:

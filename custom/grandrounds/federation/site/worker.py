@@ -90,7 +90,10 @@ class TrainingChild:
             self._talk(lambda child: self._require_walls(child.begin(), fl_ctx), check)
         self._running.admitted = False
         message = messages.task_message(task, payload, known)
-        return self._talk(lambda child: child.ask(message, messages.RESULT, fl_ctx, messages.read_result), check)
+        result: Result = self._talk(
+            lambda child: child.ask(message, messages.RESULT, fl_ctx, messages.read_result), check
+        )
+        return result
 
     @property
     def admitted(self) -> bool:
