@@ -164,12 +164,13 @@ def _packed(states: Mapping[str, State]) -> tuple[dict[str, list[str]], bytes]:
 
 
 def _unpacked(names: object, body: bytes | bytearray) -> dict[str, dict[str, Tensor]]:
-    lists = list(names.values()) if isinstance(names, dict) else [None]
-    if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists):
+    parts: dict[str, list[str]] = names if isinstance(names, dict) else {}
+    if not isinstance(names, dict) or not all(
+        isinstance(part, list) and all(isinstance(name, str) for name in part) for part in parts.values()
+    ):
         raise MessageError("a message between processes has no names of its tensors")
     with told_as(MessageError, SafetensorError, ValueError, KeyError, where="tensors of a message between processes"):
         found = safetensors.torch.load(bytes(body))
-    parts: dict[str, list[str]] = names  # type: ignore[assignment]  # as was checked
     wanted = [name for part in parts.values() for name in part]
     if found.keys() != {str(number) for number in range(len(wanted))}:
         raise MessageError("a message between processes has other tensors than it names")

@@ -47,11 +47,8 @@ def readable_paths(payload: Payload, fl_ctx: FLContext, folder: Path) -> list[st
         folder: the site's of the run.
     """
     workspace, site = fl_ctx.get_engine().get_workspace(), fl_ctx.get_identity_name()
-    root, local, problem = (
-        Path(workspace.get_root_dir()),
-        Path(workspace.get_site_config_dir()),
-        payload.values["problem"],
-    )
+    root, local = Path(workspace.get_root_dir()), Path(workspace.get_site_config_dir())
+    problem = payload.values["problem"]
     known = site_datasets(site, data_folders(fl_ctx))
     readable = {name: one for name, one in known.items() if name == problem["dataset"] or one.public}
     opened = [path for location in readable.values() for path in _of(location)]
@@ -65,9 +62,10 @@ def readable_paths(payload: Payload, fl_ctx: FLContext, folder: Path) -> list[st
     named += [path for path in _files_in(problem) if not in_kit(fl_ctx) or path.is_relative_to(local.resolve())]
     libraries = [sys.prefix, sys.base_prefix, *sys.path, *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)]
     programs = [Path(path).absolute() for path in libraries if path and not root.is_relative_to(Path(path).absolute())]
-    system = [*SYSTEM, *(f"/proc/{name}" for name in OF_THE_MACHINE), str(folder.parent / OWNER)]
-    within = (inside for path in (*opened, *named, *programs) for inside in _without(path.resolve(), hidden))
-    return list(dict.fromkeys((*system, *map(str, within))))
+    system = [Path(path) for path in (*SYSTEM, *(f"/proc/{name}" for name in OF_THE_MACHINE))]
+    asked = (*system, *opened, *named, *programs)
+    within = (inside for path in asked for inside in _without(path.resolve(), hidden))
+    return list(dict.fromkeys((*map(str, within), str(folder.parent / OWNER))))
 
 
 def writable_paths(folder: Path, cache: Path) -> list[str]:
