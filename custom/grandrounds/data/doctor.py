@@ -22,7 +22,7 @@ from grandrounds.data.fitness import (
     class_support,
     divided_groups,
     evaluation_images,
-    labelled_images,
+    labels_of_images,
     listed,
     repeated_images,
     rows_by_digest,
@@ -136,7 +136,7 @@ def examine(
 
 
 def _test_images(data: SiteData) -> Findings:
-    yield from labelled_images(data, "test", "test", "failure")
+    yield from labels_of_images(data, "test", "test", "failure")
     others = int((data.split != "test").sum())
     if others:
         yield "warning", "evaluation images", f"{others} images are not in split test; they are not evaluated"

@@ -128,10 +128,10 @@ def training_images(data: SiteData, needs_labels: bool) -> Findings:
 def evaluation_images(data: SiteData) -> Findings:
     """Whether there are labelled images for validation and test."""
     for part, word in SUPPORT_PARTS[1:]:
-        yield from labelled_images(data, part, word, "warning")
+        yield from labels_of_images(data, part, word, "warning")
 
 
-def labelled_images(data: SiteData, part: Part, word: str, missing: Level) -> Findings:
+def labels_of_images(data: SiteData, part: Part, word: str, missing: Level) -> Findings:
     """Whether a part has images with a label."""
     check = "evaluation images"
     count = len(data.rows(part))

@@ -62,7 +62,7 @@ def result_message(kind: str, result: Result) -> Message:
     return {"kind": kind, **numbers, "tensors": tensors}, body
 
 
-def read_result(header: Mapping[str, Any], body: bytes | bytearray) -> Result:
+def result_from(header: Mapping[str, Any], body: bytes | bytearray) -> Result:
     """The result of :func:`result_message`.
 
     Raises:

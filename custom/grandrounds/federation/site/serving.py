@@ -113,7 +113,7 @@ class _ToParent(logging.Handler):
         self._frames.send({"kind": messages.LOG, "name": record.name, "level": record.levelno, "text": text})
 
 
-def serve(frames: Frames, start: Mapping[str, Any]) -> None:
+def serve_tasks(frames: Frames, start: Mapping[str, Any]) -> None:
     """Do the tasks of a job until the parent closes the connection."""
     logging.basicConfig(format="%(message)s", handlers=[_ToParent(frames)], level=start["level"], force=True)
     keep_freed_memory()
@@ -147,7 +147,7 @@ class _Work:
         """Do a task, or keep the state after one."""
         executor = self._executor()
         if header["kind"] == messages.LEFT and self._done is not None:
-            executor.keep_state(messages.read_result(header, body), *self._done)
+            executor.keep_state(messages.result_from(header, body), *self._done)
             return {"kind": messages.DONE}, b""
         if header["kind"] != messages.TASK:
             raise ValueError(f"a training child does no {header['kind']} now")

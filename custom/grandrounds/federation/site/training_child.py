@@ -24,7 +24,7 @@ def main() -> None:
     missing = raise_walls(Openings(tuple(start["read"]), tuple(start["write"]), parent))
     become_child(parent)  # starts a thread, and Landlock is of the thread that asks for it and of those that it starts
     frames.send({"kind": "ready", "missing": missing})
-    import_module("grandrounds.federation.site.serving").serve(frames, start)
+    import_module("grandrounds.federation.site.serving").serve_tasks(frames, start)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class TrainingChild:
         self._running.admitted = False
         message = messages.task_message(task, payload, known)
         result: Result = self._talk(
-            lambda child: child.ask(message, messages.RESULT, fl_ctx, messages.read_result), check
+            lambda child: child.ask(message, messages.RESULT, fl_ctx, messages.result_from), check
         )
         return result
 

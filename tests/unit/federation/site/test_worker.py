@@ -18,7 +18,7 @@ from grandrounds.federation.site.child_messages import (
     question_message,
     read_error,
     read_question,
-    read_result,
+    result_from,
     require_shapes,
     result_message,
     task_message,
@@ -88,7 +88,7 @@ def test_the_child_finds_the_sites_files_where_the_parent_does(context):
 def test_a_result_arrives_as_it_was(pair):
     sender, receiver = pair
     sender.send(*result_message("result", RESULT))
-    came = read_result(*receiver.receive())
+    came = result_from(*receiver.receive())
     assert (came.metrics, came.samples, came.facts) == (RESULT.metrics, RESULT.samples, RESULT.facts)
     for name, release in RESULT.releases.items():
         assert came.releases[name].kind is release.kind
@@ -126,13 +126,13 @@ def test_parts_of_a_task_may_share_their_memory(pair):
 def test_what_is_not_a_result_is_refused(changed):
     header, body = result_message("result", RESULT)
     with pytest.raises(MessageError):
-        read_result({**header, **changed}, body)
+        result_from({**header, **changed}, body)
 
 
 def test_tensors_that_are_none_are_refused():
     header, _ = result_message("result", RESULT)
     with pytest.raises(MessageError):
-        read_result(header, b"\x80\x04N.")
+        result_from(header, b"\x80\x04N.")
 
 
 @pytest.mark.parametrize("update", [{"w": torch.ones(3)}, {"w": torch.ones(2).double()}, {"v": torch.ones(2)}])
