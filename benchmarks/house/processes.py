@@ -46,6 +46,7 @@ CLIENT = ("federation.channels", "deployment.kit.admission", "logs.lines", "priv
 ROOTS: Mapping[str, Sequence[str]] = {
     "client": CLIENT,
     "job": (*CLIENT, "federation.site.executor"),
+    "training": ("federation.site.training_child", "federation.site.serving", "federation.site.executor", "seal"),
     "inventory": ("privacy.inventory", "seal"),
     "drawing": ("data.images.drawing", "seal"),
     "server": ("federation.channels", "logs.lines"),
@@ -55,6 +56,7 @@ ROOTS: Mapping[str, Sequence[str]] = {
 TITLES = {
     "client": "the hospital's client, which stands open day and night",
     "job": "a job at the hospital",
+    "training": "trains for a job, behind walls",
     "inventory": "reads manifests and digests of images for the gate of a job",
     "drawing": "draws views of images for a job",
     "server": "the server",
