@@ -191,7 +191,7 @@ def test_a_device_that_is_no_device_is_refused(tiny, start):
 
 
 def test_a_folder_that_is_no_job_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="meta.json.*deploy_map"):
+    with pytest.raises(ConfigurationError, match=r"meta.json.*deploy_map"):
         run_in_process(tmp_path, tmp_path / "flare", SITES)
 
 

@@ -180,7 +180,7 @@ def test_an_unknown_part_is_refused():
     empty = SiteData(
         np.zeros((0, 1, 1, 1), np.uint8), np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, str), (), (), ("a",)
     )
-    with pytest.raises(ValueError, match="part .*got 'dev'"):
+    with pytest.raises(ValueError, match=r"part .*got 'dev'"):
         empty.rows("dev")
     assert empty.class_counts("train").tolist() == [0]
 

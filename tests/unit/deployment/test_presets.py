@@ -163,7 +163,7 @@ def test_a_preset_with_another_part_than_a_job_has_is_named(mine, parts):
 
 
 def test_a_file_of_presets_that_is_no_json_is_named_with_its_line(mine):
-    with pytest.raises(ConfigurationError, match="presets.json.*line 2:"):
+    with pytest.raises(ConfigurationError, match=r"presets.json.*line 2:"):
         presets_of(mine('{\n "fast": }'))
 
 

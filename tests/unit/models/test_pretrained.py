@@ -178,7 +178,7 @@ def test_what_a_file_declares_is_kept_when_it_is_added(machine, saved):
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones(machine, saved):
-    with pytest.raises(ConfigurationError, match="weights.*'retina'"):
+    with pytest.raises(ConfigurationError, match=r"weights.*'retina'"):
         named_file("retina")
     add_file(saved(), "skin", "scaled", "")
     with pytest.raises(ConfigurationError, match=r"named 'retina' \(there are: skin\)"):

@@ -203,7 +203,7 @@ def test_a_message_of_another_protocol_or_without_a_round_is_refused(header):
 
 def test_a_part_of_a_result_that_has_no_kind_is_refused():
     for unknown in (part(release=None, **state()), part(release="photograph", **state())):
-        with pytest.raises(MessageError, match="unknown.*'image'"):
+        with pytest.raises(MessageError, match=r"unknown.*'image'"):
             decode_result(message(image=unknown), ASKED)
 
 
@@ -272,7 +272,7 @@ def test_a_metric_that_is_a_huge_integer_is_refused_on_both_sides(value):
 
 @pytest.mark.parametrize("value", [NAN, "many", -3, 10**10, True, None])
 def test_changes_of_the_data_are_a_number_that_makes_sense(value):
-    with pytest.raises(MessageError, match="data_changes.*from 0"):
+    with pytest.raises(MessageError, match=r"data_changes.*from 0"):
         decode_result(message({"data_changes": value}), ASKED)
 
 

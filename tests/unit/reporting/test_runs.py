@@ -200,5 +200,5 @@ def test_a_name_in_front_of_the_path():
 
 
 def test_two_runs_of_one_name_are_refused():
-    with pytest.raises(ConfigurationError, match="'x'.*NAME=RUN"):
+    with pytest.raises(ConfigurationError, match=r"'x'.*NAME=RUN"):
         named_runs([("x", Path("a")), ("x", Path("b"))])

@@ -194,7 +194,7 @@ def test_a_window_of_width_one_is_a_threshold():
 
 
 def test_an_unknown_window_function_is_refused():
-    with pytest.raises(ValueError, match="LINEAR_EXACT.*'CUBIC'"):
+    with pytest.raises(ValueError, match=r"LINEAR_EXACT.*'CUBIC'"):
         apply_window(np.zeros(1), 0, 2, "CUBIC")
 
 

@@ -178,9 +178,9 @@ def test_the_tensor_of_a_read_only_batch_comes_without_a_warning():
 
 
 def test_refuses_other_views_and_other_arrays():
-    with pytest.raises(ConfigurationError, match="view .*got 'medium'"):
+    with pytest.raises(ConfigurationError, match=r"view .*got 'medium'"):
         draw_views(IMAGES, ROWS, "medium", key=1, step=0)
-    with pytest.raises(ValueError, match="images .*got float64"):
+    with pytest.raises(ValueError, match=r"images .*got float64"):
         draw_views(IMAGES / 255, ROWS, "weak", key=1, step=0)
     with pytest.raises(ValueError, match=r"images .*got uint8 \(24, 32, 3\)"):
         draw_views(IMAGES[0], ROWS, "weak", key=1, step=0)

@@ -67,7 +67,7 @@ def test_a_site_without_an_image_is_refused():
 
 
 def test_no_sites_are_refused():
-    with pytest.raises(ValueError, match="sites .*got 0"):
+    with pytest.raises(ValueError, match=r"sites .*got 0"):
         iid(lesions(4), 0, numpy_generator(0))
 
 
@@ -163,9 +163,9 @@ def test_a_lesion_in_two_data_sets_goes_to_the_clients_of_the_first():
 
 def test_a_data_set_that_is_missing_or_too_small_is_named():
     records = single_images("ISIC2019", 20254)
-    with pytest.raises(DataError, match="site-6, site-7, site-8 need 10015.*found 0"):
+    with pytest.raises(DataError, match=r"site-6, site-7, site-8 need 10015.*found 0"):
         fedperl_clients(records, numpy_generator(0))
-    with pytest.raises(DataError, match="site-1.*need 20254.*found 20253"):
+    with pytest.raises(DataError, match=r"site-1.*need 20254.*found 20253"):
         fedperl_clients(records[1:], numpy_generator(0))
 
 

@@ -434,7 +434,7 @@ def test_a_teacher_can_have_the_statistics_of_the_sites_images():
 
 
 def test_teachers_that_cannot_be_are_refused():
-    with pytest.raises(ConfigurationError, match="teacher=received.*model=own"):
+    with pytest.raises(ConfigurationError, match=r"teacher=received.*model=own"):
         FixMatchExecutor(teacher="received", model="own")
     with pytest.raises(ConfigurationError, match="set consistency_weight to 0"):
         FedPerlExecutor(teacher="received")

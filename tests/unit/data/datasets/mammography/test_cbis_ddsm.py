@@ -47,7 +47,7 @@ def test_the_tables_own_path_decides_between_several_files(cbis_ddsm, tmp_path):
     root = cbis_ddsm(tmp_path, [*ROWS[:1], *ROWS[3:5], ROWS[6]])
     folder = root / "CBIS-DDSM" / "Mass-Training_P_00001_LEFT_CC"
     shutil.copytree(folder / FOLDER, folder / "other")
-    with pytest.raises(DataError, match="line 3: 2.*Mass-Training_P_00001_LEFT_CC"):
+    with pytest.raises(DataError, match=r"line 3: 2.*Mass-Training_P_00001_LEFT_CC"):
         read_cbis_ddsm(root)
     stated = folder / "1.3.6" / "1.4.1"
     stated.mkdir(parents=True)

@@ -47,7 +47,7 @@ def test_names_what_is_missing(inbreast, tmp_path):
         read_inbreast(tmp_path)
     root = inbreast(tmp_path, ROWS)
     next((root / "AllDICOMs").glob("22678622*")).unlink()
-    with pytest.raises(DataError, match="line 4.*22678622_PATIENT"):
+    with pytest.raises(DataError, match=r"line 4.*22678622_PATIENT"):
         read_inbreast(root)
 
 
