@@ -35,7 +35,7 @@ from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.reference import computed_start, ridge_row, starts_from_ridge
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.federation.server.record import read_events
 from grandrounds.federation.site.features import VARIABLE as FEATURES
 from grandrounds.files import write_json

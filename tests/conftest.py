@@ -43,11 +43,12 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What is collected stays until the end: to look through it for garbage costs a third of the time."""
+    """What is collected stays until the end: to look through it for garbage, now and later, costs a third of the time."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 
@@ -92,6 +93,14 @@ def registrations_of_one_test():
     plugins._registering = dict(registering)
     yield
     plugins._registering = registering
+
+
+@pytest.fixture
+def nothing_frozen():
+    """The search for garbage looks through all objects, as in a process without tests."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -33,7 +33,6 @@ from benchmarks.fed_align_devices.experiment import CLASSES, DATASET, divided_si
 from benchmarks.measure import run
 from benchmarks.results import EXPLAINED, RATIO, Pair, difference_table
 from benchmarks.tables import mean_and_spread
-from grandrounds.data.datasets.own_options import Preprocess
 from grandrounds.data.datasets.registry import read_dataset
 from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.preparation import Preparation
@@ -43,6 +42,7 @@ from grandrounds.data.manifest import Record
 from grandrounds.data.options import MalignancyOptions
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network
+from grandrounds.protocol.names import Preprocess
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import derive_seed, numpy_generator
 

@@ -52,3 +52,7 @@ def _digests(experiment: Experiment, row: Row, folder: Path) -> Digests:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
     files = sorted(folder.rglob("manifest.csv"))
     return {"manifests": digest(f"{path.relative_to(folder)}\n{path.read_text()}" for path in files)}
+
+
+if __name__ == "__main__":
+    main()

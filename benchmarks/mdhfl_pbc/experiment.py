@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.experiment import Experiment, Predicted, Row, Run, read_predictions, tests_of
-from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.data.partition.make import make_partition
-from grandrounds.data.site import CONFIG_NAME
+from grandrounds.data.site import CONFIG_NAME, PUBLIC_NAME
 from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset

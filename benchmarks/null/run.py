@@ -28,8 +28,9 @@ from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.divide import iid
 from grandrounds.data.partition.files import write_partition
-from grandrounds.data.partition.phantom_site import DATASET_NAME, IMAGES_FILE, phantom_site
+from grandrounds.data.partition.phantom_site import IMAGES_FILE, phantom_site
 from grandrounds.data.partition.splits import assign_splits
+from grandrounds.data.site import PHANTOM_NAME
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
@@ -82,7 +83,7 @@ def _pair(folder: Path, pair: int, division: int) -> list[dict[str, float]]:
         site: assign_splits(own, generator, site=site, **SHARES) for site, own in iid(records, SITES, generator).items()
     }
     description = {"seed": division}
-    made = write_partition(sites, folder / "sites", DATASET_NAME, drawn / IMAGES_FILE, PHANTOM_CLASSES, description)
+    made = write_partition(sites, folder / "sites", PHANTOM_NAME, drawn / IMAGES_FILE, PHANTOM_CLASSES, description)
     scores = []
     for side in range(2):
         seed = derive_seed("null", pair, division, side) % 2**31

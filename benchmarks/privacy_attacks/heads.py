@@ -28,7 +28,8 @@ from benchmarks.measure import run, table
 from benchmarks.noise import min_noise_multiplier
 from grandrounds.privacy.gate.treatments import ClipAndNoise
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows
-from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions
+from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep
+from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
 from grandrounds.protocol.unit import Unit, update_sensitivity
 from grandrounds.seeding import numpy_generator
 

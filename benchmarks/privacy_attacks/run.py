@@ -27,7 +27,8 @@ from grandrounds.data.images.devices import DEVICES
 from grandrounds.methods.fed_align_cl.noise import absolute_noise
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.gate.treatments import ClipAndNoise
-from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions, poisson_batches
+from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, poisson_batches
+from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.protocol.unit import Unit, update_sensitivity
 from grandrounds.seeding import numpy_generator

@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from benchmarks.rehearsal.federated_run import TRAINING, FederatedRun
 from benchmarks.rehearsal.link import Quality, SlowLink
 from benchmarks.rehearsal.renewing import renew_and_restart
-from grandrounds.data.partition.phantom_site import DATASET_NAME
-from grandrounds.data.site import CONFIG_NAME
+from grandrounds.data.site import CONFIG_NAME, PHANTOM_NAME
 from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.processes import signal_processes
 from grandrounds.privacy.gate.policy import POLICY_FILE
@@ -147,7 +146,7 @@ def _remove_data(stage: FaultStage, site: str) -> Undo | None:
     path = _local(stage, site) / CONFIG_NAME
     if path.exists():
         return None
-    path.write_text(json.dumps({"datasets": {DATASET_NAME: {"manifest": "gone.csv", "root": "gone"}}}))
+    path.write_text(json.dumps({"datasets": {PHANTOM_NAME: {"manifest": "gone.csv", "root": "gone"}}}))
     return path.unlink
 
 

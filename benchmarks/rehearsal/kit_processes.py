@@ -24,9 +24,8 @@ def running_module(kit: Path, module: str) -> list[int]:
 
 
 def training_child(job: int) -> int | None:
-    """The process in which a site's job trains (``executor.isolation=process``); None while there is none."""
-    servers = [child for child in children_of(job) if "forkserver" in _command(child)]
-    return next((child for server in servers for child in children_of(server)), None)
+    """The process in which a site's job trains; None while there is none."""
+    return next((child for child in children_of(job) if "training_child" in _command(child)), None)
 
 
 def living_in(home: Path) -> list[int]:

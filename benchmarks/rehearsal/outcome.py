@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.rehearsal.watching import FaultCost
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
-from grandrounds.data.partition.phantom_site import DATASET_NAME, phantom_site
-from grandrounds.data.site import read_site_config
+from grandrounds.data.partition.phantom_site import phantom_site
+from grandrounds.data.site import PHANTOM_NAME, read_site_config
 from grandrounds.deployment.submission import Outcome
 from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.external import LabelledImages, load_test_images, predict_images
@@ -28,7 +28,7 @@ COMPARED_SCORES = ("accuracy", "balanced_accuracy")
 """On the rehearsal's own test images; they are compared with those of the undisturbed run."""
 TEST_PHANTOMS = 480
 """Drawn for each site, of which a quarter are test images."""
-REHEARSED = Problem(DATASET_NAME, PHANTOM_CLASSES, image_size=32)
+REHEARSED = Problem(PHANTOM_NAME, PHANTOM_CLASSES, image_size=32)
 """Of the images of the job."""
 
 
@@ -100,7 +100,7 @@ def drawn_test_images(sites: Sequence[str], folder: Path, seed: int) -> dict[str
     found = {}
     for site in sites:
         drawn = phantom_site(site, folder / "drawn", images=TEST_PHANTOMS, seed=1 + seed)
-        location = read_site_config(drawn)[DATASET_NAME]
+        location = read_site_config(drawn)[PHANTOM_NAME]
         found[site] = load_test_images(site, location, REHEARSED, PHANTOM_CLASSES, folder / "cache")
     return found
 

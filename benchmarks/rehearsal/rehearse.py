@@ -45,7 +45,6 @@ LEFT_SECONDS = 20.0
 """In which what a federation has started ends after it."""
 REHEARSED_OPTIONS: Values = {
     ("controller", "round_timeout"): 300,
-    ("executor", "isolation"): "process",
     ("executor", "device"): "cpu",
     ("executor", "cpu_threads"): 1,
 }

@@ -24,7 +24,7 @@ from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
-from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.methods.supervised.loss import median_class_weights
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem

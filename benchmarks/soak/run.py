@@ -49,7 +49,7 @@ OPTIONS = (
     *("controller.run_name=soak", "controller.rounds=100000", "controller.min_sites=2", "controller.grace=20"),
     *("controller.round_timeout=300", "controller.warm_up=1", "controller.validate_every=5"),
     *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
-    *("executor.threshold=0.26", "executor.isolation=process"),
+    *("executor.threshold=0.26",),
 )
 Life = list[tuple[float, int, int]]
 """Of one process at successive moments, the minutes, the number of complete rounds and its memory in bytes."""

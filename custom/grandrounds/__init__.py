@@ -12,10 +12,14 @@ The public names load torch and FLARE when they are first used, so that ``import
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
 
-from grandrounds.api.constructors import CONSTRUCTORS
+if "GRANDROUNDS_SEAL" in os.environ:  # a process that a kit's job has started
+    from grandrounds.seal import inherit_seal
+
+    inherit_seal()
 
 PLACES = {
     "ConfigurationError": "errors",
@@ -46,6 +50,22 @@ PLACES = {
     "sweep": "api.sweeping",
 }
 """The module of each public name that is not made here."""
+CONSTRUCTORS = {
+    "FedAlignCL": "fed_align_cl",
+    "FedAvg": "fedavg",
+    "FedDF": "feddf",
+    "FedIRM": "fedirm",
+    "FedPerl": "fedperl",
+    "Local": "local",
+    "LocalFixMatch": "local_fixmatch",
+    "MDHFL": "mdhfl",
+    "RSCFed": "rscfed",
+    "Ridge": "ridge",
+    "SSFL": "ssfl",
+    "Statistics": "statistics",
+    "Swarm": "swarm",
+}
+"""The job of each method's constructor."""
 __all__ = sorted([*PLACES, *CONSTRUCTORS, "testing"])
 
 

@@ -5,6 +5,8 @@
 from typing import Any, Literal, TypedDict, Unpack
 
 from grandrounds import testing as testing
+
+CONSTRUCTORS: dict[str, str]
 from grandrounds.errors import ConfigurationError as ConfigurationError
 from grandrounds.api.methods import ConfiguredMethod as ConfiguredMethod
 from grandrounds.errors import DataError as DataError
@@ -121,7 +123,6 @@ class _ComputeOptions(TypedDict, total=False):
     prefetch: Literal["auto", "on", "off"]
     precision: Literal["float32", "tf32", "bfloat16", "float16"]
     compiler: Literal["none", "inductor", "aot_eager"]
-    isolation: Literal["none", "process"]
 class _ProtectionOptions(TypedDict, total=False):
     record_noise_multiplier: float | None
     record_clip: float

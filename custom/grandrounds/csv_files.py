@@ -16,6 +16,8 @@ from typing import Any
 
 from grandrounds.files import write_bytes
 
+Row = tuple[int, dict[str, str]]
+"""The line of a row in its file, and its values by column."""
 # Some spreadsheets take the wide signs for the plain ones.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _SIGNED_NUMBER = re.compile(r"[+-]([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)

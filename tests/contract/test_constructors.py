@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import grandrounds as gr
-from grandrounds.api.constructors import CONSTRUCTORS
+from grandrounds import CONSTRUCTORS
 from grandrounds.deployment.jobs import JOBS, PACKAGE, load_job
 
 STUB = PACKAGE / "__init__.pyi"

@@ -14,7 +14,7 @@ from grandrounds.deployment.jobs import JOBS, job_names
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import annotations_of
 from grandrounds.options import Options, groups_of
-from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
+from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
 from grandrounds.protocol.problem import ModelSpec, Problem
 
 

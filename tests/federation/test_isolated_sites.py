@@ -11,7 +11,6 @@ from grandrounds.federation.site.worker import seconds_left
 from grandrounds.protocol.messages import Payload
 
 SITES = ["site-1", "site-2"]
-ISOLATED = "executor.isolation=process"
 COMPACT = "problem.backbone=compact"  # a child process knows the networks of the package alone
 
 
@@ -36,18 +35,18 @@ def start(tmp_path, monkeypatch, shared_cache):
     return go
 
 
-def test_the_models_are_those_of_one_process_bit_for_bit(run, tiny, assert_same_run, tmp_path):
+def test_the_models_are_those_of_one_process_bit_for_bit(run, tiny, assert_same_run, tmp_path, monkeypatch):
     kept = ("executor.optimizer=kept", "executor.cpu_threads=1")
     job = tiny("fedperl", "controller.rounds=2", "controller.warm_up=1", COMPACT, *kept)
     plain = run(job, tmp_path / "plain", SITES)
-    job.executor["args"]["isolation"] = "process"
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", "process")
     assert_same_run(run(job, tmp_path / "isolated", SITES), plain)
 
 
-def test_sites_with_own_models_keep_them(run, tiny, assert_same_run, tmp_path):
+def test_sites_with_own_models_keep_them(run, tiny, assert_same_run, tmp_path, monkeypatch):
     job = tiny("local", "executor.model=own", "controller.rounds=2", "executor.cpu_threads=1", COMPACT)
     plain = run(job, tmp_path / "plain", SITES)
-    job.executor["args"]["isolation"] = "process"
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", "process")
     assert_same_run(run(job, tmp_path / "isolated", SITES), plain)
     for site in SITES:
         kept = [torch.load(tmp_path / name / "state" / "local" / site / "own.pt") for name in ("plain", "isolated")]
@@ -55,8 +54,9 @@ def test_sites_with_own_models_keep_them(run, tiny, assert_same_run, tmp_path):
 
 
 @pytest.mark.parametrize(("how", "signal"), [("killed", "SIGKILL"), ("segfault", "SIGSEGV")])
-def test_a_crash_costs_the_site_its_round_and_nothing_else(start, tiny, how, signal):
-    job = tiny("fedperl", "controller.rounds=4", "controller.min_sites=1", COMPACT, ISOLATED)
+def test_a_crash_costs_the_site_its_round_and_nothing_else(start, tiny, how, signal, monkeypatch):
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", "process")
+    job = tiny("fedperl", "controller.rounds=4", "controller.min_sites=1", COMPACT)
     summary, _ = start(job, at="site-2", in_round=2, how=how)
     assert summary["status"] == "finished"
     assert [entry["dropped"].keys() for entry in summary["rounds"]] == [set(), {"site-2"}, set(), set()]

@@ -15,7 +15,7 @@ from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import GrandRoundsError
-from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.federation.site import executor as site_executor
 from grandrounds.federation.site import features
 from grandrounds.federation.site.features import Features
@@ -219,8 +219,10 @@ def test_scores_in_the_run_and_the_test_use_kept_features(go, monkeypatch):
     assert scores[0] == pytest.approx(scores[1], abs=0.2)
 
 
-def test_child_processes_share_kept_features(go, assert_same_run):
-    assert_same_run(go("ssfl", "from:2", 2, "executor.isolation=process"), go("ssfl", "from:2", 2))
+def test_child_processes_share_kept_features(go, assert_same_run, monkeypatch):
+    plain = go("ssfl", "from:2", 2)
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", "process")
+    assert_same_run(go("ssfl", "from:2", 2), plain)
 
 
 def test_a_resumed_run_goes_on_with_kept_features(go, run, assert_same_run, hospitals, tmp_path):

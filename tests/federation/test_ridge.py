@@ -10,7 +10,7 @@ from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.external import tensors_of
+from grandrounds.evaluation.prediction import tensors_of
 from grandrounds.models.closed_form.solve import solve
 from grandrounds.models.closed_form.sums import class_weights, sums_of
 from grandrounds.models.depths import depth_features

@@ -14,7 +14,7 @@ from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import GrandRoundsError
-from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.entries import is_running_statistic
@@ -129,9 +129,10 @@ def test_a_head_on_several_depths_reads_layers_with_a_sites_statistics(go, hospi
         np.testing.assert_allclose(expected, predictions_of(found.workspace, site), atol=close)
 
 
-def test_workers_and_child_processes_compute_the_same(go, fedavg, assert_same_run):
+def test_workers_and_child_processes_compute_the_same(go, fedavg, assert_same_run, monkeypatch):
     assert_same_run(go("fedavg", workers=2), fedavg)
-    assert_same_run(go("fedavg", "executor.isolation=process"), fedavg)
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", "process")
+    assert_same_run(go("fedavg"), fedavg)
 
 
 def test_statistics_make_a_difference(go, fedavg):

@@ -27,7 +27,7 @@ def test_the_models_are_those_of_one_process_also_after_a_resume(run, tiny, asse
     assert_same_run(resumed, whole)
 
 
-def test_workers_share_the_memory_of_a_run_until_its_end(run, tiny, tmp_path, monkeypatch):
+def test_workers_share_the_memory_of_a_run_until_its_end(run, tiny, tmp_path, monkeypatch, nothing_frozen):
     frozen = []
 
     class Counting(engine.Workers):

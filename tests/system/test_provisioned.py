@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from jsonschema import Draft202012Validator
 from nvflare.recipe import ProdEnv
 
 import grandrounds as gr
+from benchmarks.rehearsal.kit_processes import running_module, training_child
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.job_watch import admin_session, connected_sites, summary_in
@@ -25,6 +27,7 @@ from grandrounds.deployment.local_federation import prepare
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.site.walls import SECCOMP, missing_walls
 from grandrounds.logs.lines import LINE_SCHEMA
 from grandrounds.reporting.export import export_model
 from grandrounds.reporting.model import report_on
@@ -85,6 +88,33 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(
     write_report(report, tmp_path / "report")
     export_model(report, tmp_path / "report")
     assert small_counts(tmp_path / "report") == []
+
+
+def test_a_hospital_trains_behind_the_walls_that_its_system_has(federation, researcher, tmp_path):
+    """Its trail names those that are missing; here they are looked for in the system's own status of the process."""
+    kit, seen, ended = federation.kits / HOSPITALS[0], {}, threading.Event()
+
+    def watch():
+        while not ended.wait(0.05):
+            for child in filter(None, map(training_child, running_module(kit, "worker_process"))):
+                with contextlib.suppress(OSError):
+                    lines = Path(f"/proc/{child}/status").read_text().splitlines()
+                    seen[child] = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    job = with_roster(small("controller.run_name=walls"), mandatory=HOSPITALS, min_sites=3)
+    try:
+        outcome = submit_and_watch(researcher, job, tmp_path / "results", lambda line: None)
+    finally:
+        ended.set()
+        watcher.join()
+    assert outcome.finished
+    assert len(seen) == 1, "one child does all tasks of a job"
+    (status,) = seen.values()
+    assert (status["Seccomp"] == "2") == (SECCOMP not in missing_walls())
+    lines = (kit / "local" / "privacy" / "audit.jsonl").read_text().splitlines()
+    assert any('"unwalled"' in line for line in lines) == bool(missing_walls())
 
 
 def test_every_line_of_every_structured_log_has_the_form_of_the_schema(federation):

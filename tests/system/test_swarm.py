@@ -53,6 +53,7 @@ def alone(hospitals, folder):
     return [torch.load(path, weights_only=True) for path in states]
 
 
+@pytest.mark.long
 def test_the_swarm_ends_with_the_mean_of_the_sites_models_at_every_site(hospitals, tmp_path):
     summary = simulate(small("swarm", "controller.round_timeout=300"), tmp_path / "swarm", SITES, hospitals, "flare")
     assert summary["status"] == "finished"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.api.constructors import CONSTRUCTORS
+from grandrounds import CONSTRUCTORS
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job, Values

@@ -26,7 +26,7 @@ from grandrounds.data.images.readers import open_images
 from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.data.importing import Import, account
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.federation.site.context import choose_device
 from grandrounds.models.trained import load_trained
 from grandrounds.protocol.problem import Problem

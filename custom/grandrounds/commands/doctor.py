@@ -20,7 +20,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.protocol.problem import Preprocessing, Problem
 
 if TYPE_CHECKING:
-    from grandrounds.data.doctor import Finding
+    from grandrounds.data.fitness import Finding
     from grandrounds.data.leaks.comparison import Looked
     from grandrounds.data.site import DatasetLocation, SiteData
 

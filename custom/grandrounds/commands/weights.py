@@ -48,7 +48,7 @@ def list_files(json: Json = False) -> None:
     """Show name, licence, size, digest and place of each file; after all, name those that are damaged."""
     from grandrounds.models.pretrained import available_files, require_intact, weights_folder
 
-    files, damaged = available_files(), dict[Path, str]()
+    files, damaged = list(available_files()), dict[Path, str]()
     for file in files:
         try:
             require_intact(file)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.data.fitness import Findings
 from grandrounds.data.images.files.picture import count_rules
-from grandrounds.data.leaks.comparison import Findings
 from grandrounds.data.site import SiteData
 
 DARK = 32

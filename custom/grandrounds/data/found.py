@@ -20,8 +20,7 @@ from typing import IO
 
 import numpy as np
 
-from grandrounds.data.images.dicom import is_dicom
-from grandrounds.data.images.files.opening import raster_frames
+from grandrounds.data.images.files.opening import is_dicom, raster_frames
 from grandrounds.data.images.readers import open_archive
 from grandrounds.errors import DataError
 from grandrounds.files import printable

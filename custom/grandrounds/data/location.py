@@ -8,9 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.partition.files import PUBLIC_NAME
-from grandrounds.data.partition.phantom_site import DATASET_NAME, FINDINGS_NAME, phantom_site
-from grandrounds.data.site import CONFIG_NAME, DatasetLocation, locate_dataset, read_site_config
+from grandrounds.data.site import (
+    CONFIG_NAME,
+    FINDINGS_NAME,
+    PHANTOM_NAME,
+    PUBLIC_NAME,
+    DatasetLocation,
+    locate_dataset,
+    read_site_config,
+)
 from grandrounds.errors import ConfigurationError
 
 
@@ -27,9 +33,11 @@ def locate(dataset: str, site: str, folders: Sequence[Path], cache: Path) -> Dat
         ConfigurationError: if the site does not define it.
     """
     described = any((folder / name).is_file() for folder in folders for name in (CONFIG_NAME, f"{site}/{CONFIG_NAME}"))
-    drawn_for = {DATASET_NAME: site, FINDINGS_NAME: site, PUBLIC_NAME: PUBLIC_NAME}
+    drawn_for = {PHANTOM_NAME: site, FINDINGS_NAME: site, PUBLIC_NAME: PUBLIC_NAME}
     if dataset in drawn_for and not described:
-        kind = FINDINGS_NAME if dataset == FINDINGS_NAME else DATASET_NAME
+        from grandrounds.data.partition.phantom_site import phantom_site  # no site with images of its own needs it
+
+        kind = FINDINGS_NAME if dataset == FINDINGS_NAME else PHANTOM_NAME
         drawn = read_site_config(phantom_site(drawn_for[dataset], cache / kind, dataset=kind))[kind]
         return replace(drawn, public=dataset == PUBLIC_NAME)
     return locate_dataset(site, dataset, folders)

@@ -7,13 +7,14 @@ images. It holds no image, so it can be kept under version control with its SHA-
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grandrounds.csv_files import write_csv
+from grandrounds.csv_files import Row, csv_cells, write_csv
 from grandrounds.data.keys import NO_CHOICES, KeyChoices, canonical, key_of, settle
-from grandrounds.data.tables import Columns, Row, open_table
 from grandrounds.errors import DataError
 from grandrounds.files import file_digest
 from grandrounds.protocol.task import Task
@@ -29,6 +30,8 @@ def read_table(path: Path, required: Sequence[str], optional: Sequence[str] = ()
     Raises:
         DataError: if the file is no table, or a column is missing; file and line are named.
     """
+    from grandrounds.data.tables import Columns, open_table  # no training site needs it
+
     return list(open_table(path, Columns(tuple(required), tuple(optional), published=True)).rows)
 
 
@@ -98,7 +101,9 @@ def read_manifest(
     """
     path = Path(path)
     required = tuple(name for name in REQUIRED_COLUMNS if not split or name != "split")
-    rows = read_table(path, required, [name for name in MANIFEST_COLUMNS if name not in required])
+    rows = _plain_rows(path, required)
+    if rows is None:
+        rows = read_table(path, required, [name for name in MANIFEST_COLUMNS if name not in required])
     rows = [(line, {"split": split, **row}) for line, row in rows]
     keys = _keys(path, [row for _, row in rows], classes, task, choices)
     records = tuple(_record(row, f"{path} line {line}", classes, task, keys) for line, row in rows)
@@ -106,6 +111,32 @@ def read_manifest(
     _require_distinct_images(records, str(path), lines)
     require_grouped(records, str(path), lines)
     return records
+
+
+def _plain_rows(path: Path, required: Sequence[str]) -> list[Row] | None:
+    """The rows of a manifest in UTF-8 with commas and the headings of the package; None for any other table.
+
+    A decimal comma makes it another table, which :mod:`~grandrounds.data.tables` reads.
+    """
+    try:
+        text = path.read_bytes().decode()
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        lines = [(reader.line_num, csv_cells(values)) for values in reader if any(map(str.strip, values))]
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return None
+    (_, header), *rows = lines or [(0, [])]
+    further = [place for place, name in enumerate(header) if name not in MANIFEST_COLUMNS]
+    plain = (
+        {*required} <= {*header}
+        and len({name.casefold() for name in header}) == len(header)
+        and not {header[place].casefold() for place in further} & {"", *MANIFEST_COLUMNS}
+        and all(name.isascii() and name.isprintable() and name == name.strip() for name in header)
+        and all(len(values) == len(header) for _, values in rows)
+        and not any("," in values[place] for _, values in rows for place in further)
+    )
+    if not plain or not rows or "\0" in text:
+        return None
+    return [(line, dict(zip(header, map(str.strip, values), strict=True))) for line, values in rows]
 
 
 def write_manifest(records: Sequence[Record], path: Path | str) -> str:

@@ -15,14 +15,12 @@ from grandrounds.data.own_schemes import own_schemes
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import ABOVE_ZERO, FRACTION, Min, Range
 from grandrounds.options import Options
+from grandrounds.protocol.names import SyntheticDevice
 
 Scenario = Literal["standard", "server_labels", "few_labels"]
 FewLabelsUse = Literal["pool", "labelled"]
 NoiseKind = Literal["none", "symmetric", "pair"]
 Windows = tuple[tuple[float, float], ...]
-SyntheticDevice = Literal["device-1", "device-2", "device-3", "device-4"]
-Preprocess = Literal["none", "mammogram", SyntheticDevice]
-"""Mammograms are cropped, turned and padded; a synthetic device retakes an image after resizing."""
 
 DIVISION = "division by source (sites), by class (dirichlet), at random (iid), or one external test site (external)"
 SCHEME_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(

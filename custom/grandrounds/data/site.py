@@ -44,6 +44,10 @@ from grandrounds.protocol.tasks import SINGLE
 CONFIG_NAME = "grandrounds.json"
 SITE_PLACEHOLDER = "{site}"
 UNKNOWN_LABEL = -1
+PHANTOM_NAME, FINDINGS_NAME = "phantom", "phantom_findings"
+"""Data sets that a site without a file draws for itself; the second one has pictures with any number of findings."""
+PUBLIC_NAME = "public"
+"""A data set about whose images predictions may leave."""
 STATISTICS_NORMS = ("batch", "group")
 CHOICE_KEYS = ("merge", "distinct")
 MODEL_KEYS = ("backbone", "dropout", "head", "intensities", "norm", "weights")
@@ -220,7 +224,12 @@ def locate_dataset(site: str, dataset: str, folders: Sequence[Path]) -> DatasetL
 
 
 def private_datasets(site: str, folders: Sequence[Path]) -> list[str]:
-    """The names of all data sets that a site defines and does not call public, see :func:`locate_dataset`.
+    """The names of the :func:`site_datasets` that the site does not call public."""
+    return [name for name, location in site_datasets(site, folders).items() if not location.public]
+
+
+def site_datasets(site: str, folders: Sequence[Path]) -> dict[str, DatasetLocation]:
+    """All data sets that a site defines, see :func:`locate_dataset`; their files are not looked for.
 
     Raises:
         ConfigurationError: if a definition is wrong.
@@ -229,7 +238,7 @@ def private_datasets(site: str, folders: Sequence[Path]) -> list[str]:
     for path in config_places(site, folders):
         if path.is_file():
             found = {**_read_locations(path), **found}
-    return [name for name, location in found.items() if not location.public]
+    return {name: _for_site(location, site) for name, location in found.items()}
 
 
 def config_places(site: str, folders: Sequence[Path]) -> list[Path]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grandrounds.checks import told_as
-from grandrounds.csv_files import csv_cells
+from grandrounds.csv_files import Row, csv_cells
 from grandrounds.data.keys import canonical, comparison_key
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.task import Task
@@ -29,9 +29,6 @@ from grandrounds.protocol.tasks import SINGLE
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Row = tuple[int, dict[str, str]]
-"""The line of a row in its file, and its values by column."""
 
 SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".xlsx", ".xlsm", ".xls", ".ods", ".parquet", ".pq")

@@ -29,7 +29,6 @@ from grandrounds.evaluation.counts import (
     counts_from_json,
     counts_shape,
     counts_to_json,
-    has_small_counts,
     site_counts,
 )
 from grandrounds.evaluation.estimates import (
@@ -45,13 +44,11 @@ from grandrounds.evaluation.estimates import (
 )
 from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES
 from grandrounds.evaluation.score import CHANCE, MIN_CASES, Score, ScoreSheet, named, no_score
+from grandrounds.evaluation.site_record import NUMBER, UNIT, UNITS, SiteRecord
 from grandrounds.evaluation.tallies import ClassCounts, counts_of, pooled_counts
 from grandrounds.protocol.task import Task
 from grandrounds.seeding import numpy_generator
 
-UNITS = ("image", "lesion", "patient")
-"""What a case is. A site reports its position here as the metric ``unit``."""
-UNIT, NUMBER = "unit", "n"
 NO_COUNTS = "the site keeps its counts"
 NO_PREDICTIONS = "not known from counts of predictions"
 NO_IMAGES = "no test image"
@@ -60,22 +57,16 @@ OF_GUESSING = frozenset({"accuracy", "accuracy_one_vs_rest", "balanced_accuracy"
 
 
 @dataclass(frozen=True, eq=False)
-class EvalRecord:
-    """One model on one set of images.
+class EvalRecord(SiteRecord):
+    """One model on one set of images, of one site or several.
 
     Tables read ``scores`` (by name, the names of means over some classes among them), ``classes`` (by name for each class
     or finding of the vocabulary), ``references``, ``images``, ``cases`` and ``unit``; a cell that has a score shows its
     ``value`` with the mark of ``few``, else its ``reason``. ``best(name)`` is the score that a column called ``name`` shows.
     What must not be shown is None here already: no reader decides it.
 
-    Attributes:
-        task: of the labels.
-        names: the vocabulary.
-        images: how many images of known label there are.
-        exact: scores as the site computed them.
-        counts: of the predictions, of each site.
+    Attributes beside those of :class:`SiteRecord`:
         sites: how many sites the images are of.
-        unit: what a case is.
         questions: the predictions by case, for each question of the task, where they are here; else empty.
         stream: purpose of the random streams of intervals.
         minimum: smallest number of cases that may be shown; scores of fewer are withheld.
@@ -84,13 +75,7 @@ class EvalRecord:
         part: of which sites the images are where these are not all, such as ``3 of 4 sites``: scores have other names then.
     """
 
-    task: Task
-    names: tuple[str, ...]
-    images: int
-    exact: Mapping[str, float] = field(default_factory=dict)
-    counts: tuple[SiteCounts, ...] = ()
     sites: int = 1
-    unit: str = UNITS[0]
     questions: tuple[Cases, ...] = ()
     stream: tuple[str, ...] = ("pooled",)
     minimum: int = 1
@@ -107,16 +92,6 @@ class EvalRecord:
     def __add__(self, other: EvalRecord) -> EvalRecord:
         return pooled([self, other])
 
-    def suppressed(self, minimum: int) -> EvalRecord:
-        """What may leave a site: without the counts if one of them is of 1 to ``minimum - 1`` cases.
-
-        Where the counts stay, exact scores of single classes stay, too.
-        """
-        if not any(has_small_counts(one, minimum) for one in self._tables):
-            return self
-        exact = {name: value for name, value in self.exact.items() if name not in OF_CLASSES}
-        return replace(self, counts=(), questions=(), exact=exact)
-
     def without(self, hidden: Sequence[bool]) -> EvalRecord:
         """Without the counts of these names of the vocabulary."""
         found = []
@@ -128,6 +103,11 @@ class EvalRecord:
             found.append(SiteCounts(images, patients))
         beside = {name: one.without(hidden) for name, one in self.beside.items()}
         return replace(self._hiding(tuple(found)), beside=beside)
+
+    def suppressed(self, minimum: int) -> EvalRecord:
+        """See :meth:`SiteRecord.suppressed`; predictions go with their counts."""
+        found = super().suppressed(minimum)
+        return found if found is self else replace(found, questions=())
 
     @property
     def _tables(self) -> tuple[SiteCounts, ...]:

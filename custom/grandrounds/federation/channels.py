@@ -40,6 +40,7 @@ from grandrounds.json_files import read_json_object
 from grandrounds.logs.lines import JOB_ID
 from grandrounds.plugins import LISTED_VARIABLE, NETWORKS_VARIABLE, Distribution, load_plugins
 from grandrounds.protocol.paths import LOCK
+from grandrounds.seal import seal_kit
 
 CREDENTIALS_CHANNEL = "credential_manager"
 FROM_SERVER = frozenset(
@@ -92,13 +93,16 @@ class ChannelGuard(FLComponent):
 
     def __init__(self) -> None:
         super().__init__()
+        kit = _kit_of(sys.argv[1:])
+        if kit:
+            seal_kit(kit, sys.argv)
         processors = ClientRequestProcessors.request_processors
         processors[:] = [
             JobDeletion() if isinstance(found, DeleteRunNumberProcessor) else found
             for found in processors
             if not isinstance(found, ShellCommandProcessor)
         ]
-        if kit := _kit_of(sys.argv[1:]):
+        if kit:
             outlive_full_logs()
             if not runs_a_job():
                 show_life(kit)

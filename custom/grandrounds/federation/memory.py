@@ -73,6 +73,8 @@ class AlarmClock:
 
 
 _clock = AlarmClock()
+_prepared = threading.Event()
+"""Whether a search for garbage leaves out most objects; to count those that are frozen takes as long as to search them."""
 
 
 def share_cleanup_thread() -> None:
@@ -106,6 +108,7 @@ def prepare_job_process(fl_ctx: FLContext) -> None:
     if in_kit(fl_ctx):
         gc.collect()
         gc.freeze()
+        _prepared.set()
 
 
 def collect_garbage() -> None:
@@ -113,7 +116,7 @@ def collect_garbage() -> None:
 
     Python looks for cycles by the number of objects, and a few objects with large tensors do not count as many.
     """
-    if gc.get_freeze_count():
+    if _prepared.is_set():
         gc.collect()
 
 
@@ -157,15 +160,17 @@ def shared_with_forks() -> Iterator[None]:
     application that has frozen its objects keeps its own choice. The threads of this process share freed memory from now on.
     """
     share_freed_memory()
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.collect()
-    gc.freeze()
+    frozen = gc.get_freeze_count() > 0
+    if not frozen:
+        gc.collect()
+        gc.freeze()
+    _prepared.set()
     try:
         yield
     finally:
-        gc.unfreeze()
+        _prepared.clear()
+        if not frozen:
+            gc.unfreeze()
 
 
 def _set_malloc(setting: int, value: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -166,7 +167,7 @@ def _serve(number: int, line: Connection, parents: list[Connection], work: Work)
     """In a worker: do errands until the other end is closed."""
     for other in parents:
         other.close()
-    become_child()
+    become_child(os.getppid())
     begin_worker(number)
     parent = multiprocessing.parent_process()
     while parent is not None:

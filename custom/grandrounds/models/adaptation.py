@@ -21,7 +21,6 @@ from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.problem import ModelSpec
 
 STATISTICS_BATCH = 128
-MIN_STATISTICS_IMAGES = 16
 MAX_IMAGES = 512
 
 

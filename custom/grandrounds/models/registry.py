@@ -12,26 +12,33 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.backbones.efficientnet_lite0 import EfficientNetLite0
-from grandrounds.models.backbones.libraries import NETWORK_LIBRARIES, import_torchvision, library_backbone, resize_stem
-from grandrounds.models.backbones.mobile import MobileNetV2, ShuffleNet
-from grandrounds.models.backbones.own import OWN_BACKBONES, OwnBackbone
-from grandrounds.models.backbones.resnet22 import ResNet22
-from grandrounds.models.backbones.small_resnets import CompactNet, ResNet9, ResNet10, ResNet12
 from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm_layers import frozen_statistics, replace_module, to_frozen_norm, to_group_norm
 from grandrounds.models.partial import freeze_front, frozen_names
 from grandrounds.models.split import head_of
-from grandrounds.models.weights import chosen_intensities, load_weights
-from grandrounds.protocol.problem import DEPTHS, FROZEN_NORMS, SITE_NORM, ModelSpec, hidden_widths
+from grandrounds.protocol.problem import (
+    DEPTHS,
+    FROZEN_NORMS,
+    IMAGENET,
+    SITE_NORM,
+    FixedIntensities,
+    ModelSpec,
+    Problem,
+    hidden_widths,
+)
+
+if TYPE_CHECKING:
+    from grandrounds.models.backbones.own import OwnBackbone
 
 
 class Backbone(NamedTuple):
@@ -52,13 +59,23 @@ class Backbone(NamedTuple):
     side: int = 0
 
 
+def _of(module: str, network: str) -> Callable[[int, int], nn.Module]:
+    """Build a network of :mod:`grandrounds.models.backbones`, whose module is imported with the first one."""
+
+    def build(classes: int, channels: int) -> nn.Module:
+        built: nn.Module = getattr(import_module(f"grandrounds.models.backbones.{module}"), network)(classes, channels)
+        return built
+
+    return build
+
+
 def _blocks(channels: Mapping[int, int]) -> tuple[tuple[str, int], ...]:
     return tuple((f"blocks.{number}", width) for number, width in channels.items())
 
 
 BACKBONES: Mapping[str, Backbone] = MappingProxyType(
     {
-        "compact": Backbone(16, ("stem", "blocks.*"), CompactNet, _blocks({0: 32, 1: 64})),
+        "compact": Backbone(16, ("stem", "blocks.*"), _of("small_resnets", "CompactNet"), _blocks({0: 32, 1: 64})),
         "densenet121": Backbone(
             32,
             ("features.*",),
@@ -74,15 +91,19 @@ BACKBONES: Mapping[str, Backbone] = MappingProxyType(
         "efficientnet_lite0": Backbone(
             32,
             ("stem", "blocks.*", "widen"),
-            EfficientNetLite0,
+            _of("efficientnet_lite0", "EfficientNetLite0"),
             _blocks({4: 40, 5: 80, 7: 80, 9: 112, 10: 112, 12: 192, 14: 192, 15: 320}),
             reads_last=False,
         ),
         "mobilenetv2": Backbone(
-            8, ("stem", "blocks.*", "widen"), MobileNetV2, _blocks({5: 32, 9: 64, 12: 96, 15: 160})
+            8, ("stem", "blocks.*", "widen"), _of("mobile", "MobileNetV2"), _blocks({5: 32, 9: 64, 12: 96, 15: 160})
         ),
-        "resnet10": Backbone(8, ("stem", "blocks.*"), ResNet10, _blocks({0: 64, 1: 128, 2: 256})),
-        "resnet12": Backbone(8, ("stem", "blocks.*"), ResNet12, _blocks({1: 64, 2: 128, 3: 256})),
+        "resnet10": Backbone(
+            8, ("stem", "blocks.*"), _of("small_resnets", "ResNet10"), _blocks({0: 64, 1: 128, 2: 256})
+        ),
+        "resnet12": Backbone(
+            8, ("stem", "blocks.*"), _of("small_resnets", "ResNet12"), _blocks({1: 64, 2: 128, 3: 256})
+        ),
         "resnet18": Backbone(
             32,
             ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4"),
@@ -90,12 +111,20 @@ BACKBONES: Mapping[str, Backbone] = MappingProxyType(
             (("layer1", 64), ("layer2", 128), ("layer3", 256)),
         ),
         "resnet22": Backbone(
-            64, ("noise", "stem", "blocks.*", "norm"), ResNet22, _blocks({1: 16, 3: 32, 5: 64, 7: 128})
+            64,
+            ("noise", "stem", "blocks.*", "norm"),
+            _of("resnet22", "ResNet22"),
+            _blocks({1: 16, 3: 32, 5: 64, 7: 128}),
         ),
         "resnet9": Backbone(
-            8, ("stem", "residual1", "middle", "residual2"), ResNet9, (("residual1", 128), ("middle", 512))
+            8,
+            ("stem", "residual1", "middle", "residual2"),
+            _of("small_resnets", "ResNet9"),
+            (("residual1", 128), ("middle", 512)),
         ),
-        "shufflenet": Backbone(8, ("stem", "units.*"), ShuffleNet, (("units.3", 200), ("units.11", 400))),
+        "shufflenet": Backbone(
+            8, ("stem", "units.*"), _of("mobile", "ShuffleNet"), (("units.3", 200), ("units.11", 400))
+        ),
     }
 )
 # The paper's batch norm keeps 0.99 of its running statistics in each step, 0.01 in torch's convention; torchvision leaves
@@ -142,7 +171,9 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
             model = DepthNetwork(model, backbone.chain, dict(backbone.taps), spec.classes, backbone.reads_last)
         _add_hidden_layers(model, hidden_widths(spec.head))
         _set_head_dropout(model, spec)
-    if spec.load_weights or spec.has_frozen:
+    if spec.weights is not None and (spec.load_weights or spec.has_frozen):
+        from grandrounds.models.weights import load_weights  # most runs start from no file
+
         load_weights(model, spec)
     intensities = chosen_intensities(spec)
     frozen = frozen_names(model, spec.trainable, _known(spec.backbone).chain)
@@ -232,13 +263,49 @@ def architecture_fingerprint(state: Mapping[str, Tensor]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
+def chosen_intensities(spec: ModelSpec) -> FixedIntensities:
+    """How a network's images are normalised: as configured, or what ``auto`` stands for.
+
+    That is what the weights declare; without weights, what a registered network declares, and else ``scaled``.
+
+    Raises:
+        ConfigurationError: if that is ``auto`` and the weights declare nothing.
+    """
+    if spec.intensities != "auto":
+        return spec.intensities
+    if spec.weights is not None:
+        from grandrounds.models.weights import declared_intensities  # most runs start from no file
+
+        return declared_intensities(spec)
+    if spec.backbone in BACKBONES:
+        return "scaled"
+    own = _own_backbones().get(spec.backbone)
+    return own.intensities if own else "scaled"
+
+
+def with_intensities(problem: Problem) -> Problem:
+    """The problem as a run's sites need it: with what its weights declare, if the sites may lack their file.
+
+    Otherwise ``auto`` stays, so that a site with a network of its own finds what that one needs.
+
+    Raises:
+        ConfigurationError: if intensities are ``auto`` and the weights declare nothing.
+    """
+    intensities = chosen_intensities(problem.model_spec(pretrained=True))
+    return problem if problem.weights in (None, IMAGENET) else replace(problem, intensities=intensities)
+
+
 def _own_backbones() -> Mapping[str, OwnBackbone]:
+    from grandrounds.models.backbones.own import OWN_BACKBONES
+
     return OWN_BACKBONES.all(BACKBONES)
 
 
 def _known(backbone: str) -> Backbone:
     if backbone in BACKBONES:
         return BACKBONES[backbone]
+    from grandrounds.models.backbones.libraries import NETWORK_LIBRARIES, library_backbone
+
     own = _own_backbones().get(backbone) or library_backbone(backbone)
     if own is None:
         near = difflib.get_close_matches(backbone, backbone_names(), n=1, cutoff=0.5)
@@ -255,6 +322,8 @@ def _bare_model(spec: ModelSpec) -> nn.Module:
     build = _known(spec.backbone).build
     if build is not None:
         return build(spec.classes, spec.channels)
+    from grandrounds.models.backbones.libraries import import_torchvision, resize_stem
+
     options = {"drop_rate": spec.dropout or 0.0} if spec.dropout_at == "layers" else {}
     model: nn.Module = import_torchvision().models.get_model(spec.backbone, num_classes=spec.classes, **options)
     if spec.backbone == "efficientnet_b0":

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import file_digest
-from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES, site_statistics
+from grandrounds.models.adaptation import site_statistics
 from grandrounds.models.norm_layers import use_statistics, whole_state
 from grandrounds.models.pretrained import named_file
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import head_name
 from grandrounds.models.weights_content import CLASS_LIST, read_content, read_weights
-from grandrounds.protocol.problem import SITE_NORM, ModelSpec
+from grandrounds.protocol.problem import MIN_STATISTICS_IMAGES, SITE_NORM, ModelSpec
 
 Images = tuple[NDArray[np.uint8], NDArray[np.integer]]
 """Images ``(images, height, width, channels)``, and which of them count for :func:`~.adaptation.site_statistics`."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -18,13 +17,13 @@ from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.efficientnet_lite0 import published_name
-from grandrounds.models.backbones.own import OWN_BACKBONES, EncoderAndHead
+from grandrounds.models.backbones.own import EncoderAndHead
 from grandrounds.models.pretrained import imagenet_file, named_file
 from grandrounds.models.published_weights import imagenet_weights
 from grandrounds.models.split import find_stem, head_name
 from grandrounds.models.weights_content import read_weights
 from grandrounds.protocol.entries import is_running_statistic
-from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities, ModelSpec, Problem
+from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities, ModelSpec
 
 COUNTER = "num_batches_tracked"
 MAX_NAMED_ENTRIES = 3
@@ -56,40 +55,21 @@ def load_weights(model: nn.Module, spec: ModelSpec) -> None:
     model.load_state_dict(state, strict=False)
 
 
-def chosen_intensities(spec: ModelSpec) -> FixedIntensities:
-    """How a network's images are normalised: as configured, or what ``auto`` stands for.
-
-    That is what the weights declare; without weights, what a registered network declares, and else ``scaled``.
+def declared_intensities(spec: ModelSpec) -> FixedIntensities:
+    """How images were normalised for the weights of a network.
 
     Raises:
-        ConfigurationError: if that is ``auto`` and the weights declare nothing.
+        ConfigurationError: if the weights declare nothing.
     """
-    if spec.intensities != "auto":
-        return spec.intensities
-    if spec.weights is None:
-        own = OWN_BACKBONES.all().get(spec.backbone)
-        return own.intensities if own else "scaled"
     if spec.weights == IMAGENET:
         return imagenet_weights(spec.backbone).intensities
-    _, declared = read_weights(_path(spec.weights, spec.backbone), spec.backbone)
+    _, declared = read_weights(_path(str(spec.weights), spec.backbone), spec.backbone)
     if declared is None:
         raise ConfigurationError(
             f"weights: {spec.weights} does not declare how images were normalised: set intensities to "
             f"{', '.join(get_args(FixedIntensities))}"
         )
     return declared
-
-
-def with_intensities(problem: Problem) -> Problem:
-    """The problem as a run's sites need it: with what its weights declare, if the sites may lack their file.
-
-    Otherwise ``auto`` stays, so that a site with a network of its own finds what that one needs.
-
-    Raises:
-        ConfigurationError: if intensities are ``auto`` and the weights declare nothing.
-    """
-    intensities = chosen_intensities(problem.model_spec(pretrained=True))
-    return problem if problem.weights in (None, IMAGENET) else replace(problem, intensities=intensities)
 
 
 def _path(weights: str, backbone: str) -> Path:

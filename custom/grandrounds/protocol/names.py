@@ -20,3 +20,6 @@ STORED_BYTES, STORED_PIXELS = "bytes", "pixels-1"
 """Schemes of digests by which an image is known: of its file as it is stored, and of its pixels by the first decoding."""
 Engine = Literal["in-process", "flare"]
 """What simulates: one process, or FLARE's simulator; named here, so that the command line need not import torch."""
+SyntheticDevice = Literal["device-1", "device-2", "device-3", "device-4"]
+Preprocess = Literal["none", "mammogram", SyntheticDevice]
+"""Mammograms are cropped, turned and padded; a synthetic device retakes an image after resizing."""

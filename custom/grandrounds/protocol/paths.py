@@ -25,6 +25,8 @@ STATES, CACHE = "grandrounds", "cache"
 """In a kit or a workspace: states of runs, decoded images, heads of ledgers; and the decoded images in it."""
 LOCK = "grandrounds.lock.json"
 """In the folder ``local`` of a kit that has this project's overlay."""
+PRIVACY_FOLDER = "privacy"
+"""Of ledger and audit trail, in the folder ``local``."""
 ALIVE = "alive.fl"
 """In a kit: FLARE's process touches it every few seconds."""
 

@@ -34,6 +34,8 @@ Norm = Literal["batch", "group", "frozen", "site"]
 SITE_NORM: Norm = "site"
 FROZEN_NORMS: tuple[Norm, ...] = ("frozen", SITE_NORM)
 """Batch norms whose statistics do not change in training and are in no message."""
+MIN_STATISTICS_IMAGES = 16
+"""How many training images a site must have for statistics of its own."""
 IMAGENET = "imagenet"
 WEIGHTS_NAME = re.compile(r"[A-Za-z0-9_-]+")
 LINEAR, DEPTHS = "linear", "depths"

@@ -98,6 +98,9 @@ class TrainingGate(Protocol):
     def note_failure(self, cause: str, fault: Fault) -> None:
         """Take down why a task has failed, for the site; the server is told the fault if no image has been read."""
 
+    def note_missing_walls(self, missing: str) -> None:
+        """Take down that the process in which the site trains lacks walls, and why."""
+
     def row_noise(self, release: str) -> tuple[float, float] | None:
         """Bound on the norm and standard deviation of the noise of each row of a release; None if rows get no noise."""
 

@@ -27,9 +27,8 @@ from grandrounds.folders.whole import written_together
 from grandrounds.json_files import read_json_object
 from grandrounds.models.inference.portable import PORTABLE_FILES, write_portable
 from grandrounds.models.inference.script import script_bytes
-from grandrounds.models.registry import architecture_fingerprint
+from grandrounds.models.registry import architecture_fingerprint, chosen_intensities
 from grandrounds.models.trained import load_trained
-from grandrounds.models.weights import chosen_intensities
 from grandrounds.plain import to_plain
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
 from grandrounds.reporting.bundle.configs import MONAI_COMMANDS, configs

@@ -143,7 +143,7 @@ def site_predictions(run: ReadRun, sites_dir: Path, split: Part) -> Iterator[Sit
     """
     if run.origin.weights is None or run.tests.model != "common":
         return
-    from grandrounds.evaluation.external import predict, tensors_of
+    from grandrounds.evaluation.prediction import predict, tensors_of
     from grandrounds.models.trained import trained_models
 
     problem = Problem.from_dict(run.log.problem)

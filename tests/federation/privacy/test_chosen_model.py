@@ -11,7 +11,8 @@ from nvflare.apis.shareable import make_reply
 
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.privacy.gate.audit import Reason
-from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions
+from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep
+from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
 from grandrounds.protocol.messages import REASON_HEADER, Payload, Result, model_update
 from grandrounds.protocol.wire import decode_result, encode_payload, encode_result
 

@@ -46,9 +46,9 @@ def behind_a_gate(federation, install, tmp_path):
 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
-def test_each_row_that_leaves_has_the_policys_noise(behind_a_gate, isolation):
-    options = ["executor.bank_rows=distinct", f"executor.isolation={isolation}"]
-    sent, entry = behind_a_gate([WEIGHTS, NOISY, DISCRIMINATOR], *options)
+def test_each_row_that_leaves_has_the_policys_noise(behind_a_gate, isolation, monkeypatch):
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", isolation)
+    sent, entry = behind_a_gate([WEIGHTS, NOISY, DISCRIMINATOR], "executor.bank_rows=distinct")
     assert entry["banks_from"] == SITES
     bank = sent["site-1"]["bank"]
     assert bank.shape == sent["site-2"]["bank"].shape == (IMAGES, 96)

@@ -143,7 +143,8 @@ def test_the_cause_of_a_failed_training_stays_in_the_sites_trail(
         else policy_of(releases=[{"kind": "model_update", "name": "update", "treatment": "unmodified"}]),
     )
     job = tiny("fedperl", "controller.rounds=1", "controller.min_sites=1", "problem.backbone=compact")
-    fault = {"at": "site-1", "rounds": [1], "how": "raise", "isolation": isolation}
+    fault = {"at": "site-1", "rounds": [1], "how": "raise"}
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", isolation)
     entry = job.client["executors"][0]["executor"]
     entry["path"] = "faulty.FaultyExecutor"
     entry["args"] |= fault
@@ -156,6 +157,25 @@ def test_the_cause_of_a_failed_training_stays_in_the_sites_trail(
     assert told
     assert hidden or any("the site replied EXECUTION_EXCEPTION" in text for text in told)
     assert not any("patient 4711" in text for text in told)
+
+
+def test_a_child_that_ends_in_a_noisy_training_answers_as_others(
+    tiny, tmp_path, monkeypatch, shared_cache, install, policy_of
+):
+    """A method could end its process for some images, which the server must not see; without a gate it is dropped."""
+    local, state = tmp_path / "flare" / "site-1" / "local", tmp_path / "state"
+    install(local, policy_of())
+    job = tiny("fedavg", "controller.rounds=1", "controller.min_sites=1", "problem.backbone=compact")
+    entry = job.client["executors"][0]["executor"]
+    entry["path"] = "prying.PryingExecutor"
+    entry["args"] |= {"attempt": "exit"}
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", "process")
+    monkeypatch.setenv("GRANDROUNDS_STATE", str(state))
+    run_in_process(write_job(job, tmp_path / "job"), tmp_path / "flare", SITES)
+    (entry,) = json.loads((state / "fedavg" / "server" / "summary.json").read_text())["rounds"]
+    assert (entry["answered"], list(entry["dropped"])) == (["site-1"], ["site-2"])
+    (failed,) = read_trail(local / "privacy").failures.values()
+    assert "exit status 7" in failed["cause"]
 
 
 @pytest.fixture

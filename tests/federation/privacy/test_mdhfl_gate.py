@@ -38,9 +38,12 @@ def on_grid(rows):
 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
-def test_the_soft_labels_that_a_site_subtracts_are_those_that_the_server_got(isolation, go, install, tmp_path):
+def test_the_soft_labels_that_a_site_subtracts_are_those_that_the_server_got(
+    isolation, go, install, tmp_path, monkeypatch
+):
     install(tmp_path / "flare" / "site-1" / "local", POLICY)
-    found = go(tmp_path, f"executor.isolation={isolation}")
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", isolation)
+    found = go(tmp_path)
     state = next((tmp_path / "state").iterdir())
     got = newest(state / "server")["method"]["soft_labels"]["values"]
     for site in SITES:

@@ -55,12 +55,15 @@ def test_what_a_protected_training_costs_is_booked_before_its_update_leaves(
 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
-def test_a_training_that_could_not_be_paid_for_is_not_started(tiny, run, tmp_path, install, record_policy, isolation):
+def test_a_training_that_could_not_be_paid_for_is_not_started(
+    tiny, run, tmp_path, install, record_policy, isolation, monkeypatch
+):
     """With a budget between the cost of one round and of two, the second goes on without the site."""
     probe = tmp_path / "probe"
     install(local(probe), record_policy())
     run(tiny("fedavg", *PROTECTED), probe, sites=SITES)
-    options = [f"executor.isolation={isolation}", "problem.backbone=compact"]  # which a child process knows
+    options = ["problem.backbone=compact"]  # which a child process knows
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", isolation)
     first, second = (booking.epsilon for booking in Ledger(local(probe) / "privacy", "site-1").content().bookings)
     install(local(tmp_path), record_policy(target_epsilon={"phantom": (first + second) / 2}))
     found = run(tiny("fedavg", *PROTECTED, *options), tmp_path, sites=SITES)

@@ -27,7 +27,7 @@ A_SITES_JOB, SERVERS_JOB, SERVERS_PARENT = (
 
 def test_a_killed_training_costs_the_site_its_round(run):
     """As when the system needs its memory: the job lives on, and the site comes back."""
-    run = run("killed-training", "executor.isolation=process")
+    run = run("killed-training")
     run.await_round(2)
     os.kill(run.wait_until(lambda: run.training_child(run.VICTIM)), signal.SIGKILL)
     outcome = run.end()

@@ -8,9 +8,8 @@ import torch
 from benchmarks.experiment import BENCHMARKS, Experiment, Row, experiment_class, mean_of
 from benchmarks.report import write
 from benchmarks.results import Results
-from grandrounds.data.partition.files import PUBLIC_NAME
-from grandrounds.data.site import CONFIG_NAME
-from grandrounds.models.weights import chosen_intensities
+from grandrounds.data.site import CONFIG_NAME, PUBLIC_NAME
+from grandrounds.models.registry import chosen_intensities
 from grandrounds.protocol.problem import ModelSpec
 
 NAMES = sorted(path.parent.name for path in BENCHMARKS.glob("*/configuration.json"))

@@ -154,6 +154,7 @@ def test_the_bundle_evaluates_labelled_images(commands):
     )
 
 
+@pytest.mark.long
 def test_monai_accepts_the_metadata_and_exports_the_network(commands):
     _, bundle, _, call = commands
     (bundle / "eval").mkdir(exist_ok=True)

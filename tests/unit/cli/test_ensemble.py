@@ -14,8 +14,9 @@ from PIL import Image
 
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.models.received_models import write_released
 from grandrounds.models.registry import build_model
-from grandrounds.models.site_model import model_description, with_description, write_released
+from grandrounds.models.site_model import model_description, with_description
 from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.reporting.external.trained import trained_model

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.doctor import Finding, examine, examine_location, require_healthy
+from grandrounds.data.doctor import examine, examine_location
+from grandrounds.data.fitness import Finding, require_healthy
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.site import DatasetLocation, SiteData
 from grandrounds.errors import DataError

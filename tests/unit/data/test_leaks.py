@@ -53,9 +53,8 @@ def test_of_equal_pictures_the_pair_of_the_definition_is_named(seed):
         assert f"{pair[0].place} and {pair[1].place};" in messages[0]
     labels = [(site, int(label)) for site, one in sites.items() for label in one.known]
     pairs = list(combinations(labels, 2))
-    for between in (False, True):
-        differ = any(0 <= one != other >= 0 and (site != its or not between) for (site, one), (its, other) in pairs)
-        assert bool(list(contradictions(sites.values(), between))) == differ
+    differ = any(0 <= one != other >= 0 and site != its for (site, one), (its, other) in pairs)
+    assert bool(list(contradictions(sites.values()))) == differ
 
 
 def test_the_labels_of_a_thousand_copies_are_compared_once_for_each_pair_of_labels(monkeypatch):
@@ -68,5 +67,5 @@ def test_the_labels_of_a_thousand_copies_are_compared_once_for_each_pair_of_labe
     monkeypatch.setattr(comparison, "permutations", pairs_of)
     monkeypatch.setattr(comparison, "combinations", pairs_of)
     sites = [looked(f"site-{number}", [("train", 1), ("train", -1)]) for number in range(1000)]
-    assert not list(contradictions(sites, between=True))
+    assert not list(contradictions(sites))
     assert compared == [2]

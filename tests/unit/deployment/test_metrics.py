@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.deployment.kit.certificates import WARNING_DAYS
 from grandrounds.deployment.kit.machine import GOOD_DISK
 from grandrounds.deployment.kit.overlay import PROVISIONING

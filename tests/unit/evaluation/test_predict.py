@@ -3,7 +3,7 @@
 import numpy as np
 from torch import nn
 
-from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.seeding import numpy_generator, torch_generator
 
 IMAGES = numpy_generator("predict").integers(0, 256, (9, 4, 4, 3), dtype=np.uint8)

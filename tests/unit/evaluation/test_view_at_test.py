@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.models.inference.portable import AveragedView, write_portable
 from grandrounds.protocol.problem import Problem
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -71,16 +72,14 @@ def test_what_a_cycle_holds_is_freed_in_a_prepared_process(prepared):
 
     gc.disable()
     try:
-        if prepared:
-            gc.freeze()
-        message = Message()
-        message.itself = message
-        lives = weakref.ref(message)
-        del message
-        collect_garbage()
-        assert (lives() is None) is prepared
+        with shared_with_forks() if prepared else nullcontext():
+            message = Message()
+            message.itself = message
+            lives = weakref.ref(message)
+            del message
+            collect_garbage()
+            assert (lives() is None) is prepared
     finally:
-        gc.unfreeze()
         gc.enable()
 
 
@@ -158,7 +157,7 @@ def printed(code):
     return int(done.stdout)
 
 
-def test_objects_are_left_out_of_searches_while_processes_are_forked(monkeypatch):
+def test_objects_are_left_out_of_searches_while_processes_are_forked(monkeypatch, nothing_frozen):
     asked = []
     monkeypatch.setattr(memory, "share_freed_memory", lambda: asked.append(True))
     with shared_with_forks():
@@ -173,12 +172,9 @@ def test_objects_are_left_out_of_searches_while_processes_are_forked(monkeypatch
 def test_what_an_application_has_frozen_stays_frozen():
     gc.freeze()
     frozen = gc.get_freeze_count()
-    try:
-        with shared_with_forks():
-            pass
-        assert gc.get_freeze_count() > frozen / 2  # 0 once unfrozen; threads of earlier tests may free a few of them
-    finally:
-        gc.unfreeze()
+    with shared_with_forks():
+        pass
+    assert gc.get_freeze_count() > frozen / 2  # 0 once unfrozen; threads of earlier tests may free a few of them
 
 
 @GNU

@@ -39,7 +39,7 @@ from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
 from grandrounds.methods.mutual.training import AlignmentStep, align, train_locally
 from grandrounds.methods.supervised.training import TrainingOptions, train_privately, train_supervised
 from grandrounds.models.split import split_network
-from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
+from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.tasks import SINGLE
 

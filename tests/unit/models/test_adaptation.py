@@ -8,15 +8,15 @@ import torch
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.external import predict, tensors_of
-from grandrounds.models.adaptation import MAX_IMAGES, MIN_STATISTICS_IMAGES, site_statistics
+from grandrounds.evaluation.prediction import predict, tensors_of
+from grandrounds.models.adaptation import MAX_IMAGES, site_statistics
 from grandrounds.models.norm import folded_copy
 from grandrounds.models.norm_layers import FrozenBatchNorm, use_statistics, used_statistics
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network
 from grandrounds.models.trained import load_trained
-from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.problem import MIN_STATISTICS_IMAGES, ModelSpec
 
 FIRST = "blocks.2.residual.1"
 

@@ -13,9 +13,14 @@ import grandrounds as gr
 from grandrounds import plugins
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones import own as own_backbones
-from grandrounds.models.registry import backbone_names, build_model, minimum_image_size, require_buildable
+from grandrounds.models.registry import (
+    backbone_names,
+    build_model,
+    chosen_intensities,
+    minimum_image_size,
+    require_buildable,
+)
 from grandrounds.models.split import split_network
-from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.problem import ModelSpec
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -14,8 +14,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.models import pretrained, published_weights
 from grandrounds.models.pretrained import add_file, available_files, imagenet_file, named_file
 from grandrounds.models.published_weights import IMAGENET_WEIGHTS, ImageNetWeights
-from grandrounds.models.registry import backbone_names, build_model
-from grandrounds.models.weights import chosen_intensities
+from grandrounds.models.registry import backbone_names, build_model, chosen_intensities
 from grandrounds.protocol.problem import ModelSpec, Problem
 
 CONTENT = b"weights of a network"

@@ -12,12 +12,12 @@ from grandrounds.data.options import (
     MUTUAL_DIVISION,
     MalignancyOptions,
     MutualOptions,
-    Preprocess,
     Windows,
 )
 from grandrounds.data.own_schemes import SCHEME_NAMES
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import Range
+from grandrounds.protocol.names import Preprocess
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE, task_named
 

@@ -24,8 +24,7 @@ from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions
 from grandrounds.data.datasets.published import MALIGNANCY_CLASSES, Progress, ReadDataset
 from grandrounds.data.datasets.settled import settled_images
 from grandrounds.data.families import SkinOptions
-from grandrounds.data.images.files.reading import Reading
-from grandrounds.data.images.files.windows import windows_from
+from grandrounds.data.images.files.reading import Reading, windows_from
 from grandrounds.data.options import PartitionOptions
 from grandrounds.data.own_datasets import own_datasets
 from grandrounds.data.tables import Table

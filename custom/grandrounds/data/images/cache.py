@@ -29,8 +29,7 @@ import numpy as np
 
 from grandrounds.checks import require_fraction
 from grandrounds.data.images.decoding import image_digests
-from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
-from grandrounds.data.images.files.windows import require_channels
+from grandrounds.data.images.files.reading import AS_IN_FILES, Reading, require_channels
 from grandrounds.data.images.ordered import in_order, kept_blocks
 from grandrounds.data.images.preparation import Preparation, Shape, Square
 from grandrounds.data.images.readers import ImageReader, open_images

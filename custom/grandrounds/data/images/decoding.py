@@ -7,8 +7,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.dicom import is_dicom, render_dicom
-from grandrounds.data.images.files.opening import open_raster
+from grandrounds.data.images.files.opening import is_dicom, open_raster
 from grandrounds.data.images.files.picture import Picture
 from grandrounds.data.images.sizing import SIZINGS
 
@@ -31,6 +30,8 @@ def decode_picture(data: bytes, name: str, bits: int = 0, draft: int = 0) -> Pic
         DataError: naming the image and the cause, if it cannot be decoded or holds several frames.
     """
     if is_dicom(data, name):
+        from grandrounds.data.images.dicom import render_dicom  # with the first file of this kind
+
         return render_dicom(data, name, bits)
     with open_raster(data, name) as raster:
         return raster.picture(bits, draft)

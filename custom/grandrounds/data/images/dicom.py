@@ -26,7 +26,9 @@ from grandrounds.data.images.files.dicom_values import (
     palette_colours,
     stored_values,
 )
+from grandrounds.data.images.files.opening import is_encoded
 from grandrounds.data.images.files.picture import Picture, require_one_frame, scaled
+from grandrounds.data.images.files.reading import Window
 from grandrounds.errors import DataError
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 
 Kind = TypeVar("Kind")
-Window = tuple[float, float]
 
 FALLBACK_PERCENTILES = (1.0, 99.0)
 """Range of grey values shown if the file states none: a few hot or dead pixels must not set the contrast."""
@@ -44,24 +45,6 @@ ALL_VALUES = (0.0, 100.0)
 """Range where each value counts: a few bright pixels of a mammogram are microcalcifications."""
 
 LATERALITY = ("ImageLaterality", "Laterality")
-
-
-DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
-PREFIX = b"DICM"
-FIRST_GROUPS = (b"\x02\x00", b"\x08\x00")
-"""Groups with which a file without a preamble begins: file meta information, or identification."""
-
-
-def is_dicom(data: bytes, name: str) -> bool:
-    """Whether this is a DICOM file, or is called one; files without a preamble are recognised by their first element."""
-    return _is_encoded(data) or name.lower().endswith(DICOM_SUFFIXES)
-
-
-def _is_encoded(data: bytes) -> bool:
-    if data[128:132] == PREFIX:
-        return True
-    explicit, implicit = data[4:6].isalpha() and data[4:6].isupper(), int.from_bytes(data[4:8], "little") < len(data)
-    return data.startswith(FIRST_GROUPS) and (explicit or implicit)
 
 
 def render_dicom(data: bytes, name: str, bits: int = 0) -> Picture:
@@ -185,7 +168,7 @@ _quiet = _Quiet()
 def _parse(data: bytes, name: str) -> Dataset:
     import pydicom
 
-    if not _is_encoded(data):
+    if not is_encoded(data):
         raise DataError(f"{name} is not a DICOM file: it has no DICM prefix and does not begin with a DICOM element")
     try:
         dataset = pydicom.dcmread(io.BytesIO(data), force=True)
@@ -280,6 +263,3 @@ BRAIN: Window = (40.0, 80.0)
 SUBDURAL: Window = (80.0, 200.0)
 SOFT_TISSUE: Window = (40.0, 380.0)
 HAEMORRHAGE_WINDOWS = (BRAIN, SUBDURAL, SOFT_TISSUE)
-
-CHANNEL_COUNTS = (1, 3)
-"""How many windows there may be: as many as an image may have channels."""

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.images.breast_mask import Levels, Mask, bounding_box, breast_mask
-from grandrounds.data.images.dicom import is_dicom, read_grey
-from grandrounds.data.images.files.opening import open_raster
+from grandrounds.data.images.dicom import read_grey
+from grandrounds.data.images.files.opening import is_dicom, open_raster
 from grandrounds.errors import DataError
 
 CLEAR_SHAPE = 1.3

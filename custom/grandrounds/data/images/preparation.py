@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from grandrounds.data.images.decoding import Pixels, to_square
-from grandrounds.data.images.devices import retaken
 from grandrounds.data.images.files.encoded import EncodedImage
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
-from grandrounds.data.images.mammogram import mammogram_square
 from grandrounds.data.images.sizing import SIZINGS
 
 Shape = tuple[int, int, int]
@@ -58,6 +56,8 @@ class Preparation:
             DataError: naming the image and the cause, if it is damaged or shows no breast.
         """
         if self.reading.preprocess == "mammogram":
+            from grandrounds.data.images.mammogram import mammogram_square
+
             levels, laterality = image.mammogram()
             pixels = mammogram_square(levels, self.size, image.name, laterality)
             return Square(to_square(pixels, self.size, self.channels), (*levels.shape, 1), ())
@@ -65,7 +65,11 @@ class Preparation:
         picture = image.picture(sizing.draft(self.size))
         pixels = sizing.square(picture.image, self.size, self.channels)
         device = self.reading.preprocess
-        return Square(pixels if device == "none" else retaken(pixels, device), picture.shape, picture.rules)
+        if device != "none":
+            from grandrounds.data.images.devices import retaken
+
+            pixels = retaken(pixels, device)
+        return Square(pixels, picture.shape, picture.rules)
 
     def content(self, image: EncodedImage) -> str:
         """A digest by which equal squares are found; the name of a film of mini-MIAS tells the side of its breast."""

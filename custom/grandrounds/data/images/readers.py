@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import told_as
 from grandrounds.data.images.decoding import Pixels
-from grandrounds.data.images.dicom import DICOM_SUFFIXES
 from grandrounds.data.images.files.encoded import ArrayRow, EncodedFile, EncodedImage
+from grandrounds.data.images.files.opening import DICOM_SUFFIXES
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.errors import DataError
 

@@ -11,19 +11,16 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.data.fitness import TWO_LABELS, Findings
 from grandrounds.data.leaks.likeness import near_pairs, thumbnails
 from grandrounds.data.site import SiteData
 
-Level = Literal["ok", "warning", "failure"]
-Findings = Iterator[tuple[Level, str, str]]
-"""Level, check and message of one check."""
 NAMED_PAIRS = 3
-TWO_LABELS = "two labels"
 
 
 class Sharing(NamedTuple):
@@ -76,13 +73,6 @@ class Looked:
         """Each picture with its digest and thumbnail."""
         return list(zip(self.pictures, self.digests, self.thumbs, strict=True))
 
-    def rows_by_digest(self) -> dict[str, list[int]]:
-        """The rows of equal pictures."""
-        rows: dict[str, list[int]] = defaultdict(list)
-        for picture, digest in zip(self.pictures, self.digests, strict=True):
-            rows[digest].append(picture.row)
-        return rows
-
 
 def look(data: SiteData, site: str) -> Looked:
     """What is compared of a site's pictures."""
@@ -100,19 +90,17 @@ def look(data: SiteData, site: str) -> Looked:
     )
 
 
-def contradictions(sites: Iterable[Looked], between: bool = False) -> Findings:
-    """Equal pictures with labels that exclude each other, at one site, or ``between`` sites."""
+def contradictions(sites: Iterable[Looked]) -> Findings:
+    """Equal pictures at two sites whose labels exclude each other."""
     by_digest: dict[str, list[tuple[PlacedImage, str, NDArray[np.int64]]]] = defaultdict(list)
     for one in sites:
         for picture, digest, label, known in zip(one.pictures, one.digests, one.labels, one.known, strict=True):
             by_digest[digest].append((picture, label, known))
-    several = [same for same in by_digest.values() if len({one.site for one, _, _ in same} if between else same) > 1]
-    found = [pair for same in several for pair in _contradicting(same, between)]
+    several = [same for same in by_digest.values() if len({one.site for one, _, _ in same}) > 1]
+    found = [pair for same in several for pair in _contradicting(same)]
     if found:
         shown = "; ".join(
-            f"{first.name} is {label} and {second.name} is {other}"
-            if first.site == second.site
-            else f"{first.place} is {label} and {second.place} is {other}"
+            f"{first.place} is {label} and {second.place} is {other}"
             for (first, label), (second, other) in found[:NAMED_PAIRS]
         )
         message = f"one picture has two labels: {shown}{_more(len(found))}; correct one, or take both out"
@@ -214,7 +202,6 @@ def _at_several(groups: Iterable[Sequence[PlacedImage]]) -> Iterator[tuple[Place
 
 def _contradicting(
     same: Sequence[tuple[PlacedImage, str, NDArray[np.int64]]],
-    between: bool,
 ) -> Iterator[tuple[tuple[PlacedImage, str], tuple[PlacedImage, str]]]:
     """The first pair of equal pictures whose known labels differ."""
     kinds = {(one[0].site, one[2].tobytes()): one for one in reversed(same)}
@@ -227,7 +214,7 @@ def _contradicting(
     if not excluding:
         return
     for one, other in combinations(list(kinds)[::-1], 2):
-        if (one[1], other[1]) in excluding and not (between and one[0] == other[0]):
+        if (one[1], other[1]) in excluding and one[0] != other[0]:
             yield kinds[one][:2], kinds[other][:2]
             return
 

@@ -26,15 +26,14 @@ from grandrounds.data.manifest import (
     require_grouped,
     write_manifest,
 )
-from grandrounds.data.options import Preprocess
 from grandrounds.data.partition.label_noise import DrawnLabel, write_drawn_labels
 from grandrounds.data.partition.public_set import PublicSet, list_path, write_public_set
-from grandrounds.data.site import CONFIG_NAME
+from grandrounds.data.site import CONFIG_NAME, PUBLIC_NAME
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import write_json
 from grandrounds.folders.whole import file_names, in_turn, put_in_place, temporary_sibling
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.names import SERVER
+from grandrounds.protocol.names import SERVER, Preprocess
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE, task_entry
 
@@ -44,7 +43,6 @@ LABELS_FILE = "labels.csv"
 """The labels that were drawn for a site's images, beside its manifest; training does not read it."""
 
 PUBLIC_FILE = "public.csv"
-PUBLIC_NAME = "public"
 """How jobs call the images that all sites have."""
 
 SITE_FILES = (MANIFEST_FILE, CONFIG_NAME, LABELS_FILE, PUBLIC_FILE, list_path(Path(PUBLIC_FILE)).name)

@@ -16,7 +16,7 @@ from grandrounds.data.datasets.own_options import OwnImageOptions
 from grandrounds.data.datasets.published import Progress, ReadDataset
 from grandrounds.data.datasets.registry import read_dataset
 from grandrounds.data.families import OWN_SOURCES, partition_options
-from grandrounds.data.options import PartitionOptions, Preprocess, SyntheticDevice
+from grandrounds.data.options import PartitionOptions
 from grandrounds.data.own_datasets import dataset_options
 from grandrounds.data.partition.divide import site_names
 from grandrounds.data.partition.fedperl import relabel
@@ -25,7 +25,7 @@ from grandrounds.data.partition.groups import TooFewImages
 from grandrounds.data.partition.schemes import Division, Scheme, scheme_of
 from grandrounds.data.partition.splits import stratified_train_val
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.protocol.names import SERVER
+from grandrounds.protocol.names import SERVER, Preprocess, SyntheticDevice
 from grandrounds.seeding import numpy_generator
 
 

@@ -21,16 +21,13 @@ from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.partition.files import MANIFEST_FILE
 from grandrounds.data.partition.groups import shares_to_counts
 from grandrounds.data.partition.splits import assign_splits
-from grandrounds.data.site import CONFIG_NAME
+from grandrounds.data.site import CONFIG_NAME, FINDINGS_NAME, PHANTOM_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing, write_json
 from grandrounds.folders.whole import file_names, in_turn, put_in_place, temporary_sibling
 from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.seeding import derive_seed, numpy_generator
 
-DATASET_NAME = "phantom"
-FINDINGS_NAME = "phantom_findings"
-"""Of pictures with any number of findings."""
 IMAGES_FILE = "images.npz"
 ARGUMENTS_FILE = "phantom.json"
 FILES = frozenset({CONFIG_NAME, IMAGES_FILE, MANIFEST_FILE, ARGUMENTS_FILE})
@@ -52,7 +49,7 @@ def phantom_site(
     seed: int = 0,
     labelled: float = 0.15,
     devices: Sequence[str] = DEVICES,
-    dataset: str = DATASET_NAME,
+    dataset: str = PHANTOM_NAME,
 ) -> Path:
     """Draw the data set ``phantom`` or ``phantom_findings`` of one site into ``<folder>/<site>``, unless it is there.
 
@@ -79,7 +76,7 @@ def phantom_site(
         "seed": seed,
         "labelled": labelled,
         "devices": list(devices),
-        **({} if dataset == DATASET_NAME else {"dataset": dataset}),
+        **({} if dataset == PHANTOM_NAME else {"dataset": dataset}),
     }
     if not _holds(target, arguments):
         foreign = sorted(set(file_names(target)) - FILES)
@@ -153,7 +150,7 @@ def _in_random_order(
 
 
 def _write(folder: Path, records: Sequence[Record], size: int, seed: int, arguments: Mapping[str, Any]) -> None:
-    site, dataset = arguments["site"], arguments.get("dataset", DATASET_NAME)
+    site, dataset = arguments["site"], arguments.get("dataset", PHANTOM_NAME)
     drawn = []
     for record in records:
         device, generator = record.source.partition("/")[2], numpy_generator(seed, dataset, site, record.image)

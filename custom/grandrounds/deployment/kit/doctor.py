@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from grandrounds import __version__
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import CONFIG_NAME, read_site_config
 from grandrounds.deployment.kit import machine
@@ -75,7 +75,7 @@ def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
             machine.weights,
         ]
     if kit.kind == "site":
-        checks += [logs, signers, privacy, privacy_ledger, data_sets, machine.gpu]
+        checks += [logs, signers, privacy, privacy_ledger, data_sets, machine.gpu, machine.training_child]
     if kit.kind == "server":
         checks += [roster, storage, _port]
     elif network:

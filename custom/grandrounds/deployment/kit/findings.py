@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.deployment.kit.overlay import DEFAULT
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import GrandRoundsError

@@ -9,16 +9,19 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Literal
 
 import psutil
 from packaging.requirements import Requirement
 
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.deployment.jobs import PACKAGE
 from grandrounds.deployment.kit.distributions import installed_libraries, locked_libraries
 from grandrounds.deployment.kit.findings import APPLY, verdict
 from grandrounds.deployment.kit.policy import GPU_MANAGER, component
 from grandrounds.deployment.kit.read import Kit
+from grandrounds.federation.site.isolation import ISOLATION_VARIABLE, Isolation
+from grandrounds.federation.site.walls import missing_walls
 from grandrounds.json_files import read_json_object
 from grandrounds.models.pretrained import available_files
 from grandrounds.models.published_weights import IMAGENET_WEIGHTS, imagenet_name
@@ -106,6 +109,22 @@ def gpu(kit: Kit) -> Iterator[Finding]:
         yield Finding("warning", "gpu", message)
     else:
         yield Finding("ok", "gpu", f"{found} found and offered to jobs" if found else "none; training is on the CPU")
+
+
+def training_child(kit: Kit) -> Iterator[Finding]:
+    """A method trains in a process of its own, and this system has the walls around it."""
+    isolation, missing = Isolation.chosen(real=True), missing_walls()
+    if isolation is Isolation.NONE:
+        message = (
+            f"{ISOLATION_VARIABLE}={isolation}: methods train in FLARE's process, and must be trusted with all it has"
+        )
+        yield Finding("warning", "training child", message)
+    elif missing:
+        lacking = ", ".join(f"no {name}: {reason}" for name, reason in sorted(missing.items()))
+        level: Literal["failure", "warning"] = "failure" if isolation is Isolation.REQUIRED else "warning"
+        yield Finding(level, "training child", f"{lacking}; methods that train here must be trusted")
+    else:
+        yield Finding("ok", "training child", "without network, and without files but its images and its own folder")
 
 
 def weights(kit: Kit) -> Iterator[Finding]:

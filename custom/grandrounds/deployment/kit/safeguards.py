@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.deployment.kit.admission import privacy_fault
 from grandrounds.deployment.kit.classes import added_classes, classes_fault, component_classes
 from grandrounds.deployment.kit.distributions import locked_networks, locked_plugins

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import CONFIG_NAME, DatasetLocation, locate_dataset

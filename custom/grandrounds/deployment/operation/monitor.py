@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.deployment.kit.doctor import OTHERS
 from grandrounds.deployment.operation.metrics import exposition
 from grandrounds.deployment.operation.runs import comparable_scores, describe_score

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.deployment.operation.health import RECENT_SECONDS
 from grandrounds.federation.server.record import (
     AT_SERVER,

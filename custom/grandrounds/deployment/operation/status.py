@@ -14,8 +14,8 @@ from typing import Any, Literal
 from nvflare.fuel.flare_api.flare_api import Session
 
 from grandrounds import __version__
-from grandrounds.data.doctor import Finding
-from grandrounds.data.leaks.comparison import Level as FindingLevel
+from grandrounds.data.fitness import Finding
+from grandrounds.data.fitness import Level as FindingLevel
 from grandrounds.deployment.job_watch import admin_session, run_statistics
 from grandrounds.deployment.kit.certificates import certificate_days, connection_fault
 from grandrounds.deployment.kit.findings import guarded, told

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds import errors
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.deployment.kit.cleaning import job_folders
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, installed_digest

@@ -38,8 +38,7 @@ from grandrounds.federation.server.subscribers import (
 from grandrounds.files import exclusive
 from grandrounds.logs.lines import enter_round
 from grandrounds.models.inference.forms import EXACT
-from grandrounds.models.registry import require_buildable
-from grandrounds.models.weights import with_intensities
+from grandrounds.models.registry import require_buildable, with_intensities
 from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, Payload, State

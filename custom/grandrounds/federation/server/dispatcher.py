@@ -19,7 +19,7 @@ from grandrounds.evaluation.counts import IMAGES, MOST_COUNTED, PATIENTS, SiteCo
 from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, write_curves
 from grandrounds.evaluation.metrics import score_range
-from grandrounds.evaluation.record import NUMBER, UNIT, UNITS
+from grandrounds.evaluation.site_record import NUMBER, UNIT, UNITS
 from grandrounds.federation.ledger_pins import LedgerPins
 from grandrounds.federation.server.exchange import Assignment, Exchange, ReplyOutcome, SignsOfLife
 from grandrounds.federation.server.hooks import RoundHooks
@@ -27,7 +27,7 @@ from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.federation.server.sites import SiteRegistry
 from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribers
-from grandrounds.models.site_model import write_released
+from grandrounds.models.received_models import write_released
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.protocol.entries import tensor_bytes

@@ -19,8 +19,8 @@ from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.counts import SiteCounts, counts_shape
 from grandrounds.evaluation.estimates import score_estimates
-from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES, SELECTABLE, site_metrics, total_probabilities
+from grandrounds.evaluation.prediction import predict
 from grandrounds.evaluation.record import EvalRecord, pooled, received
 from grandrounds.evaluation.score import MIN_CASES, Score
 from grandrounds.federation.server.options import ServerComputeOptions

@@ -14,7 +14,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
 from grandrounds.checks import told_as
-from grandrounds.data.doctor import examine, require_healthy
+from grandrounds.data.fitness import examine_run, require_healthy
 from grandrounds.data.images.ahead import ViewsAhead
 from grandrounds.data.images.tensors import HeldImages
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE
@@ -28,11 +28,10 @@ from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache, Unread, choose_device
 from grandrounds.federation.site.options import ComputeOptions
 from grandrounds.federation.site.outcomes import gate_of, require_room
-from grandrounds.models.adaptation import MIN_STATISTICS_IMAGES
 from grandrounds.models.registry import require_buildable
 from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.paths import cache_folder, data_folders, in_kit, state_folder
-from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
+from grandrounds.protocol.problem import MIN_STATISTICS_IMAGES, SITE_NORM, ModelSpec, Problem
 from grandrounds.protocol.tasks import SINGLE
 
 
@@ -45,13 +44,13 @@ def load_checked_data(
 
     Raises:
         ConfigurationError: if the site does not define the data set.
-        DataError: if the data doctor finds something that must be fixed first.
+        DataError: if something must be fixed first, see :mod:`~grandrounds.data.fitness`.
     """
     cache = cache_folder(fl_ctx)
     location = locate(problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx))
     with told_as(None, GrandRoundsError, where=site):
         data = load_site_data(location, problem, cache)
-    findings = examine(data, site, needs_labels, trains)
+    findings = examine_run(data, site, needs_labels, trains)
     for finding in findings:
         if finding.level == "warning":
             log.warning("%s", finding.message)
@@ -222,7 +221,7 @@ class SiteAccess:
         """The same with the site's data; with ``needs_labels`` a site without a labelled training image is refused.
 
         Raises:
-            DataError: if the data doctor finds something that must be fixed first.
+            DataError: if something must be fixed first, see :mod:`~grandrounds.data.fitness`.
         """
         context.gate.begin_reading()
         if self._found is None:

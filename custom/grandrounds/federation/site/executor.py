@@ -23,11 +23,12 @@ from torch import nn
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.executor_options import EXECUTORS, OPTIONS_FACT, agreed_options
 from grandrounds.federation.memory import collect_garbage, keep_freed_memory, prepare_job_process
+from grandrounds.federation.site.child_messages import require_shapes
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
 from grandrounds.federation.site.hooks import SiteHooks
-from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
+from grandrounds.federation.site.isolation import Isolation, WorkerLost, WorkerStopped
 from grandrounds.federation.site.networks import SharedNetwork, forget_networks
 from grandrounds.federation.site.options import ComputeOptions, InferenceOptions, SiteOptions
 from grandrounds.federation.site.outcomes import cause_of, gate_of, note_failure
@@ -40,13 +41,13 @@ from grandrounds.federation.site.scoring import (
     score,
 )
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
-from grandrounds.federation.site.worker import require_gate, run_in_child
+from grandrounds.federation.site.worker import TrainingChild, require_gate
 from grandrounds.logs.lines import enter_round
 from grandrounds.models.inference.forms import form_named
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
-from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions
+from grandrounds.privacy.mechanisms.record_level import ProtectionOptions
 from grandrounds.protocol.entries import floating_entries, require_like
 from grandrounds.protocol.messages import (
     FROZEN,
@@ -72,7 +73,7 @@ from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.problem import SITE_NORM, TRAIN_ALL
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tensors import difference
-from grandrounds.protocol.wire import decode_payload, encode_result
+from grandrounds.protocol.wire import decode_payload, decode_result, encode_result
 
 ARCHITECTURE_FACTS = ("backbone", "architecture")
 
@@ -92,10 +93,11 @@ class _RunHere:
 
 @dataclass
 class _Asked:
-    """A training task; ``store`` has the staged state once it has been answered."""
+    """A training task; ``store`` has the staged state once it has been answered, if it was in this process."""
 
     payload: Payload
     store: SiteStore | None = None
+    answered: bool = False
 
 
 class SiteExecutor(Configurable, SiteHooks, Executor):
@@ -137,9 +139,12 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self._shared_network = SharedNetwork(self.compute.compiler, self.build)
         self._run_here: _RunHere | None = None
         self._asked: _Asked | None = None
+        self._isolation: Isolation | None = None
+        self._child: TrainingChild | None = None
         self._hides_failures = False
         # For these events FLARE calls no ``handle_event``, also none of a method's own.
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
+        self.register_event_handler(EventType.END_RUN, self._end_child)
         self.register_event_handler(EventType.AFTER_TASK_RESULT_FILTER, self._commit_released)
 
     @property
@@ -239,14 +244,15 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
                 return make_reply(ReturnCode.OK)
             payload = decode_payload(shareable)
             enter_round(payload.round_number)
-            self._asked = _Asked(payload) if task_name == TRAIN else None
-            if self.compute.isolation == "process":
-                reply, store = run_in_child(self.work, task_name, payload, fl_ctx, abort_signal)
+            self._asked = asked = _Asked(payload) if task_name == TRAIN else None
+            if child := self._child_for(fl_ctx):
+                result = self._result_of(child, task_name, payload, fl_ctx, abort_signal)
+                reply, store = self._reply(task_name, result or self._nothing_learnt(payload), payload), None
             else:
-                reply, store = self.work(task_name, payload, fl_ctx, abort_signal)
+                result, reply, store = self.work(task_name, payload, fl_ctx, abort_signal)
             collect_garbage()
-            if self._asked:
-                self._asked.store = store
+            if asked:
+                asked.answered, asked.store = result is not None, store
             return reply
         except TaskAborted:
             return make_reply(ReturnCode.TASK_ABORTED)
@@ -260,25 +266,67 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
 
     def work(
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
-    ) -> tuple[Shareable, SiteStore]:
-        """Do one task in this process; return the answer, and where the state after a training is staged."""
+    ) -> tuple[Result, Shareable, SiteStore]:
+        """Do one task in this process; return the result, the answer, and where the state after a training is staged."""
         torch.set_num_threads(self.compute.threads(in_kit(fl_ctx)))
         tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
         unread, run = self._prepared(payload, fl_ctx, abort_signal)
         context, store = self._access.with_images(unread, fl_ctx, self.needs_labels), run.store
         if task_name != JOIN:
             context = replace(context, features=self._features_of(context, run))
-        facts = (*self.registration_facts, *ARCHITECTURE_FACTS, OPTIONS_FACT) if task_name == JOIN else ()
         self._hides_failures = context.gate.counts_updates if self.own_model else context.gate.hides_failures
         if task_name == TRAIN:
             context.gate.admit_training(self.spending(context))
         with closing(context.ahead):
             result = tasks[task_name](payload, context, store)
-        reply = encode_result(result, self._declared(task_name), payload, facts)
+        reply = self._reply(task_name, result, payload)
         if task_name == TRAIN:
             # Not before the answer has passed all checks: a diverged model must not be what the next round starts from.
             store.stage_state(context.round_number, self.kept)
-        return reply, store
+        return result, reply, store
+
+    def keep_state(self, left: Result, payload: Payload, store: SiteStore) -> None:
+        """Keep the staged state of a training, whose answer has left as the filters have made it."""
+        self.on_result_released(left, payload, store)
+        store.commit(payload.values.get("checkpoints"))
+
+    def _reply(self, task_name: str, result: Result, payload: Payload) -> Shareable:
+        """The answer, whose parts are declared and finite; an update is one of the model that was sent."""
+        if result.update is not None and GLOBAL in payload.parts:
+            require_shapes(result.update, payload.parts[GLOBAL])
+        facts = (*self.registration_facts, *ARCHITECTURE_FACTS, OPTIONS_FACT) if task_name == JOIN else ()
+        return encode_result(result, self._declared(task_name), payload, facts)
+
+    def _result_of(
+        self, child: TrainingChild, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
+    ) -> Result | None:
+        """What a child has made of a task; None for a failure that the site's gate hides, which a child might choose."""
+        gate = gate_of(fl_ctx)
+        hides = task_name == TRAIN and (gate.counts_updates if self.own_model else gate.hides_failures)
+        try:
+            return child.work(task_name, payload, fl_ctx, abort_signal)
+        except (TaskAborted, WorkerStopped):
+            raise
+        except Exception as error:
+            if not hides or not (child.admitted or isinstance(error, WorkerLost)):
+                raise
+            self.logger.error(f"{TRAIN}: {cause_of(error)}; the gate hides it")
+            note_failure(error, gate)
+            return None
+
+    def _child_for(self, fl_ctx: FLContext) -> TrainingChild | None:
+        """The process that does the job's tasks; None if it is this one."""
+        if self._isolation is None:
+            self._isolation = Isolation.chosen(in_kit(fl_ctx))
+            if self._isolation is Isolation.NONE:
+                keep_freed_memory()
+            else:
+                self._child = TrainingChild(type(self), self._given, self._isolation)
+        return self._child
+
+    def _end_child(self, event_type: str, fl_ctx: FLContext) -> None:
+        if self._child is not None:
+            self._child.close()
 
     def require_kind(self, kind: Task) -> None:
         """Refuse options that need classes which exclude each other, where labels are not of such.
@@ -316,8 +364,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
     def _prepare_process(self, event_type: str, fl_ctx: FLContext) -> None:
         prepare_job_process(fl_ctx)
         forget_networks()
-        if self.compute.isolation != "process":
-            keep_freed_memory()
 
     def _commit_released(self, event_type: str, fl_ctx: FLContext) -> None:
         """Commit the state of an answer that leaves; what a filter has refused, or emptied, has not left."""
@@ -332,10 +378,14 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             note_failure(error, gate_of(fl_ctx))
         else:
             gate_of(fl_ctx).leaves(reply)
-        if error or asked is None or asked.store is None:
+        if error or asked is None or not asked.answered:
             return
-        self.on_result_released(reply, asked.payload, asked.store)
-        asked.store.commit(asked.payload.values.get("checkpoints"))
+        changes = type(self).on_result_released is not SiteHooks.on_result_released
+        left = decode_result(reply, asked.payload) if changes else Result()
+        if asked.store is not None:
+            self.keep_state(left, asked.payload, asked.store)
+        elif self._child is not None:
+            self._child.keep_state(left, fl_ctx)
 
     def _join(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         registration = self.register(payload, context)
@@ -367,6 +417,10 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             self.logger.error(f"{TRAIN}: {cause_of(error)}; the gate hides it")
             note_failure(error, context.gate)
         self.kept = store.load_state(context.round_number)
+        return self._nothing_learnt(payload)
+
+    def _nothing_learnt(self, payload: Payload) -> Result:
+        """The result in place of a training that has failed where the site's gate hides failures."""
         return Result() if self.own_model else _zero_update(payload)
 
     def _validate(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
@@ -428,7 +482,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
 
 
 def _zero_update(payload: Payload) -> Result:
-    """The result in place of a training that has failed where the site's gate hides failures."""
+    """An update that changes nothing."""
     received = floating_entries(payload.parts[GLOBAL])
     return Result(model_update({name: torch.zeros_like(value) for name, value in received.items()}), {}, 1)
 

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
-from nvflare.apis.shareable import Shareable
 from torch import nn
 
 from grandrounds.federation.site.context import SiteContext
@@ -77,7 +76,7 @@ class SiteHooks(ABC):
         """What this site returns before it first takes part, if the method asks; it leaves the site as it is."""
         return Registration()
 
-    def on_result_released(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
+    def on_result_released(self, left: Result, payload: Payload, store: SiteStore) -> None:
         """The answer to a training has left, as the filters have made it: stage the state anew if it depends on that."""
 
     def make_optimizer(

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from grandrounds.data.site import SiteData
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.models.adaptation import site_statistics
 from grandrounds.models.compute import compile_network
 from grandrounds.models.norm_layers import use_statistics
 from grandrounds.protocol.problem import SITE_NORM
@@ -38,6 +37,8 @@ class SharedNetwork:
         """
         network = self._network(context)
         if context.model_spec.norm == SITE_NORM:
+            from grandrounds.models.adaptation import site_statistics  # if a job asks
+
             if self._statistics is None or self._statistics[0] is not context.data:
                 of = context.data.images, context.data.rows("train")
                 found = site_statistics(context.model_spec, context.seed, *of, context.device)

@@ -92,8 +92,7 @@ class InferenceOptions(Options):
 class ComputeOptions(Options):
     """How a site computes. Whether the device exists turns out with the first task.
 
-    Models of a compiled network differ in the last digits, also between two processes. Without a compiler, isolation leaves
-    models the same to the bit: a crash or a lack of memory in the child process costs the site one round, not its job.
+    Models of a compiled network differ in the last digits, also between two processes.
     """
 
     identifies_run: ClassVar[bool] = False
@@ -112,7 +111,6 @@ class ComputeOptions(Options):
         "of networks: tf32 rounds what a GPU multiplies to 10 bits; others by autocast; float16 also scales gradients",
     ] = "float32"
     compiler: Annotated[Literal["none", "inductor", "aot_eager"], "torch.compile's backend for the network"] = "none"
-    isolation: Annotated[Literal["none", "process"], "process runs each task in a child process"] = "none"
 
     def threads(self, real: bool) -> int:
         """Torch's threads on the CPU.

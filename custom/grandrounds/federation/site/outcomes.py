@@ -36,6 +36,9 @@ class NoGate:
     def note_failure(self, cause: str, fault: Fault) -> None:
         """The reply names the cause."""
 
+    def note_missing_walls(self, missing: str) -> None:
+        """The log has it."""
+
     def row_noise(self, release: str) -> tuple[float, float] | None:
         """None: rows get no noise."""
         return None

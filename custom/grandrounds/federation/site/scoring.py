@@ -14,9 +14,9 @@ from grandrounds.evaluation.clinical.image_moments import MOMENTS, evenly_spaced
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, site_counts
 from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves, site_curves
 from grandrounds.evaluation.curves.files import CURVE_COUNTS, encode_counts, write_curves
-from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import site_metrics, total_probabilities
-from grandrounds.evaluation.record import NUMBER, UNIT, UNITS, EvalRecord
+from grandrounds.evaluation.prediction import predict
+from grandrounds.evaluation.site_record import NUMBER, UNIT, UNITS, SiteRecord
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.models.norm_layers import whole_state
@@ -48,7 +48,7 @@ TEST_RELEASES = {
 """What may leave with the scores of a model, and with those of its test, by name."""
 
 
-def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[EvalRecord, Tensor]:
+def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[SiteRecord, Tensor]:
     """Predict images and compare with the known labels.
 
     Args:
@@ -68,7 +68,7 @@ def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[E
     return site_record(context.data, rows, probabilities), probabilities
 
 
-def site_record(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> EvalRecord:
+def site_record(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> SiteRecord:
     """What a site knows of a model on some of its images.
 
     Args:
@@ -82,10 +82,10 @@ def site_record(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> Eval
     unit = UNITS[2 if any(data.patients) else int(data.groups != data.names)]
     questions = questions_of(data.task, labels, probabilities.double().numpy()[known], groups)
     counts = (site_counts(questions),) if known.any() else ()
-    return EvalRecord(data.task, data.classes, int(exact[NUMBER]), exact, counts, unit=unit)
+    return SiteRecord(data.task, data.classes, int(exact[NUMBER]), exact, counts, unit=unit)
 
 
-def released(name: str, record: EvalRecord, minimum: int) -> Result:
+def released(name: str, record: SiteRecord, minimum: int) -> Result:
     """What may leave of a record, of a model or of ``validation``: exact scores as ``<name>.<score>``, and its counts.
 
     ``minimum`` is the site's own, of patients behind a count.

@@ -6,6 +6,7 @@ may live in memory alone.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from grandrounds.errors import CheckpointError
 from grandrounds.federation.checkpoints import CheckpointFolder, require_same_configuration, save_models
 from grandrounds.files import write_json
 
+MARKER = "run.json"
 DIGESTS = "image_digests.json"
 """The digests of a site's images, beside its predictions."""
 
@@ -36,7 +38,7 @@ class SiteStore:
 
     def __init__(self, folder: Path, run_id: str, configuration: Mapping[str, Any]) -> None:
         self.folder, self.run_id = folder, run_id
-        self._marker = folder / "run.json"
+        self._marker = folder / MARKER
         self._wanted = {"run_id": run_id, "configuration": json.loads(json.dumps(configuration))}
         self._seen: tuple[int, int] | None = None
         self._states = CheckpointFolder(folder / "state", configuration)
@@ -53,13 +55,8 @@ class SiteStore:
         if self._seen is not None and self._seen == _identity(self._marker):
             return
         wanted = self._wanted
+        clear_other_run(self.folder, self.run_id)
         found = _marked(self._marker)
-        if found and found["run_id"] != wanted["run_id"]:
-            # Aside first: half a removed folder must not look like this run's.
-            old = self.folder.with_name(f".{self.folder.name}.{found['run_id']}")
-            self.folder.rename(old)
-            shutil.rmtree(old)
-            found = None
         if found is None:
             write_json(self._marker, wanted)
         elif found != wanted:
@@ -137,6 +134,20 @@ class SiteStore:
     def _keeps_nothing(self) -> bool:
         """Whether no state was ever written here, as with most methods: then there is no folder to search."""
         return not (os.path.exists(self._staged.folder) or os.path.exists(self._states.folder))
+
+
+def clear_other_run(folder: Path, run_id: str) -> None:
+    """Remove a site's folder if another start of the run has left it.
+
+    Raises:
+        CheckpointError: if its marker is damaged.
+    """
+    found = _marked(folder / MARKER)
+    if found and found.get("run_id") != run_id:
+        # Aside first: half a removed folder must not look like this run's.
+        old = folder.with_name(f".{folder.name}.{hashlib.sha256(str(found.get('run_id')).encode()).hexdigest()[:16]}")
+        folder.rename(old)
+        shutil.rmtree(old)
 
 
 def _marked(path: Path) -> dict[str, Any] | None:

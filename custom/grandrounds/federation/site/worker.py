@@ -1,94 +1,284 @@
-"""A site's task in a child process, which has a substitute of FLARE's engine and asks the site's gate in its parent."""
+"""A job's training child: a process with walls that does all tasks of the job, while FLARE and the site's gate are here.
+
+The child has the images of one data set, a folder for itself and a socket to this process. It has no network, and neither
+the site's keys nor its ledger. What it sends is JSON and tensors, checked here; its questions to the gate are answered here.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partialmethod
-from operator import methodcaller
-from typing import Any, TypeVar
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
-from nvflare.apis.fl_context import FLContext, FLContextManager
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
-from nvflare.apis.workspace import Workspace
 
-from grandrounds.errors import ConfigurationError
-from grandrounds.federation.memory import keep_freed_memory
+from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.federation.site import child_messages as messages
+from grandrounds.federation.site import training_child
 from grandrounds.federation.site.context import TaskAborted
-from grandrounds.federation.site.isolation import WorkerStopped, ask_parent, run_isolated
+from grandrounds.federation.site.frames import Frames
+from grandrounds.federation.site.isolation import (
+    ISOLATION_VARIABLE,
+    SECONDS_TO_STOP,
+    Isolation,
+    WorkerLost,
+    WorkerStopped,
+    described_end,
+    kill_group,
+)
+from grandrounds.federation.site.openings import readable_paths, writable_paths
 from grandrounds.federation.site.outcomes import gate_of
-from grandrounds.protocol.messages import Payload
-from grandrounds.protocol.paths import in_kit
+from grandrounds.federation.site.serving import SiteIdentity
+from grandrounds.federation.site.store import clear_other_run
+from grandrounds.plugins import PLUGINS_VARIABLE, plugin_modules
+from grandrounds.protocol.messages import Payload, Result
+from grandrounds.protocol.paths import CACHE_VARIABLE, cache_folder, claimed_folder, in_kit
 from grandrounds.protocol.spending import TRAINING_GATE
 
-Answer = TypeVar("Answer")
+SCRATCH, OUTPUT = "scratch", "output.txt"
+"""The child's folder for temporary files, in the site's folder of the run; and what the child prints."""
+LAST_BYTES = 2000
+KEPT_VARIABLES = {"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "LD_LIBRARY_PATH"}
+KEPT_PREFIXES = ("LC_", "GRANDROUNDS_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "CUDA_", "NVIDIA_", "TORCH", "PYTORCH_")
+NEVER_KEPT = "GRANDROUNDS_PROXY"
+"""May hold a password, and the child has no network."""
+_logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class SiteIdentity:
-    """Who and where a site is: all that a task needs of FLARE.
+class TrainingChild:
+    """The child of one job, which lives from its first task to the job's end.
 
-    Attributes:
-        site: the site's name.
-        job: FLARE's id.
-        root: of the site's FLARE workspace.
-        gated: whether the site has a privacy gate.
-        hides_failures: whether it hides that a training has failed.
-        counts_updates: whether it does so where the model stays at the site.
+    Args:
+        executor: the class of the job's executor.
+        options: its arguments.
+        isolation: whether a system that lacks a wall is refused.
     """
 
-    site: str
-    job: str
-    root: str
-    gated: bool = False
-    hides_failures: bool = False
-    counts_updates: bool = False
+    def __init__(self, executor: type, options: Mapping[str, Any], isolation: Isolation) -> None:
+        self._work = {"executor": f"{executor.__module__}.{executor.__qualname__}", "options": dict(options)}
+        self._isolation = isolation
+        self._running: _Running | None = None
 
-    @classmethod
-    def of(cls, fl_ctx: FLContext) -> SiteIdentity:
-        """Read it from FLARE's context of the site."""
-        workspace = fl_ctx.get_engine().get_workspace()
+    def work(self, task: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal) -> Result:
+        """Have a task done; a child is started if there is none for this run.
+
+        Raises:
+            TaskAborted: if the server gives the task up.
+            WorkerLost: if the child dies, or is ended because what it sends is not what was agreed.
+            WorkerStopped: if it takes longer than the server waits for.
+            Exception: whatever keeps the task from being done.
+        """
         gate, gated = gate_of(fl_ctx), fl_ctx.get_prop(TRAINING_GATE) is not None
-        of_gate = gated, gate.hides_failures, gate.counts_updates
-        return cls(fl_ctx.get_identity_name(), fl_ctx.get_job_id(), str(workspace.get_root_dir()), *of_gate)
+        known = {"hides_failures": gate.hides_failures, "counts_updates": gate.counts_updates} if gated else {}
+        check = _limit(seconds_left(payload), abort_signal)
+        run = (payload.values["run_name"], payload.values["run_id"], payload.values["problem"]["dataset"])
+        if self._running is None or self._running.run != run:
+            self.close()
+            self._running = _Running(run, self._work, payload, fl_ctx)
+            self._talk(lambda child: self._require_walls(child.begin(), fl_ctx), check)
+        self._running.admitted = False
+        message = messages.task_message(task, payload, known)
+        result: Result = self._talk(
+            lambda child: child.ask(message, messages.RESULT, fl_ctx, messages.result_from), check
+        )
+        return result
 
-    def context(self) -> FLContext:
-        """A context for the child, which passes on to the parent what the site's gate is asked."""
-        context = FLContextManager(_Engine(self), self.site, self.job).new_context()
-        gate = _GateOfParent(self.hides_failures, self.counts_updates) if self.gated else None
-        context.set_prop(TRAINING_GATE, gate, private=True, sticky=False)
-        return context
+    @property
+    def admitted(self) -> bool:
+        """Whether the gate has admitted the last task as a training: from then on a failure may be of the images."""
+        return self._running is not None and self._running.admitted
+
+    def keep_state(self, left: Result, fl_ctx: FLContext) -> None:
+        """Tell the child that the answer to its training has left, as filters have made it.
+
+        Raises:
+            WorkerLost: if the child is no more: the state after this training is lost, and the next round starts without.
+        """
+        if self._running is None:
+            raise WorkerLost("the child process ended before its answer had left; its state after this round is lost")
+        message = messages.result_message(messages.LEFT, left)
+        self._talk(lambda child: child.ask(message, messages.DONE, fl_ctx, lambda *nothing: None), lambda: None)
+
+    def close(self) -> None:
+        """End the child, if there is one."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.end()
+
+    def _talk(self, talk: Callable[[_Running], Any], check: Callable[[], None]) -> Any:
+        """Talk to the child, and end it if that fails; an error that it has sent leaves it alive."""
+        assert self._running is not None
+        self._running.frames.check = check
+        try:
+            found = talk(self._running)
+        except (EOFError, OSError):
+            reason = self._running.described_end()
+            self.close()
+            raise WorkerLost(reason) from None
+        except MessageError as error:
+            self.close()
+            raise WorkerLost(f"the child process was ended: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _require_walls(self, missing: Mapping[str, str], fl_ctx: FLContext) -> None:
+        """Refuse a child without walls where they are required, else say which are missing."""
+        if not missing:
+            return
+        lacking = ", ".join(f"{name}: {reason}" for name, reason in sorted(missing.items()))
+        if self._isolation is Isolation.REQUIRED:
+            raise ConfigurationError(
+                f"the training child lacks walls ({lacking}), and {ISOLATION_VARIABLE}={Isolation.REQUIRED} asks for them"
+            )
+        gate_of(fl_ctx).note_missing_walls(lacking)
+        _logger.warning("the training child lacks walls, so method and libraries must be trusted: %s", lacking)
 
 
-class _Engine:
-    """FLARE's engine as far as a task needs it."""
+class _Running:
+    """A child process and the connection to it."""
 
-    def __init__(self, identity: SiteIdentity) -> None:
-        self._workspace = Workspace(identity.root, identity.site)
+    def __init__(self, run: tuple[Any, ...], work: Mapping[str, Any], payload: Payload, fl_ctx: FLContext) -> None:
+        self.run, self.admitted = run, False
+        site = SiteIdentity.of(fl_ctx)
+        folder = claimed_folder(fl_ctx, payload.values["run_name"], site.site)
+        clear_other_run(folder, payload.values["run_id"])
+        cache = _cache(fl_ctx, str(payload.values["problem"]["dataset"]))
+        self._scratch = folder / SCRATCH
+        for needed in (self._scratch, cache):
+            needed.mkdir(parents=True, exist_ok=True)
+        read, write = readable_paths(payload, fl_ctx, folder), writable_paths(folder, cache)
+        self._start = {
+            **work,
+            "identity": asdict(site),
+            "level": logging.getLogger().level,
+            "read": read,
+            "write": write,
+        }
+        surroundings = {
+            CACHE_VARIABLE: str(cache),
+            "TMPDIR": str(self._scratch),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            PLUGINS_VARIABLE: ",".join(module for module in plugin_modules() if module != "__main__"),
+        }
+        mine, childs = socket.socketpair()
+        with childs, (self._scratch / OUTPUT).open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", training_child.__name__, str(childs.fileno())],
+                pass_fds=(childs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**_kept_variables(), **surroundings},
+                cwd=self._scratch,
+            )
+        self.frames = Frames(mine)
 
-    def get_workspace(self) -> Workspace:
-        """The site's own, as FLARE's engine gives it."""
-        return self._workspace
+    def begin(self) -> dict[str, str]:
+        """Have the walls raised; return those that are missing."""
+        self.frames.send(self._start)
+        header, _ = self.frames.receive()
+        missing = header.get("missing")
+        if header.get("kind") != messages.READY or not isinstance(missing, dict):
+            raise MessageError("the training child has not begun as it must")
+        return {str(name): str(reason) for name, reason in missing.items()}
 
-    def fire_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """No component listens in the child."""
+    def ask(
+        self,
+        message: messages.Message,
+        wanted: str,
+        fl_ctx: FLContext,
+        read: Callable[[dict[str, Any], bytearray], Any],
+    ) -> Any:
+        """Send a message and answer questions until the wanted kind of message comes, or an error, which is returned."""
+        self.frames.send(*message)
+        while True:
+            header, body = self.frames.receive()
+            kind = header.get("kind")
+            if kind == wanted:
+                return read(header, body)
+            if kind == messages.ERROR:
+                return messages.read_error(header)
+            if kind == messages.LOG:
+                _log(header)
+            elif kind == messages.QUESTION:
+                method, arguments = messages.read_question(header)
+                answer = _reply(method, arguments, fl_ctx)
+                self.admitted |= method == "admit_training" and answer["kind"] == messages.ANSWER
+                self.frames.send(answer)
+            else:
+                raise MessageError(f"the training child has sent {str(kind)[:80]!r}, expected {wanted}")
+
+    def described_end(self) -> str:
+        """How the process has ended; its last lines go to the site's log, because they may be about images."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(SECONDS_TO_STOP)
+        with suppress(OSError), (self._scratch / OUTPUT).open("rb") as output:
+            output.seek(max(0, output.seek(0, os.SEEK_END) - LAST_BYTES))
+            if lines := output.read(LAST_BYTES).decode(errors="replace").strip():
+                _logger.error("the last lines of the child process: %s", lines)
+        return described_end(self._process.returncode)
+
+    def end(self) -> None:
+        """End the process with all that it has started, and remove its temporary files."""
+        kill_group(self._process.pid)
+        self._process.wait()
+        self.frames.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class _GateOfParent:
-    hides_failures: bool
-    counts_updates: bool
+def _limit(seconds: float | None, abort_signal: Signal) -> Callable[[], None]:
+    started = time.monotonic()
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        """What the privacy gate answers, which only the parent has."""
-        return ask_parent((method, arguments))
+    def check() -> None:
+        if abort_signal.triggered:
+            raise TaskAborted
+        if seconds is not None and time.monotonic() - started > seconds:
+            raise WorkerStopped(f"the child process did not answer within {seconds:g} s")
 
-    admit_training = partialmethod(_ask, "admit_training")
-    begin_reading = partialmethod(_ask, "begin_reading")
-    note_failure = partialmethod(_ask, "note_failure")
-    row_noise = partialmethod(_ask, "row_noise")
-    release_minimum = partialmethod(_ask, "release_minimum")
+    return check
+
+
+def _reply(method: str, arguments: tuple[Any, ...], fl_ctx: FLContext) -> dict[str, Any]:
+    """What the site's gate answers to a question of the child, or its refusal."""
+    try:
+        return {"kind": messages.ANSWER, "value": getattr(gate_of(fl_ctx), method)(*arguments)}
+    except Exception as error:
+        return messages.error_message(error)
+
+
+def _log(header: Mapping[str, Any]) -> None:
+    level, name = header.get("level"), str(header.get("name"))[: messages.LONGEST_NAME]
+    known = level if type(level) is int and 0 <= level <= logging.CRITICAL else logging.WARNING
+    logger = logging.getLogger(name)
+    if logger.isEnabledFor(known):
+        logger.handle(logger.makeRecord(name, known, "", 0, str(header.get("text"))[: messages.LONGEST_TEXT], (), None))
+
+
+def _cache(fl_ctx: FLContext, dataset: str) -> Path:
+    """Where the child keeps decoded images: at a real site those of each data set are apart, so that no job reads others."""
+    cache = cache_folder(fl_ctx)
+    return cache / hashlib.sha256(dataset.encode()).hexdigest()[:16] if in_kit(fl_ctx) else cache
+
+
+def _kept_variables() -> dict[str, str]:
+    kept = (name for name in os.environ if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES))
+    return {name: os.environ[name] for name in kept if name != NEVER_KEPT}
 
 
 def require_gate(fl_ctx: FLContext) -> None:
@@ -101,46 +291,6 @@ def require_gate(fl_ctx: FLContext) -> None:
         raise ConfigurationError(
             "this kit has no privacy gate, so it works on no task: see local/privacy.json, and run grandrounds doctor"
         )
-
-
-def run_in_child(
-    work: Callable[[str, Payload, FLContext, Signal], Answer],
-    task_name: str,
-    payload: Payload,
-    fl_ctx: FLContext,
-    abort_signal: Signal,
-) -> Answer:
-    """Do one task in a child process, by a method of an executor that can be pickled.
-
-    Raises:
-        TaskAborted: if the server gives the task up.
-        WorkerLost: if the child dies.
-        WorkerStopped: if it takes longer than the server waits for.
-        Exception: whatever keeps the task from being done.
-    """
-    try:
-        answer: Answer = run_isolated(
-            _work,
-            work,
-            task_name,
-            payload,
-            SiteIdentity.of(fl_ctx),
-            aborted=lambda: bool(abort_signal.triggered),
-            seconds=seconds_left(payload),
-            reply=lambda question: methodcaller(question[0], *question[1])(gate_of(fl_ctx)),
-        )
-        return answer
-    except WorkerStopped:
-        if abort_signal.triggered:
-            raise TaskAborted from None
-        raise
-
-
-def _work(
-    work: Callable[[str, Payload, FLContext, Signal], Answer], task_name: str, payload: Payload, identity: SiteIdentity
-) -> Answer:
-    keep_freed_memory()
-    return work(task_name, payload, identity.context(), Signal())
 
 
 def seconds_left(payload: Payload) -> float | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.checks import told_as
-from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
+from grandrounds.data.site import PUBLIC_NAME as PUBLIC
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.options import ServerComputeOptions, UpdateOptions

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from grandrounds.data.batches import index_batches
 from grandrounds.data.images.tensors import to_device
 from grandrounds.data.site import SiteData
-from grandrounds.evaluation.external import predict
+from grandrounds.evaluation.prediction import predict
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, run_steps, train_steps
 from grandrounds.methods.fedirm.loss import (

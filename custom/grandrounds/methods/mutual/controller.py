@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.data.partition.public_set import fingerprints, read_public_set
+from grandrounds.data.site import PUBLIC_NAME as PUBLIC
 from grandrounds.errors import CheckpointError, ConfigurationError, MessageError
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.methods.mutual.exchange import SoftLabelExchange

@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from nvflare.apis.shareable import Shareable
 from torch import nn
 
-from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.data.partition.public_set import PublicSet, first_unlike
+from grandrounds.data.site import PUBLIC_NAME as PUBLIC
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.site.closed_form import OwnHeadExecutor
@@ -32,7 +31,6 @@ from grandrounds.methods.mutual.soft_labels import SoftLabels, decode
 from grandrounds.methods.mutual.training import train_locally
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
 from grandrounds.protocol.registration import Registration
-from grandrounds.protocol.wire import decode_result
 
 
 class LocalTrainingExecutor(OwnHeadExecutor):
@@ -143,17 +141,19 @@ class MutualExecutor(OwnModelExecutor):
         samples = len(context.data.rows("labelled"))
         return Result(releases, {name: value for name, value in metrics.items() if math.isfinite(value)}, samples)
 
-    def on_result_released(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
+    def on_result_released(self, left: Result, payload: Payload, store: SiteStore) -> None:
         """Keep the site's soft labels as they have left: a filter may have rounded them, and so they are in the sum."""
-        release = decode_result(reply, payload).releases.get(SOFT_LABELS)
+        release = left.releases.get(SOFT_LABELS)
         if release is None:
             return
         values, state = release.tensors[VALUES], store.staged_state()
         logits = payload.values["exchange"]["options"]["content"] == "logits"
-        left = decode(values, values.shape[0], values.shape[-1], "the site's own soft labels as they left", logits)
+        sent_labels = decode(
+            values, values.shape[0], values.shape[-1], "the site's own soft labels as they left", logits
+        )
         sent = state["learner"]["sent"]
-        if not torch.equal(sent[payload.round_number], left):
-            sent[payload.round_number] = left
+        if not torch.equal(sent[payload.round_number], sent_labels):
+            sent[payload.round_number] = sent_labels
             store.stage_state(payload.round_number, state)
 
     def _learn(

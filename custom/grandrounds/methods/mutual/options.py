@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from grandrounds.data.images.augmentation import view_named
-from grandrounds.data.partition.files import PUBLIC_NAME
+from grandrounds.data.site import PUBLIC_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.soft_labels import WireFormat
 from grandrounds.option_annotations import ABOVE_ZERO, BASIC, METHOD, Min

@@ -14,7 +14,7 @@ from grandrounds.methods.supervised.training import (
     train_supervised,
     units_to_learn,
 )
-from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
+from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
 from grandrounds.protocol.messages import Payload, Result
 from grandrounds.protocol.problem import SITE_NORM
 from grandrounds.protocol.spending import Spending

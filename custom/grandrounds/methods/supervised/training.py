@@ -24,13 +24,7 @@ from grandrounds.federation.site.training import Algorithm, Meter, OptimizerStep
 from grandrounds.methods.supervised.loss import adjusted_logits, median_class_weights
 from grandrounds.option_annotations import ABOVE_ZERO, BASIC, METHOD, Min
 from grandrounds.options import Options
-from grandrounds.privacy.mechanisms.dp_sgd import (
-    PrivateStep,
-    ProtectedUnit,
-    RecordLevelOptions,
-    one_image_each,
-    poisson_batches,
-)
+from grandrounds.privacy.mechanisms.record_level import ProtectedUnit, RecordLevelOptions
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tensors import at_least_single
 
@@ -304,6 +298,8 @@ def train_privately(
         TaskAborted: if the task was given up.
         DataError: if there is nothing to train on.
     """
+    from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, one_image_each, poisson_batches  # if a job asks
+
     units = units_to_learn(context, options, protection.unit)
     step = PrivateStep(network, context.problem.kind.loss, len(units), protection)
     key = _secret()

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.inference.tracing import require_onnx, traced
 from grandrounds.models.norm import folded_copy
 
 Compute = Callable[[Tensor], Tensor]
@@ -71,10 +70,14 @@ class OnnxForm(Form):
         """Refuse a GPU, and a machine without the extra ``onnx``."""
         if device.type != "cpu":
             raise ConfigurationError(f"executor.inference=onnx computes on the CPU and the device is {device}")
+        from grandrounds.models.inference.tracing import require_onnx  # with torch's exporters
+
         require_onnx()
 
     def prepared(self, network: nn.Module, inputs: Tensor) -> Compute:
         """See :class:`Form`."""
+        from grandrounds.models.inference.tracing import traced
+
         return traced("onnx", folded_copy(network), inputs[:1].repeat(2, 1, 1, 1))[1]
 
 

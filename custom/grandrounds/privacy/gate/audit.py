@@ -75,9 +75,9 @@ def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
     """Append a line, which is on disk when this returns; long texts are truncated.
 
     The outcome is ``released``, ``repeated`` (an answer that may have been lost, again), ``refused``, ``stripped`` or
-    ``unanswered``; ``failed`` comes before the answer's own line,
-    ``changed`` before that of the first task that has read other images under the same manifest. The log has the same
-    without details.
+    ``unanswered``; ``failed`` comes before the answer's own line, ``unwalled`` before that of a training child without
+    walls, ``changed`` before that of the first task that has read other images under the same manifest. The log has the
+    same without details.
 
     Raises:
         Refused: if the file cannot be written.

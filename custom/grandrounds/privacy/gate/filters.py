@@ -48,7 +48,7 @@ from grandrounds.protocol.messages import (
     ReleaseKind,
     require_head,
 )
-from grandrounds.protocol.paths import STATES, cache_folder, data_folders
+from grandrounds.protocol.paths import PRIVACY_FOLDER, STATES, cache_folder, data_folders
 from grandrounds.protocol.plain import plain_message
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import TRAINING_GATE, Spending
@@ -58,8 +58,6 @@ from grandrounds.protocol.wire import asks_for_models, decode_payload, executor_
 
 PUBLIC = "public"
 """In a task's values: the data set whose images predictions are about."""
-PRIVACY_FOLDER = "privacy"
-"""Of ledger and audit trail, in the site's ``local`` folder."""
 CLIPPED_KINDS = frozenset(kind for kind, known in KINDS.items() if ClipAndNoise in known.treatments)
 CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isupper())
 _LOOK = 0.5
@@ -169,6 +167,11 @@ class Admission:
             return  # the refusal has a line of its own
         with suppress(Refused):  # an answer that cannot be audited does not leave
             write_audit(self.gate.folder, FAILED, {**audit_fields(self.facts), "detail": cause})
+
+    def note_missing_walls(self, missing: str) -> None:
+        """Write to the audit trail that a job's training child lacks walls."""
+        if self.gate is not None:
+            write_audit(self.gate.folder, "unwalled", {**audit_fields(self.facts), "detail": missing})
 
     def row_noise(self, release: str) -> tuple[float, float] | None:
         """Bound on the norm and standard deviation of the noise of each row of a release; None if rows get no noise."""

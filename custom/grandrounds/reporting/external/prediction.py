@@ -20,8 +20,8 @@ from grandrounds.evaluation.external import (
     LabelledImages,
     load_test_images,
     predict_images,
-    tensors_of,
 )
+from grandrounds.evaluation.prediction import tensors_of
 from grandrounds.federation.site.context import choose_device
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import file_digest, replacing

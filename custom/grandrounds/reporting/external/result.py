@@ -21,7 +21,8 @@ from grandrounds.evaluation.clinical.suppression import shown_counts, without_sm
 from grandrounds.evaluation.clinical.validation import Request, score_subgroups, validate_group
 from grandrounds.evaluation.grouping import summed_probabilities
 from grandrounds.evaluation.metrics import site_metrics
-from grandrounds.evaluation.record import NUMBER, EvalRecord, pooled
+from grandrounds.evaluation.record import EvalRecord, pooled
+from grandrounds.evaluation.site_record import NUMBER
 from grandrounds.files import write_json
 from grandrounds.plain import from_plain, to_plain
 from grandrounds.reporting.caveats import caveats_of

@@ -11,7 +11,8 @@ from grandrounds.checks import as_path
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import SUMMARY
 from grandrounds.json_files import read_json_object
-from grandrounds.models.site_model import OWN, read_site_models
+from grandrounds.models.received_models import read_site_models
+from grandrounds.models.site_model import OWN
 from grandrounds.models.trained import SavedNetwork
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import SERVER

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grandrounds import __version__
 from grandrounds.data.appearance import DONE
-from grandrounds.data.doctor import Finding
+from grandrounds.data.fitness import Finding
 from grandrounds.data.images.files.picture import count_rules
 from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.data.site import SiteData

@@ -29,8 +29,10 @@ def failure(kit, check, network=False):
 
 @pytest.fixture(autouse=True)
 def same_python(monkeypatch):
-    """Asking the path's ``python3`` who it is takes a second, and has a test of its own."""
+    """Asking the path's ``python3`` who it is takes a second, and has a test of its own, as the walls of this system."""
     monkeypatch.setattr("grandrounds.deployment.kit.machine._same_environment", lambda python3: True)
+    monkeypatch.setattr("grandrounds.deployment.kit.machine.missing_walls", dict)
+    monkeypatch.delenv("GRANDROUNDS_ISOLATION", raising=False)
 
 
 @pytest.fixture
@@ -355,6 +357,23 @@ def test_more_gpus_than_there_are(site, monkeypatch):
     monkeypatch.setattr("grandrounds.deployment.kit.machine._gpus_here", lambda: 1)
     apply_overlay(site, Settings(gpus=2))
     assert "2 are offered to jobs, 1 found" in failure(site, "gpu")
+
+
+@pytest.mark.parametrize(
+    ("isolation", "missing", "level"),
+    [
+        ("", {}, "ok"),
+        ("", {"landlock": "too old"}, "warning"),
+        ("required", {}, "ok"),
+        ("required", {"landlock": "too old"}, "failure"),
+        ("none", {}, "warning"),
+    ],
+)
+def test_walls_that_the_system_lacks_are_reported(site, monkeypatch, isolation, missing, level):
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", isolation)
+    monkeypatch.setattr("grandrounds.deployment.kit.machine.missing_walls", lambda: missing)
+    (finding,) = found(site, "training child")
+    assert finding.level == level
 
 
 def test_storage_among_temporary_files(make_kit, tmp_path, monkeypatch):

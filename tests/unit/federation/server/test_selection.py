@@ -12,7 +12,7 @@ from grandrounds.evaluation.confusion import confusion_scores
 from grandrounds.evaluation.counts import SiteCounts, site_counts
 from grandrounds.evaluation.estimates import score_estimates
 from grandrounds.evaluation.metrics import FROM_CONFUSION, OF_CLASSES
-from grandrounds.evaluation.record import UNITS
+from grandrounds.evaluation.site_record import UNITS
 from grandrounds.evaluation.tallies import counts_of
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.selection import ModelSelection

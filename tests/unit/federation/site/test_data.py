@@ -6,7 +6,7 @@ from grandrounds.data.site import ModelOverride
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.data import own_model_spec
 from grandrounds.federation.site.options import SiteOptions
-from grandrounds.models.weights import chosen_intensities
+from grandrounds.models.registry import chosen_intensities
 from grandrounds.protocol.problem import Problem
 
 PROBLEM = Problem("skin", ("a", "b", "c"), image_size=32, backbone="compact", weights="imagenet")

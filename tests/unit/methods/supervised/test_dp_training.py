@@ -19,7 +19,8 @@ from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 from grandrounds.methods.mutual.executor import MutualExecutor
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.methods.supervised.training import TrainingOptions, train_privately, units_to_learn
-from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions, RecordLevelOptions, one_image_each
+from grandrounds.privacy.mechanisms.dp_sgd import one_image_each
+from grandrounds.privacy.mechanisms.record_level import ProtectionOptions, RecordLevelOptions
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import Mechanism
 from grandrounds.protocol.unit import Unit

@@ -10,8 +10,7 @@ from safetensors.torch import save_file
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.bundles import read_bundle
 from grandrounds.models.pretrained import add_file
-from grandrounds.models.registry import build_model
-from grandrounds.models.weights import chosen_intensities
+from grandrounds.models.registry import build_model, chosen_intensities
 from grandrounds.plugins import NETWORKS_VARIABLE
 from grandrounds.protocol.problem import ModelSpec
 

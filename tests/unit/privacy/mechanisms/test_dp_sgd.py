@@ -12,10 +12,10 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.mechanisms.dp_sgd import (
     PrivateStep,
-    RecordLevelOptions,
     poisson_batches,
     require_separate_samples,
 )
+from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.protocol.spending import Mechanism
 from grandrounds.protocol.unit import Unit

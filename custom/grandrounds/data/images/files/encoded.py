@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.breast_mask import Levels
 from grandrounds.data.images.decoding import decode_picture
 from grandrounds.data.images.files.picture import Picture, scaled
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
-from grandrounds.data.images.files.windows import read_windows
-from grandrounds.data.images.mammogram import Laterality, read_mammogram
 from grandrounds.errors import DataError
+
+if TYPE_CHECKING:
+    from grandrounds.data.images.breast_mask import Levels
+    from grandrounds.data.images.mammogram import Laterality
 
 DIGEST_BYTES = 16
 FULL_WORD = 16
@@ -67,10 +69,14 @@ class EncodedFile(EncodedImage):
             return decode_picture(self.data, self.name, self.reading.bits, draft)
         from PIL import Image
 
+        from grandrounds.data.images.files.windows import read_windows
+
         return Picture(Image.fromarray(read_windows(self.data, self.name, self.reading.windows)), ("window",))
 
     def mammogram(self) -> tuple[Levels, Laterality]:
         """Decode the file with all its bits."""
+        from grandrounds.data.images.mammogram import read_mammogram
+
         return read_mammogram(self.data, self.name)
 
     @property

@@ -13,8 +13,8 @@ import io
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.dicom import is_dicom
 from grandrounds.data.images.files.encoded import ArrayRow, EncodedFile, EncodedImage
+from grandrounds.data.images.files.opening import is_dicom
 from grandrounds.protocol.names import STORED_BYTES, STORED_PIXELS
 
 DIGEST_DIGITS = 32

@@ -10,21 +10,44 @@ from typing import IO
 
 from grandrounds.data.images.files.picture import require_one_frame
 from grandrounds.data.images.files.raster import Png, Pnm, Raster, WithPreviews
-from grandrounds.data.images.files.tiff import Tiff
 from grandrounds.errors import DataError
 
 RASTERS: Mapping[str, type[Raster]] = MappingProxyType(
     {
         "PNG": Png,
         "PPM": Pnm,
-        "TIFF": Tiff,
         "MPO": WithPreviews,
         "PSD": WithPreviews,
         "ICO": WithPreviews,
         "ICNS": WithPreviews,
     }
 )
-"""Kinds by Pillow's names of formats; any other format is a plain raster."""
+"""Kinds by Pillow's names of formats, beside TIFF; any other format is a plain raster."""
+DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
+PREFIX = b"DICM"
+FIRST_GROUPS = (b"\x02\x00", b"\x08\x00")
+"""Groups with which a file without a preamble begins: file meta information, or identification."""
+
+
+def is_dicom(data: bytes, name: str) -> bool:
+    """Whether this is a DICOM file, or is called one; files without a preamble are recognised by their first element."""
+    return is_encoded(data) or name.lower().endswith(DICOM_SUFFIXES)
+
+
+def is_encoded(data: bytes) -> bool:
+    """Whether these bytes begin as a DICOM file."""
+    if data[128:132] == PREFIX:
+        return True
+    explicit, implicit = data[4:6].isalpha() and data[4:6].isupper(), int.from_bytes(data[4:8], "little") < len(data)
+    return data.startswith(FIRST_GROUPS) and (explicit or implicit)
+
+
+def _kind_of(image_format: str | None) -> type[Raster]:
+    if image_format == "TIFF":
+        from grandrounds.data.images.files.tiff import Tiff  # with the first file of this kind
+
+        return Tiff
+    return RASTERS.get(image_format or "", Raster)
 
 
 def raster_frames(stream: IO[bytes], name: str) -> int:
@@ -32,7 +55,7 @@ def raster_frames(stream: IO[bytes], name: str) -> int:
     from PIL import Image
 
     with Image.open(stream) as image:
-        return RASTERS.get(image.format or "", Raster)(image, b"", name).frames
+        return _kind_of(image.format)(image, b"", name).frames
 
 
 @contextmanager
@@ -46,7 +69,7 @@ def open_raster(data: bytes, name: str) -> Iterator[Raster]:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            raster = RASTERS.get(image.format or "", Raster)(image, data, name)
+            raster = _kind_of(image.format)(image, data, name)
             require_one_frame(raster.frames, name)
             yield raster
     except DataError:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from grandrounds.data.images.dicom import Window
-from grandrounds.data.images.files.windows import windows_from
-from grandrounds.data.options import Preprocess
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import require_type
+from grandrounds.protocol.names import Preprocess
 
 MAX_BITS = 16
+Window = tuple[float, float]
+"""Centre and width in Hounsfield units."""
+CHANNEL_COUNTS = (1, 3)
+"""How many windows there may be: as many as an image may have channels."""
 
 
 @dataclass(frozen=True)
@@ -55,3 +58,39 @@ class Reading:
 
 AS_IN_FILES = Reading()
 """The reading of a data set whose entry states nothing."""
+
+
+def windows_from(value: Any, where: str) -> tuple[Window, ...]:
+    """Check windows, ``[[centre, width], ...]`` in Hounsfield units; ``where`` is their file and field.
+
+    Raises:
+        ConfigurationError: if these are not one or three pairs of numbers, or a width is below one.
+
+    Example:
+        >>> windows_from([[40, 80]], "windows")
+        ((40.0, 80.0),)
+    """
+    if not isinstance(value, list | tuple) or len(value) not in CHANNEL_COUNTS:
+        raise ConfigurationError(f"{where} must be a list of one or three windows [centre, width], got {value!r}")
+    return tuple(_window(pair, where) for pair in value)
+
+
+def require_channels(windows: Sequence[Window], channels: int, where: str) -> None:
+    """Raise ``ConfigurationError`` unless there are no windows, or as many as the images are to have channels."""
+    if windows and len(windows) != channels:
+        raise ConfigurationError(
+            f"{where}: images of {channels} channels (problem.channels) need as many windows, got {len(windows)}; "
+            "change one of them"
+        )
+
+
+def _window(pair: Any, where: str) -> Window:
+    if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(_is_number(value) for value in pair):
+        raise ConfigurationError(f"{where}: a window is two numbers [centre, width], got {pair!r}")
+    if pair[1] < 1:
+        raise ConfigurationError(f"{where}: the width of a window must be at least 1 Hounsfield unit, got {pair[1]}")
+    return float(pair[0]), float(pair[1])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
