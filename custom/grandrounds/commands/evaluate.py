@@ -150,7 +150,6 @@ def evaluate(
 ) -> None:
     """Check all options, predict, and show the scores."""
     from grandrounds.plain import to_plain
-    from grandrounds.reporting.external.result import result_json
 
     of_classes = {"--curves": curves, "--failures": failures}
     found = arguments.evaluated(run, [option for option, path in of_classes.items() if path is not None])
@@ -164,7 +163,7 @@ def evaluate(
         found.write(out)
     content, model = found.tables(), ", ".join(map(str, found.trained.files.values()))
     if json:
-        say_json(to_plain({"model": model, **content, "external": result_json(found.result)}))
+        say_json(to_plain({"model": model, **content, "external": found.result.to_json()}))
     else:
         _show(found.result, content, model)
 

@@ -172,14 +172,17 @@ def mean_over(
             means[name] = next(scores[name] for scores in parts if name in scores)
             continue
         values, low, high = (np.array(part) for part in zip(*(parts[row][name][:3] for row in rows), strict=True))
-        correlation = None
-        if related is not None:
-            correlation = related[name][np.ix_(rows, rows)] if name in related else np.ones((len(rows), len(rows)))
+        correlation = None if related is None else _correlation(related.get(name), rows)
         mean = combined(values, Interval(low, high), np.ones(len(rows)), correlation)
         cases = [count for row in rows if (count := parts[row][name].cases) is not None]
         part = f"{len(rows)} of {len(parts)} {what}" if len(rows) < len(parts) else ""
         means[name] = Score(*mean, min(cases, default=None), of=part)
     return means
+
+
+def _correlation(of_parts: Array | None, rows: Sequence[int]) -> Array:
+    """The correlations of some parts; where none are known they count as equal."""
+    return np.ones((len(rows), len(rows))) if of_parts is None else of_parts[np.ix_(rows, rows)]
 
 
 def auc_estimates(cases: Cases) -> list[dict[str, Score]]:

@@ -419,29 +419,31 @@ def pooled(records: Sequence[EvalRecord], stream: Sequence[str] = ("pooled",)) -
     """
     if not records:
         raise ValueError("there are no sites")
-    images = sum(one.images for one in records)
-    exact = {
-        name: sum(one.exact[name] * one.images for one in records) / images
-        for name in LINEAR_SCORES
-        if images and all(name in one.exact for one in records)
-    }
-    known = all(one.questions for one in records)
+    images = sum(record.images for record in records)
+    known = all(record.questions for record in records)
     return replace(
         records[0],
         images=images,
-        exact=exact,
-        counts=tuple(counts for one in records for counts in one.counts),
-        sites=sum(one.sites for one in records),
-        unit=" or ".join(sorted({part for one in records for part in one.unit.split(" or ")})),
-        questions=tuple(joined_questions([one.questions for one in records])) if known else (),
+        exact={name: value / images for name, value in _sums(records).items() if images},
+        counts=tuple(counts for record in records for counts in record.counts),
+        sites=sum(record.sites for record in records),
+        unit=" or ".join(sorted({part for record in records for part in record.unit.split(" or ")})),
+        questions=tuple(joined_questions([record.questions for record in records])) if known else (),
         stream=tuple(stream),
         masked=False,
-        beside={
-            name: pooled([one.beside[name] for one in records])
-            for name in records[0].beside
-            if all(name in one.beside for one in records)
-        },
+        beside=_pooled_beside([record.beside for record in records]),
     )
+
+
+def _pooled_beside(beside: Sequence[Mapping[str, EvalRecord]]) -> dict[str, EvalRecord]:
+    shared = [name for name in beside[0] if all(name in records for records in beside)]
+    return {name: pooled([records[name] for records in beside]) for name in shared}
+
+
+def _sums(records: Sequence[EvalRecord]) -> dict[str, float]:
+    """Sums over images of the scores that are means over images, where all records have them."""
+    shared = [name for name in LINEAR_SCORES if all(name in record.exact for record in records)]
+    return {name: sum(record.exact[name] * record.images for record in records) for name in shared}
 
 
 def received(

@@ -18,7 +18,7 @@ from grandrounds.plain import to_plain
 from grandrounds.protocol.task import Task
 from grandrounds.reporting.caveats import caveats_of, caveats_of_comparison
 from grandrounds.reporting.comparison import AUROC, Comparison, chance_of, compare, methods_of, require_one_vocabulary
-from grandrounds.reporting.external.result import ExternalResult, result_json
+from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.population import population_json, settings_of
 from grandrounds.reporting.run import ReadRun, Tests
 from grandrounds.reporting.scores import RunScores, scores_of
@@ -158,7 +158,7 @@ class Report:
             },
             "comparison": self.comparison.to_json() if self.comparison else None,
             "caveats": list(self.caveats),
-            "external": [result_json(place) for place in self.places],
+            "external": [place.to_json() for place in self.places],
         }
 
 

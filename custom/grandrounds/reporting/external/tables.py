@@ -15,7 +15,7 @@ from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.scores import mean_over_sites, scores_of
 
 if TYPE_CHECKING:
-    from grandrounds.reporting.external.adapted import AdaptedPlace
+    from grandrounds.reporting.external.adaptation import AdaptedPlace
     from grandrounds.reporting.external.prediction import Place
     from grandrounds.reporting.external.preparation import Labels
 

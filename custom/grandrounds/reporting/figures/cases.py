@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,21 +72,24 @@ def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[
         if [found.site for found in tested[one.name]] != [found.site for found in tested[ours.name]]:
             raise ConfigurationError(f"--against: {one.name} and {ours.name} were tested at different sites")
     judged = {one.name: _joined(_judged(one, tested[one.name])) for one in runs}
-    flags = {name: torch.from_numpy(one.right) for name, one in judged.items()}
-    rows = [int(found[0]) for found in scenarios(flags, ours.name, reference.name).values() if len(found)]
+    flags = {name: torch.from_numpy(images.right) for name, images in judged.items()}
+    rows = [int(chosen[0]) for chosen in scenarios(flags, ours.name, reference.name).values() if len(chosen)]
     if not rows:
         return {}
-    shown = {name: one.at(np.array(rows)) for name, one in judged.items()}
-    images = shown[ours.name].images
-    maps = {
-        name: torch.from_numpy(prediction_maps(sites[0].model, to_tensor(images))) for name, sites in tested.items()
-    }
+    shown = {name: images.at(np.array(rows)) for name, images in judged.items()}
+    tensors = to_tensor(shown[ours.name].images)
+    maps = {name: torch.from_numpy(prediction_maps(sites[0].model, tensors)) for name, sites in tested.items()}
     chosen = scenarios({name: own[rows] for name, own in flags.items()}, ours.name, reference.name)
-    breast = _all_mammograms(ours, sites_dir)
-    words = {name: [one.words(row) for row in range(len(rows))] for name, one in shown.items()}
-    answers = {"": [f"is {true}" for true, _, _ in words[ours.name]]}
-    answers |= {name: [f"{predicted} {sure}" for _, predicted, sure in found] for name, found in words.items()}
+    breast, answers = _all_mammograms(ours, sites_dir), _answers(shown, ours.name)
+    images = shown[ours.name].images
     return {"scenarios": scenario_figure(images, maps, chosen, ours.name, reference.name, breast, answers)}
+
+
+def _answers(shown: Mapping[str, JudgedImages], ours: str) -> dict[str, list[str]]:
+    """Below each image its class, then what each model calls it and how sure it is."""
+    words = {name: [images.words(row) for row in range(len(images.labels))] for name, images in shown.items()}
+    answers = {"": [f"is {true}" for true, _, _ in words[ours]]}
+    return answers | {name: [f"{predicted} {sure}" for _, predicted, sure in rows] for name, rows in words.items()}
 
 
 def _with_model(path: Path, name: str) -> ReadRun:
