@@ -136,11 +136,11 @@ def _channels_last(images: Images | torch.Tensor) -> Images:
         return images
     if images.dtype != torch.uint8 or images.layout != torch.strided:
         raise _refused(images)
-    found: Images = np.asarray(images.cpu().numpy())
-    if found.ndim in (3, 4) and found.shape[-3] in (1, 3) and found.shape[-1] != 3:
-        found = np.moveaxis(found, -3, -1)
-        found = found[..., 0] if found.shape[-1] == 1 else found
-    return found
+    array: Images = np.asarray(images.cpu().numpy())
+    if array.ndim in (3, 4) and array.shape[-3] in (1, 3) and array.shape[-1] != 3:
+        array = np.moveaxis(array, -3, -1)
+        array = array[..., 0] if array.shape[-1] == 1 else array
+    return array
 
 
 def _refused(images: Images | torch.Tensor) -> ConfigurationError:

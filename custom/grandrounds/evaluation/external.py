@@ -153,7 +153,7 @@ def write_predictions(
             cells = task.prediction_cells(label, values.tolist(), classes)
             if grouping:
                 cells[0] = vocabulary[label]
-            groups = [grouping.names[one.predicted[row]] for one in readings.values()] if grouping else []
+            groups = [grouping.names[reading.predicted[row]] for reading in readings.values()] if grouping else []
             rows.append([site, name, *cells, *groups])
     write_csv(path, header, rows)
 

@@ -87,7 +87,7 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
         probabilities: predictions (not logits), shape ``(n, classes)``.
 
     Returns:
-        ``n``, the images of which something is known; ``log_loss``: mean of :math:`-\ln p` of the known answers, in nats,
+        ``n``, the number of images with a known answer; ``log_loss``: mean of :math:`-\ln p` of the known answers, in nats,
         with probabilities below the resolution of their dtype raised to it, so that no single sample makes it infinite, and
         ``log_likelihood``, its negative, which selects a model by its loss. The task's other metrics are means over its
         questions, of which each has at least ``task.min_images`` images of each of its classes: those of
@@ -109,11 +109,11 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
     if not known.any():
         return {"n": 0}
     found = []
-    for one in questions:
-        confusion = confusion_matrix(one.labels, one.predicted, one.probabilities.shape[1])
+    for question in questions:
+        confusion = confusion_matrix(question.labels, question.predicted, question.probabilities.shape[1])
         if confusion.sum(axis=1).min() >= task.min_images:
-            scores = confusion_scores(confusion, scored=one.scored)
-            found.append({**scores, "auc_macro": macro_auc(one.labels, one.probabilities, one.scored)})
+            scores = confusion_scores(confusion, scored=question.scored)
+            found.append({**scores, "auc_macro": macro_auc(question.labels, question.probabilities, question.scored)})
     floor = np.finfo(probabilities.dtype).eps
     answered = task.answered(labels, probabilities)
     likelihood = float(np.log(np.maximum(answered, floor), dtype=np.float64).mean())

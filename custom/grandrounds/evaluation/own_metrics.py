@@ -57,12 +57,12 @@ def own_scores(labels: NDArray[np.integer], probabilities: NDArray[np.floating])
     Raises:
         ConfigurationError: if a metric fails or its value is not finite; it is named.
     """
-    found = {}
+    scores = {}
     for name, metric in OWN_METRICS.all().items():
         try:
-            found[name] = float(metric(labels, probabilities))
+            scores[name] = float(metric(labels, probabilities))
         except Exception as error:  # a plug-in is foreign code
             raise ConfigurationError(f"metric {name} failed ({type(error).__name__}: {error})") from error
-        if not math.isfinite(found[name]):
-            raise ConfigurationError(f"metric {name} gives {found[name]} for {len(labels)} images; it must be finite")
-    return found
+        if not math.isfinite(scores[name]):
+            raise ConfigurationError(f"metric {name} gives {scores[name]} for {len(labels)} images; it must be finite")
+    return scores

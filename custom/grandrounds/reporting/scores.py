@@ -82,7 +82,7 @@ def scores_of(run: ReadRun, minimum: int | None = None, hidden: Sequence[bool] =
 
 def _together(records: Sequence[EvalRecord]) -> EvalRecord | None:
     """The record of all images; a policy may let scores out without the number of images, which a sum needs."""
-    counted = [one for one in records if one.images]
+    counted = [record for record in records if record.images]
     if not counted:
         return None
     part = f"{len(counted)} of {len(records)} sites" if len(counted) < len(records) else ""

@@ -103,13 +103,13 @@ def shares_of(probabilities: Array, home: Array) -> Array:
         >>> shares_of(np.array([[0.8, 0.2], [0.8, 0.2], [0.2, 0.8]]), np.array([0.5, 0.5])).round(4)  # 7/9 and 2/9
         array([0.7778, 0.2222])
     """
-    found = np.array(home, np.float64)
+    shares = np.array(home, np.float64)
     for _ in range(EM_STEPS):
-        now = with_offsets(probabilities, share_offsets(home, found)).mean(axis=0)
-        if abs(now - found).max() < 1e-10:
+        now = with_offsets(probabilities, share_offsets(home, shares)).mean(axis=0)
+        if abs(now - shares).max() < 1e-10:
             break
-        found = now
-    return found
+        shares = now
+    return shares
 
 
 def share_offsets(home: Array, place: Array) -> Array:
@@ -233,7 +233,9 @@ class LabelHead:
         else:
             features, start = (one.double() for one in seen.last_layer())
             head = solve_near(features[rows], targets, start, features.var(dim=0, correction=0))
-        losses = torch.stack([functional.cross_entropy(one * head.held_out, truth) for one in TEMPERATURES])
+        losses = torch.stack(
+            [functional.cross_entropy(temperature * head.held_out, truth) for temperature in TEMPERATURES]
+        )
         logits = best_temperature(losses) * (with_bias(features) @ head.weights)
         return Fit(how, logits.softmax(dim=1).numpy(), {})
 
@@ -273,7 +275,7 @@ def read_recalibration(given: float | str) -> tuple[float, Adaptation | None]:
 
 def _shares(text: str) -> dict[str, float]:
     pairs = [part.partition("=") for part in text.split(",")]
-    found = {name.strip(): require_fraction(float(value), name.strip()) for name, _, value in pairs}
-    if not math.isclose(sum(found.values()), 1, abs_tol=0.02):
-        raise ValueError(f"the shares add up to {sum(found.values()):g} and not to 1")
-    return found
+    shares = {name.strip(): require_fraction(float(value), name.strip()) for name, _, value in pairs}
+    if not math.isclose(sum(shares.values()), 1, abs_tol=0.02):
+        raise ValueError(f"the shares add up to {sum(shares.values()):g} and not to 1")
+    return shares

@@ -38,7 +38,7 @@ def top_confidence(
 def falling_confidence(
     confidence: NDArray[np.floating], correct: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Sort samples, of which there is one at least, by falling confidence; returns confidence and correctness in [0, 1].
+    """Sort samples, at least one, by falling confidence; returns confidence and correctness in [0, 1].
 
     Samples of equal confidence have no order among themselves; each counts as right by the share of them that are. The
     result does not depend on the order of the samples.

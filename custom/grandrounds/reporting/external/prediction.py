@@ -126,7 +126,7 @@ def read_images(
         raise ConfigurationError(
             f"{overlap.message}, so this is no external validation; leave these images out, or add --allow-overlap"
         )
-    appearance = appearance_of(trained.image_moments, ((one.images, one.shapes) for one in images.values()))
+    appearance = appearance_of(trained.image_moments, ((image.images, image.shapes) for image in images.values()))
     return PlaceImages(images, overlap, appearance)
 
 

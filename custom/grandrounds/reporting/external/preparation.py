@@ -136,7 +136,9 @@ def operating_point(
         return COUNTS_OF_CLASSES
     name = classes[positive.classes[0]]
     counts = sum_curves(list(curves.values()), classes).classes.get(name)
-    source = f"counts of the validation images of {sum(name in one.classes for one in curves.values())} training sites"
+    source = (
+        f"counts of the validation images of {sum(name in curve.classes for curve in curves.values())} training sites"
+    )
     if counts is None:
         return _too_few(0, 0)
     cases, other = round(float(counts.positives.sum())), round(float(counts.negatives.sum()))

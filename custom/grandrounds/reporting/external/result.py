@@ -193,7 +193,7 @@ def run_at(run: ReadRun, place: Place, labels: Labels) -> ReadRun:
         values = summed_probabilities(found.probabilities, grouping) if grouping else found.probabilities
         questions = questions_of(run.task, found.labels, values, found.groups or None)
         exact = {key: one for key, one in site_metrics(run.task, found.labels, values).items() if key != NUMBER}
-        unit = "patient or lesion" if any(one.count < len(one.labels) for one in questions) else "image"
+        unit = "patient or lesion" if any(question.count < len(question.labels) for question in questions) else "image"
         records[site] = EvalRecord.of(run.task, labels.vocabulary, questions, exact=exact, unit=unit)
     log = RunLog(run.log.method, FINISHED, "", run.log.configuration, tuple(records), (), {}, {}, (), 0, 0.0, {}, {})
     origin = replace(run.origin, communities={}, spent=(), notes=())
@@ -289,7 +289,7 @@ def _group_and_subgroups(
     share = float(cases.labels.mean())
     asked = replace(request, prevalences=[*([share] if 0 < share < 1 else []), *request.prevalences])
     # Of some images it may not be known whether they show a finding: columns are of all.
-    whole = len(cases.labels) == sum(len(found.names) for found in place.sites.values())
+    whole = len(cases.labels) == sum(len(site.names) for site in place.sites.values())
     members = tuple(classes[number] for number in labels.positive.classes)
     group = validate_group(cases, asked, labels.positive.name, members)
     return group, score_subgroups(cases, subgroups_of(place.columns) if whole else [], asked)
@@ -322,19 +322,19 @@ def _caveats_of_thresholds(classes: Mapping[str, Mapping[str, Score]], group: Gr
 
 def _caveats_of_group(group: GroupResult) -> list[str]:
     """What to distrust in the scores of the positive group."""
-    found = []
+    caveats = []
     if group.auroc and group.auroc.low <= 0.5:
         area = format_estimate(group.auroc)
-        found.append(f"Does not separate {group.positive} from the others better than chance (AUROC {area}).")
+        caveats.append(f"Does not separate {group.positive} from the others better than chance (AUROC {area}).")
     point = group.operating
     if point and point.sensitivity.value < MISSED:
-        found.append(
+        caveats.append(
             f"At its operating point it misses {format_share(1 - point.sensitivity.value)} of {group.positive}."
         )
     if point and point.specificity.value < MISSED:
         called = format_share(1 - point.specificity.value)
-        found.append(f"At its operating point it calls {called} of the others {group.positive}.")
-    return found
+        caveats.append(f"At its operating point it calls {called} of the others {group.positive}.")
+    return caveats
 
 
 def _caveats_of_adaptation(adapted: Adapted, metric: str) -> list[str]:

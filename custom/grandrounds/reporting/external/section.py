@@ -66,29 +66,29 @@ def external_section(result: ExternalResult, figures: Sequence[PageFigure]) -> E
 def tables_of(result: ExternalResult) -> list[PageTable]:
     """All tables of one place."""
     pooled, group = result.scores.pooled, result.group
-    found = [_images_table(result)]
+    tables = [_images_table(result)]
     if result.appearance and result.appearance.figures:
-        found.append(_appearance_table(result.appearance))
+        tables.append(_appearance_table(result.appearance))
     if pooled:
         several = result.scores.sites if len(result.scores.sites) > 1 else {}
         groups = {"the model": pooled, **{f"site {name}": sheet for name, sheet in several.items()}}
         together = f"Scores of all {result.tested.labels} together, with 95 % intervals, and those of a constant answer"
-        found.append(groups_table(result.place, groups, pooled.references, together))
+        tables.append(groups_table(result.place, groups, pooled.references, together))
         each = f"Each {result.tested.noun} against all others, with 95 % intervals"
-        found.append(class_table(result.tested.noun, pooled, result.scores.sites.values(), each))
+        tables.append(class_table(result.tested.noun, pooled, result.scores.sites.values(), each))
     if result.adapted:
-        found.append(_adaptation_table(result.adapted))
+        tables.append(_adaptation_table(result.adapted))
     if not group:
-        return found
-    found.append(_group_table(group))
+        return tables
+    tables.append(_group_table(group))
     if group.operating:
         fixed, scores = group.operating.fixed, group.operating
         test = {"sensitivity": scores.sensitivity, "specificity": scores.specificity}
         row = OperatingRow(group.positive, fixed.threshold, fixed.sensitivity, fixed.specificity, test)
-        found.append(operating_table("positive group", [row], f"Operating point, from {fixed.source}"))
+        tables.append(operating_table("positive group", [row], f"Operating point, from {fixed.source}"))
     if group.recalibration:
-        found.append(_recalibration_table(group.positive, group.recalibration))
-    return [*found, *([_subgroup_table(result)] if result.subgroups else [])]
+        tables.append(_recalibration_table(group.positive, group.recalibration))
+    return [*tables, *([_subgroup_table(result)] if result.subgroups else [])]
 
 
 def drawings_of(result: ExternalResult) -> list[Drawing]:
@@ -96,12 +96,12 @@ def drawings_of(result: ExternalResult) -> list[Drawing]:
     group = result.group
     if not group:
         return []
-    found: list[Drawing] = []
+    drawings: list[Drawing] = []
     if group.roc:
-        found += _roc_drawing(group)
+        drawings += _roc_drawing(group)
     if group.reliability and group.calibration:
         calibration = group.calibration
-        found += drawing_of(
+        drawings += drawing_of(
             "reliability",
             _calibration_figure(group.reliability, group.positive),
             f"Reliability of the probability of {group.positive}: slope {format_estimate(calibration.slope)}, intercept "
@@ -110,14 +110,14 @@ def drawings_of(result: ExternalResult) -> list[Drawing]:
         )
     if group.decision:
         benefit = _benefit(group.decision)
-        found += drawing_of(
+        drawings += drawing_of(
             "net_benefit",
             _decision_figure(group.decision, group.positive),
             f"Net benefit of calling {group.positive}. {benefit}",
             f"{benefit} A threshold of t weighs one false alarm as t / (1 - t) missed cases, at the prevalence of this "
             f"place ({group.prevalence:.1%}).",
         )
-    return found
+    return drawings
 
 
 def _roc_drawing(group: GroupResult) -> list[Drawing]:
@@ -151,7 +151,7 @@ def _images_table(result: ExternalResult) -> PageTable:
 
 
 def _appearance_table(found: Appearance) -> PageTable:
-    rows = [[one.name, *one.shown, f"{one.deviations:+.1f}"] for one in found.figures]
+    rows = [[figure.name, *figure.shown, f"{figure.deviations:+.1f}"] for figure in found.figures]
     header = ["figure", "here", "in training", "difference in deviations of the training images"]
     return PageTable(header, rows, f"Means over images, without labels. {found.finding}")
 
@@ -196,12 +196,12 @@ def _adaptation_table(found: Adapted) -> PageTable:
 def _subgroup_table(result: ExternalResult) -> PageTable:
     rows: list[list[Cell | str]] = [
         [
-            one.column,
-            one.value,
-            *(count_text(count, result.tested.minimum) for count in (one.positive, one.other)),
-            *(estimate_cell(score) for score in (one.auroc, one.sensitivity, one.specificity)),
+            subgroup.column,
+            subgroup.value,
+            *(count_text(count, result.tested.minimum) for count in (subgroup.positive, subgroup.other)),
+            *(estimate_cell(score) for score in (subgroup.auroc, subgroup.sensitivity, subgroup.specificity)),
         ]
-        for one in result.subgroups
+        for subgroup in result.subgroups
     ]
     header = ["column", "subgroup", "positive", "other", "AUROC", "sensitivity", "specificity"]
     caption = (

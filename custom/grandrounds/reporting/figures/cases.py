@@ -110,16 +110,16 @@ def _all_mammograms(run: ReadRun, sites_dir: Path) -> bool:
 
 
 def _judged(run: ReadRun, sites: Sequence[SitePredictions]) -> list[JudgedImages]:
-    return [JudgedImages(one.images, one.labels, one.probabilities, run.classes, run.task) for one in sites]
+    return [JudgedImages(site.images, site.labels, site.probabilities, run.classes, run.task) for site in sites]
 
 
 def _joined(parts: Sequence[JudgedImages]) -> JudgedImages:
     """The images of several sites together."""
     return replace(
         parts[0],
-        images=np.concatenate([one.images for one in parts]),
-        labels=np.concatenate([one.labels for one in parts]),
-        probabilities=np.concatenate([one.probabilities for one in parts]),
+        images=np.concatenate([part.images for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        probabilities=np.concatenate([part.probabilities for part in parts]),
     )
 
 
@@ -137,11 +137,11 @@ def _sheets(found: SitePredictions, judged: JudgedImages, model: str) -> dict[st
 
 def _plane(sites: Sequence[SitePredictions]) -> dict[str, Figure]:
     """Embeddings of all sites' test images, and what does not depend on the projection below it."""
-    names = np.array([found.site for found in sites for _ in found.labels], np.str_)
+    names = np.array([site.site for site in sites for _ in site.labels], np.str_)
     if len(names) <= PERPLEXITY or len(sites) < 2:
         return {}
-    embedded = [Forward(split_network(found.model).encoder)(to_tensor(found.images)) for found in sites]
+    embedded = [Forward(split_network(site.model).encoder)(to_tensor(site.images)) for site in sites]
     values = torch.cat(embedded).numpy()
-    malignant = np.concatenate([found.labels for found in sites]) == 1
+    malignant = np.concatenate([site.labels for site in sites]) == 1
     caption = f"silhouette of the sites {site_silhouette(values, names):.2f}"
     return {"embeddings": plane_figure(plane_of(values, seed=1), names, malignant, caption)}

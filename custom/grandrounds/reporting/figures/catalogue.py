@@ -210,7 +210,7 @@ def _of_scores(methods: Mapping[str, Method], metric: str, chance: float) -> lis
 
 def _of_sites(report: Report) -> list[Drawing]:
     tested = {name: method.sites for name, method in report.methods.items() if method.sites}
-    levels = _constants([one.scores for one in report.runs.values()], report.metric), report.chance
+    levels = _constants([run.scores for run in report.runs.values()], report.metric), report.chance
     return drawing_of(
         "sites",
         site_figure(tested, report.sites, report.metric, *levels) if tested else None,
@@ -223,11 +223,11 @@ def _of_sites(report: Report) -> list[Drawing]:
 
 def _is_private(method: Method) -> bool:
     """Whether privacy is a question: there is a ledger, or something leaves a site."""
-    return any(one.run.origin.spent or one.run.log.traffic.up for one in method.runs)
+    return any(reported.run.origin.spent or reported.run.log.traffic.up for reported in method.runs)
 
 
 def _utility_of(method: Method) -> Utility:
-    spent = [entry for one in method.runs for entry in one.run.origin.spent]
+    spent = [entry for reported in method.runs for entry in reported.run.origin.spent]
     worst = max((math.inf if entry.epsilon is None else entry.epsilon for entry in spent), default=math.inf)
     unit = spent[0].unit if math.isfinite(worst) else ""
     return Utility(method.runs[0].run.log.method, unit, worst, method.score.value if method.score else math.nan)
@@ -251,7 +251,7 @@ def _format_utility(point: Utility) -> str:
 
 def _risk(methods: Mapping[str, Method], first: ScoreSheet | None) -> list[Drawing]:
     predictions = {
-        name: [cases for one in method.runs for cases in one.run.tests.predictions.values()]
+        name: [cases for reported in method.runs for cases in reported.run.tests.predictions.values()]
         for name, method in methods.items()
     }
     curves = {name: risk_curve(joined(cases)) for name, cases in predictions.items() if cases}
@@ -266,9 +266,9 @@ def _risk(methods: Mapping[str, Method], first: ScoreSheet | None) -> list[Drawi
 
 def _areas(methods: Mapping[str, Method]) -> dict[str, str]:
     """Area under risk against coverage of each method, mean over its seeds."""
-    sheets = {name: [one.scores.pooled for one in method.runs] for name, method in methods.items()}
+    sheets = {name: [run.scores.pooled for run in method.runs] for name, method in methods.items()}
     found = {
-        name: [one.confidence["aurc"] for one in seeds if one and one.confidence] for name, seeds in sheets.items()
+        name: [seed.confidence["aurc"] for seed in seeds if seed and seed.confidence] for name, seeds in sheets.items()
     }
     return {name: format_number(fmean(areas)) for name, areas in found.items() if areas}
 
@@ -285,7 +285,7 @@ def _learning(methods: Mapping[str, Method], metric: str, chance: float) -> list
 
 def _curves_of(method: Method, metric: str) -> Curves:
     """Validation curves of all sites of all seeds."""
-    logs = {one.run.name: one.run.log for one in method.runs}
+    logs = {reported.run.name: reported.run.log for reported in method.runs}
     return {
         f"{name} {site}": curve
         for name, log in logs.items()
@@ -355,9 +355,9 @@ def _constant_accuracy(pooled: ScoreSheet | None) -> tuple[str, float] | None:
 
 def _constants(runs: Iterable[RunScores], metric: str) -> dict[str, float]:
     """At each site the score of always predicting its most frequent class."""
-    found: dict[str, float] = {}
+    constants: dict[str, float] = {}
     for scores in runs:
         for site, sheet in scores.sites.items():
             if metric in sheet.always:
-                found.setdefault(site, sheet.always[metric])
-    return found
+                constants.setdefault(site, sheet.always[metric])
+    return constants

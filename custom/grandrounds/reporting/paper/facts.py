@@ -92,7 +92,7 @@ def _facts_of_runs(report: Report) -> dict[str, str]:
 
 
 def _runs(report: Report) -> list[ReadRun]:
-    return [one.run for one in report.runs.values()]
+    return [reported.run for reported in report.runs.values()]
 
 
 def methods_paragraphs(facts: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -206,7 +206,7 @@ def _selected(run: ReadRun) -> str:
 
 
 def _result(report: Report, name: str) -> str:
-    found = over_seeds([one.scores.headline(report.metric) for one in report.methods[name].runs])
+    found = over_seeds([run.scores.headline(report.metric) for run in report.methods[name].runs])
     return f"{name}: {SCORE_NAMES.get(report.metric, report.metric)} {found.text}."
 
 
@@ -216,7 +216,7 @@ def _thresholds(report: Report) -> str:
         for run, one in report.runs.items()
         if one.points
     }
-    text = "; ".join(f"{run}: {told}" for run, told in points.items())
+    text = "; ".join(f"{run}: {thresholds}" for run, thresholds in points.items())
     return f"{text} (find nine in ten validation images)" if text else NOT_RECORDED
 
 

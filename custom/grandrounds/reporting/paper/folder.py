@@ -81,7 +81,7 @@ def _files(report: Report, word: bool, step: Callable[[str], None]) -> Iterator[
             yield f"figures/{name}", content
     yield "figures/captions.md", _captions(drawings).encode()
     step("writing tables and text")
-    tables, annex = paper_tables(report), annex_tables([one.run for one in report.runs.values()])
+    tables, annex = paper_tables(report), annex_tables([reported.run for reported in report.runs.values()])
     for table in [*tables, *annex]:
         yield f"tables/{table.name}.csv", csv_bytes(table.plain_header or table.header, table.plain_rows or table.rows)
         yield f"tables/{table.name}.tex", latex_table(table).encode()
@@ -101,7 +101,10 @@ def _files(report: Report, word: bool, step: Callable[[str], None]) -> Iterator[
 
 
 def _captions(drawings: Sequence[Drawing]) -> str:
-    texts = [f"**{one.name}.** {plain_markdown(one.caption)}\n\n{plain_markdown(one.alt)}\n" for one in drawings]
+    texts = [
+        f"**{drawing.name}.** {plain_markdown(drawing.caption)}\n\n{plain_markdown(drawing.alt)}\n"
+        for drawing in drawings
+    ]
     return "\n".join(["# Captions and alternative texts\n", *texts])
 
 
@@ -120,7 +123,7 @@ LEAST_HEIGHT = 0.8
 def paper_drawings(report: Report) -> list[Drawing]:
     """The figures of all methods together, and of the first run of each."""
     firsts = [method.runs[0] for method in report.methods.values()]
-    return [*comparison_drawings(report), *(found for one in firsts for found in run_drawings(report, one))]
+    return [*comparison_drawings(report), *(found for first in firsts for found in run_drawings(report, first))]
 
 
 def at_journal_widths(drawing: Drawing) -> Iterator[tuple[str, bytes]]:

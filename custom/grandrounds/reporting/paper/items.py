@@ -202,15 +202,15 @@ FILLED, PART, LACKING = "from the record", "in part from the record", "not recor
 
 def checklist_rows(items: Sequence[ChecklistItem], facts: Mapping[str, str]) -> list[list[str]]:
     """A row for each item with its state; a subject that the record lacks says so."""
-    found = []
+    rows = []
     for item in items:
         texts = list(dict.fromkeys(facts[name] for name in item.subjects))
         known = [text != LACKING for text in texts]
         state = (
             FOR_AUTHORS if not texts else FILLED if all(known) else PART if any(known) else f"{LACKING}, {FOR_AUTHORS}"
         )
-        found.append([item.number, item.section, item.words, state, f"{'. '.join(texts)}." if any(known) else ""])
-    return found
+        rows.append([item.number, item.section, item.words, state, f"{'. '.join(texts)}." if any(known) else ""])
+    return rows
 
 
 def checklist_markdown(title: str, rows: Sequence[Sequence[str]]) -> str:

@@ -151,7 +151,7 @@ def paper_tables(report: Report) -> list[PaperTable]:
 
 
 def _runs(method: Method) -> list[ReadRun]:
-    return [one.run for one in method.runs]
+    return [reported.run for reported in method.runs]
 
 
 def _references_once(rows: Sequence[tuple[str, MethodRow]]) -> list[tuple[str, MethodRow]]:
@@ -161,9 +161,13 @@ def _references_once(rows: Sequence[tuple[str, MethodRow]]) -> list[tuple[str, M
     for method, row in rows:
         if row.name not in OF_MODELS:
             references.setdefault(row.name, []).append((method, row))
-    for found in references.values():
-        values = {tuple(one.plain[0] for one in row.scores.values()) for _, row in found}
-        own += found if len(values) > 1 else [("reference", max((row for _, row in found), key=lambda row: row.seeds))]
+    for reference in references.values():
+        values = {tuple(score.plain[0] for score in row.scores.values()) for _, row in reference}
+        own += (
+            reference
+            if len(values) > 1
+            else [("reference", max((row for _, row in reference), key=lambda row: row.seeds))]
+        )
     return own
 
 
@@ -175,7 +179,7 @@ def _scores(name: str, methods: Sequence[tuple[str, MethodRow]], report: Report,
         rows.append([*leading, *(row.scores[score].text for score in names)])
         plain += [[*leading, score, *row.scores[score].plain] for score in names]
     header = ["method", "test images of", "images", "seeds"]
-    kinds = {one.run.tests.model for one in report.runs.values()}
+    kinds = {reported.run.tests.model for reported in report.runs.values()}
     whose = {"common": "the federation's selected model", "own": "each site's own choice"}
     caption = (
         f"{what}: scores on test images, of {' or '.join(whose.get(kind, kind) for kind in sorted(kinds))}. {OF_SEEDS} "
@@ -204,7 +208,7 @@ def _scores_of_classes(report: Report) -> dict[tuple[str, str], list[Mapping[str
     """By method and class the scores of each seed that has some."""
     scores = {}
     for method, members in report.methods.items():
-        sheets = [one.scores.pooled for one in members.runs if one.scores.pooled]
+        sheets = [run.scores.pooled for run in members.runs if run.scores.pooled]
         for name in report.classes:
             scores[method, name] = [sheet.classes[name] for sheet in sheets if name in sheet.classes]
     return {names: seeds for names, seeds in scores.items() if seeds}
@@ -246,7 +250,7 @@ def _printed(name: str, table: PageTable) -> PaperTable:
 def _settings(report: Report) -> PaperTable:
     rows = []
     for name, method in report.methods.items():
-        seeds = [one.run.log.seed for one in method.runs]
+        seeds = [reported.run.log.seed for reported in method.runs]
         rows.append([name, "seeds", ", ".join(MISSING if seed is None else str(seed) for seed in seeds)])
         rows += [[name, *pair] for pair in settings_of(method.runs[0].run)]
     caption = "Data, options and software of each method; of several seeds those of the first."
