@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.bootstrap import Cases, joined_questions
-from grandrounds.evaluation.calibration import confidence_metrics
+from grandrounds.evaluation.confidence import confidence_metrics
 from grandrounds.evaluation.counts import (
     HIDDEN,
     SiteCounts,

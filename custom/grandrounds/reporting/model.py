@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation import comparisons
 from grandrounds.evaluation.bootstrap import joined_questions
-from grandrounds.evaluation.clinical.selective import OperatingPoint, at_threshold, choose_operating_point
+from grandrounds.evaluation.confidence import OperatingPoint, at_threshold, choose_operating_point
 from grandrounds.evaluation.score import MIN_CASES, Score, no_score
 from grandrounds.federation.server.record import Traffic
 from grandrounds.ordering import natural_sorted

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.bootstrap import Cases
-from grandrounds.evaluation.calibration import reliability_points
-from grandrounds.evaluation.clinical.selective import risk_coverage, top_confidence
 from grandrounds.evaluation.clinical.suppression import suppressed
+from grandrounds.evaluation.confidence import reliability_points, risk_coverage, top_confidence
 from grandrounds.evaluation.curves.binned import CurveCounts
 from grandrounds.evaluation.curves.points import Points, exact_counts, precision_recall_points, roc_points
 from grandrounds.evaluation.score import MIN_CASES
