@@ -104,9 +104,9 @@ def _site_table(scores: RunScores, pooled: ScoreSheet) -> PageTable:
         "all images together": pooled,
     }
     others: dict[str, Mapping[str, Score | float]] = {
-        **{f"{name}, all images": found for name, found in pooled.references.items()},
+        **{f"{name}, all images": reference for name, reference in pooled.references.items()},
         "mean over sites": {name: one for name in TABLE_SCORES if (one := scores.best_mean(name))},
-        **{f"{name}, mean over sites": found for name, found in scores.mean_references.items()},
+        **{f"{name}, mean over sites": reference for name, reference in scores.mean_references.items()},
     }
     return groups_table("site", groups, others, OF_SITES)
 

@@ -224,10 +224,10 @@ def seeds_score(scores: Sequence[Score | None]) -> Score | None:
     Of one seed it is that seed's own, whose interval is of test cases. Scores over different parts of the
     classes have no mean.
     """
-    found = [score for score in scores if score]
-    known = [score for score in found if score.known]
+    given = [score for score in scores if score]
+    known = [score for score in given if score.known]
     if len(known) <= 1:
-        return (known or found)[0] if found else None
+        return (known or given)[0] if given else None
     if len({score.of for score in known}) > 1:
         return no_score("seeds have scores over different classes")
     mean, low, high = comparisons.mean_of_seeds([score.value for score in known])
@@ -248,8 +248,8 @@ def _method(runs: Sequence[ReportedRun], metric: str, second: str) -> Method:
     first = [run.scores.headline(metric) for run in runs]
     beside = [run.scores.pooled.best(second) if run.scores.pooled else None for run in runs]
     at_sites = [run.scores.by_site(metric) for run in runs]
-    names = natural_sorted({site for found in at_sites for site in found})
-    sites = {site: score for site in names if (score := seeds_score([found.get(site) for found in at_sites]))}
+    names = natural_sorted({site for scores in at_sites for site in scores})
+    sites = {site: score for site in names if (score := seeds_score([scores.get(site) for scores in at_sites]))}
     sizes = zip(*(reported.run.log.traffic for reported in runs), strict=True)
     return Method(
         runs,

@@ -156,7 +156,7 @@ def _beside_majority(seeds: Sequence[ScoreSheet]) -> list[str]:
 
 def _ranking(seeds: Sequence[ScoreSheet], headline: str) -> list[str]:
     """The area under the ROC curve, where it is known and not the headline."""
-    known = [found for sheet in seeds if (found := sheet.best(AREA)).known]
+    known = [area for sheet in seeds if (area := sheet.best(AREA)).known]
     return [f"{SCORE_NAMES[AREA]} {format_estimate(seeds_score(known))}"] if known and headline != AREA else []
 
 
@@ -330,12 +330,12 @@ def _lowest_to_highest(values: Sequence[float]) -> str:
 
 
 def _difference(comparison: Comparison, method: str) -> list[Cell | str]:
-    found = comparison.differences.get(method)
-    if found is None:
+    difference = comparison.differences.get(method)
+    if difference is None:
         return ["reference" if method == comparison.reference else "not comparable", "", "", ""]
-    values = (format_p(comparison.adjusted[method]), format_number(found.detectable, 3))
+    values = (format_p(comparison.adjusted[method]), format_number(difference.detectable, 3))
     return [
-        Cell(f"{found.mean:+.3f}", _interval(found)),
+        Cell(f"{difference.mean:+.3f}", _interval(difference)),
         *values,
         format_number(comparison.relative[method], 1),
     ]

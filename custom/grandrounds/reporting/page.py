@@ -61,9 +61,9 @@ def write_report(report: Report, folder: Path, step: Callable[[str], None] = lam
         header = ["run", "group", "kind", "class", "score", *ESTIMATE]
         write_csv(new / "tables" / "classes.csv", header, _class_rows(report.runs))
         if report.comparison:
-            found = {method: report.comparison.row(method) for method in report.comparison.differences}
-            header = ["method", "reference", *next(iter(found.values()))]
-            rows = [[method, report.comparison.reference, *row.values()] for method, row in found.items()]
+            differences = {method: report.comparison.row(method) for method in report.comparison.differences}
+            header = ["method", "reference", *next(iter(differences.values()))]
+            rows = [[method, report.comparison.reference, *row.values()] for method, row in differences.items()]
             write_csv(new / "tables" / "comparison.csv", header, rows)
         page = render_page(report, together, of_runs, places)
         write_bytes(new / PAGE, page.encode(), private=bool(report.examples))
@@ -121,11 +121,11 @@ def _of_place(place: ExternalResult) -> list[Drawing]:
 def _all_written(
     drawings: Sequence[Drawing], folder: Path, whose: str, step: Callable[[str], None]
 ) -> list[PageFigure]:
-    found = []
+    figures = []
     for drawing in drawings:
         step(f"drawing {drawing.name.replace('_', ' ')} {whose}")
-        found.append(_written(drawing, folder))
-    return found
+        figures.append(_written(drawing, folder))
+    return figures
 
 
 def _written(drawing: Drawing, folder: Path) -> PageFigure:
@@ -172,8 +172,8 @@ def _class_rows(runs: Mapping[str, ReportedRun]) -> Iterator[list[Any]]:
     for run, one in runs.items():
         for kind, name, sheet in _all_sheets(one.scores):
             for class_name, scores in sheet.classes.items():
-                for score, found in scores.items():
-                    yield [run, name, kind, class_name, score, *_cells(found)]
+                for score, value in scores.items():
+                    yield [run, name, kind, class_name, score, *_cells(value)]
 
 
 def _all_sheets(scores: RunScores) -> Iterator[tuple[str, str, ScoreSheet]]:
@@ -184,5 +184,5 @@ def _all_sheets(scores: RunScores) -> Iterator[tuple[str, str, ScoreSheet]]:
 
 
 def _cells(score: Score) -> list[Any]:
-    found = score.to_json()
-    return ["" if found[name] is None else found[name] for name in ESTIMATE]
+    content = score.to_json()
+    return ["" if content[name] is None else content[name] for name in ESTIMATE]

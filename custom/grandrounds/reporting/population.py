@@ -57,13 +57,15 @@ class Population:
     def parts(self) -> list[str]:
         """The parts that every site has."""
         return [
-            part for part in POPULATION_PARTS if self.counts and all(part in found for found in self.counts.values())
+            part
+            for part in POPULATION_PARTS
+            if self.counts and all(part in of_site for of_site in self.counts.values())
         ]
 
     def matrix(self, part: str) -> NDArray[np.int64]:
         """Images of a part, shape ``(sites, classes)``."""
         return np.array(
-            [[found[part].get(name, 0) for name in self.classes] for found in self.counts.values()], np.int64
+            [[of_site[part].get(name, 0) for name in self.classes] for of_site in self.counts.values()], np.int64
         )
 
     def total(self, site: str, part: str) -> int:
@@ -81,11 +83,11 @@ def population_of(run: ReadRun) -> Population:
     if data:
         counts = {site: data["sites"][site] for site in run.log.sites if site in data["sites"]}
         return Population(counts, *fixed, data.get("images", {}), data.get("patients", {}))
-    found = {}
+    by_site = {}
     for site, cases in run.tests.predictions.items():
         numbers = np.bincount(cases.labels, minlength=len(run.classes)).tolist()
-        found[site] = {"test": dict(zip(run.classes, numbers, strict=True))}
-    return Population(found, *fixed)
+        by_site[site] = {"test": dict(zip(run.classes, numbers, strict=True))}
+    return Population(by_site, *fixed)
 
 
 def population_tables(run: ReadRun) -> list[PageTable]:
@@ -211,7 +213,7 @@ def _by_class(known: Population) -> PageTable:
         test = shown["test"][name]
         share = f"{test / tested:.1%}" if test is not None and tested else MISSING
         rows.append([name, *(count_text(shown[part][name], minimum) for part in parts), share])
-    unknown = sum(found.get("training", {}).get("", 0) for found in known.counts.values())
+    unknown = sum(of_site.get("training", {}).get("", 0) for of_site in known.counts.values())
     note = f"; {count_text(unknown, minimum)} training images have no known label" if unknown else ""
     return PageTable(["class", *parts, "prevalence in test"], rows, f"Images of all sites by class{note}")
 

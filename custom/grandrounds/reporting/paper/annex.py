@@ -69,8 +69,8 @@ def guarantees(run: ReadRun) -> str:
 
 
 def _rules(run: ReadRun) -> list[str]:
-    found = [f"{name} {rule}" for one in run.log.privacy.values() for name, rule in one.get("treated", {}).items()]
-    return list(dict.fromkeys(found))
+    rules = [f"{name} {rule}" for one in run.log.privacy.values() for name, rule in one.get("treated", {}).items()]
+    return list(dict.fromkeys(rules))
 
 
 def _budget(one: Spent) -> str:
@@ -126,7 +126,7 @@ def _of_event(run: ReadRun, event: Event) -> Iterator[list[str]]:
         yield [*leading, name, str(one["kind"]), str(one["bytes"]), one.get("treated") or NO_RULE, epsilon]
     # A record of before releases were noted in answers has the bytes of the whole run alone.
     if "released" not in event and any(name.startswith("up.") for name in run.log.bytes.get(site, {})):
-        older = not any("released" in found for found in run.log.events)
+        older = not any("released" in entry for entry in run.log.events)
         if older:
             yield [*leading, NOT_IN_RECORD, NOT_IN_RECORD, NOT_IN_RECORD, NOT_IN_RECORD, epsilon]
     metrics: Mapping[str, Any] = event.get("metrics", {})
