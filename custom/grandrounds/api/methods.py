@@ -80,7 +80,7 @@ def options_by_name(job: Job) -> dict[str, tuple[str, Annotation]]:
                 if option not in NOT_BY_NAME:
                     options.setdefault(option, {}).setdefault(part, known)
     alone = {option: next(iter(parts.items())) for option, parts in options.items() if len(parts) == 1}
-    return dict(sorted(alone.items(), key=lambda one: list(Tier).index(one[1][1].tier)))
+    return dict(sorted(alone.items(), key=lambda entry: list(Tier).index(entry[1][1].tier)))
 
 
 def unfolded(job: Any, preset: str | None, values: Values) -> tuple[Any, str | None, Values]:

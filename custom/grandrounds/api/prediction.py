@@ -125,11 +125,11 @@ def _joined(images: Sequence[Decoded]) -> Decoded:
     return names, np.concatenate([squares for _, squares, _ in images]), [shapes[0] for *_, shapes in images]
 
 
-def _kind(one: object) -> type:
+def _kind(image: object) -> type:
     """What is read in the same way."""
-    if isinstance(one, np.ndarray | torch.Tensor):
+    if isinstance(image, np.ndarray | torch.Tensor):
         return np.ndarray
-    return Image.Image if isinstance(one, Image.Image) else type(one)
+    return Image.Image if isinstance(image, Image.Image) else type(image)
 
 
 def _channels_last(images: Images | torch.Tensor) -> Images:

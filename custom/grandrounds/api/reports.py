@@ -236,9 +236,9 @@ def folder_of(run: Any) -> Path:
 
 def _named(runs: Runs) -> Named:
     if isinstance(runs, Mapping):
-        return [(name, folder_of(one)) for name, one in runs.items()]
+        return [(name, folder_of(workspace)) for name, workspace in runs.items()]
     many = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
-    return [(None, folder_of(one)) for one in many]
+    return [(None, folder_of(workspace)) for workspace in many]
 
 
 def _read(named: Named, sites_dir: Path | None, communities: Path | None, model: str | None) -> list[ReadRun]:

@@ -123,7 +123,7 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
     likelihood = float(np.log(np.maximum(answered, floor), dtype=np.float64).mean())
     metrics = {"n": int(known.sum()), "log_loss": -likelihood, "log_likelihood": likelihood}
     means = {
-        name: float(np.mean([one[name] for one in scores_by_question]))
+        name: float(np.mean([entry[name] for entry in scores_by_question]))
         for name in task.selectable
         if scores_by_question and name in scores_by_question[0]
     }

@@ -125,13 +125,13 @@ class EvalRecord(SiteRecord):
     def _rows(self) -> list[tuple[int, ...]]:
         """The classes of each question that have scores of their own."""
         asked = self.task.questions(self.task.read_labels([], self.names), np.zeros((0, len(self.names))))
-        return [one.scored for one in asked]
+        return [question.scored for question in asked]
 
     @cached_property
     def hidden(self) -> NDArray[np.bool_]:
         """The classes of each question that a site hides, shape ``(questions, classes)``."""
         shape = counts_shape(self.task.answers(len(self.names)))[:2]
-        return reduce(or_, (one.hidden for one in self.counts), np.zeros(shape, np.bool_))
+        return reduce(or_, (site.hidden for site in self.counts), np.zeros(shape, np.bool_))
 
     @cached_property
     def tallies(self) -> list[ClassCounts]:
@@ -213,7 +213,7 @@ class EvalRecord(SiteRecord):
 
     def _hiding_sites(self, question: int, row: int) -> int:
         """How many sites hide a class."""
-        return sum(bool(one.hidden[question, row]) for one in self.counts)
+        return sum(bool(site.hidden[question, row]) for site in self.counts)
 
     def best(self, name: str) -> Score:
         """The score over all classes, else that over the classes that are shown, with its part, else the reason."""
@@ -233,17 +233,17 @@ class EvalRecord(SiteRecord):
         if len(self.tallies) > 1:
             behind = int(self.tallies[question].positives.min())
             scores = {
-                name: one._replace(cases=None if behind < 0 else min(one.cases or 0, behind))
-                for name, one in scores.items()
+                name: score._replace(cases=None if behind < 0 else min(score.cases or 0, behind))
+                for name, score in scores.items()
             }
             scores["balanced_accuracy"] = self._of_questions[question]["balanced_accuracy"]
         hiding = self._hiding_sites(question, row)
         if hiding == len(self.counts) > 0:
             return {name: no_score("of few cases and hidden") for name in scores}
-        shown = {name: self._masked(one) for name, one in scores.items()}
+        shown = {name: self._masked(score) for name, score in scores.items()}
         if hiding:
             part = f"{len(self.counts) - hiding} of {len(self.counts)} sites"
-            return {name: one._replace(of=part if one.known else "") for name, one in shown.items()}
+            return {name: score._replace(of=part if score.known else "") for name, score in shown.items()}
         return shown
 
     @cached_property
@@ -390,7 +390,7 @@ class EvalRecord(SiteRecord):
         generator = numpy_generator("report", "findings", *self.stream)
         related = question_correlations(self.questions, generator) if several else {}
         means = mean_over(questions, "classes", related)
-        return {name: one._replace(of="") for name, one in means.items() if name in wanted}
+        return {name: score._replace(of="") for name, score in means.items() if name in wanted}
 
     @property
     def _hidden_names(self) -> list[str]:
@@ -461,5 +461,5 @@ def beside_counts(exact: Mapping[str, float], counts: Sequence[SiteCounts]) -> d
 
     The number of images, the accuracy and scores that counts do not determine stay: suppression takes them to be known.
     """
-    hides = any(one.hidden.any() for one in counts)
+    hides = any(site.hidden.any() for site in counts)
     return {name: value for name, value in exact.items() if not (hides and name in OF_CLASSES)}

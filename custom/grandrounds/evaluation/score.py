@@ -119,7 +119,7 @@ class ScoreSheet:
     def best(self, name: str) -> Score:
         """The score over all classes, else that over the classes that are shown, with its part, else the reason."""
         score = self.score(name)
-        part = next((one for key, one in self.scores.items() if one.of and key.startswith(f"{name}_of_")), score)
+        part = next((entry for key, entry in self.scores.items() if entry.of and key.startswith(f"{name}_of_")), score)
         return score if score.known else part
 
     @property

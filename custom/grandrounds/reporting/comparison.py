@@ -186,8 +186,8 @@ def _values(
     if sites := ours.keys() & theirs.keys():
         scores = [run.tests.at(sites).score(metric) for run in pair]
     else:
-        scores = [] if ours or theirs else [one for run in pair if (one := headlines[run.name])]
-    alike = len(scores) == 2 and all(one.known for one in scores) and scores[0].of == scores[1].of
+        scores = [] if ours or theirs else [score for run in pair if (score := headlines[run.name])]
+    alike = len(scores) == 2 and all(score.known for score in scores) and scores[0].of == scores[1].of
     return (scores[0].value, scores[1].value) if alike else None
 
 
@@ -196,11 +196,11 @@ def _of_cases(
 ) -> tuple[Difference, float] | None:
     """The difference on the same test cases, mean over the pairs, and the reference's score; None without any."""
     of_pairs = [_draws(first.tests.predictions, second.tests.predictions, metric) for first, second in pairs]
-    draws = [one for one in of_pairs if one is not None]
+    draws = [draw for draw in of_pairs if draw is not None]
     if len(draws) < len(of_pairs):
         return None
     value, cases = fmean(ours - theirs for ours, theirs in values), draws[-1][1]
-    difference = difference_of_cases(value, np.mean([one for one, _ in draws], axis=0), cases, comparisons)
+    difference = difference_of_cases(value, np.mean([draw for draw, _ in draws], axis=0), cases, comparisons)
     return difference, fmean(base for _, base in values)
 
 

@@ -140,8 +140,8 @@ def _read_tests(
     return Tests(
         model,
         {
-            site: replace(one, questions=predictions.get(site, ()), beside=beside.get(site, {}))
-            for site, one in records.items()
+            site: replace(record, questions=predictions.get(site, ()), beside=beside.get(site, {}))
+            for site, record in records.items()
         },
         validation=read_tests(answers, sites, VALIDATION, task, classes),
         curves={} if predictions else read_site_curves(answers, sites, model, classes),

@@ -110,7 +110,7 @@ def rounded_moments(moments: Array) -> Array:
         [6.5875, 44.035156]
     """
     steps = np.array(list(least_deviations(channels_of(moments)).values())) / ROUNDING_STEPS
-    mean, deviation = (np.round(one / steps) * steps for one in spread(moments))
+    mean, deviation = (np.round(figures / steps) * steps for figures in spread(moments))
     return np.stack([mean, mean**2 + deviation**2])
 
 

@@ -101,7 +101,7 @@ def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Score]:
     value = _expected_error(scores, positive)
     squares = (scores - positive) ** 2
     draws, brier = [], []
-    for weight in (one for block in resampled_weights(cases, generator, ECE_RESAMPLES) for one in block.T):
+    for weight in (weights for block in resampled_weights(cases, generator, ECE_RESAMPLES) for weights in block.T):
         rows = np.repeat(np.arange(len(scores)), weight.astype(np.int64))
         draws.append(_expected_error(scores[rows], positive[rows]))
         brier.append(squares[rows].mean())

@@ -138,10 +138,10 @@ def _rest(
 ) -> dict[str, ImagePredictions]:
     """The kept images of each site that has some, with these probabilities."""
     kept_images, start = {}, 0
-    for site, one in sites.items():
-        rows = np.flatnonzero(kept[start : start + len(one.names)])
-        names, groups = (tuple(of[row] for row in rows) if of else () for of in (one.names, one.groups))
+    for site, predictions in sites.items():
+        rows = np.flatnonzero(kept[start : start + len(predictions.names)])
+        names, groups = (tuple(of[row] for row in rows) if of else () for of in (predictions.names, predictions.groups))
         if len(rows):
-            kept_images[site] = ImagePredictions(names, one.labels[rows], probabilities[start + rows], groups)
-        start += len(one.names)
+            kept_images[site] = ImagePredictions(names, predictions.labels[rows], probabilities[start + rows], groups)
+        start += len(predictions.names)
     return kept_images

@@ -65,7 +65,7 @@ class Appearance:
         """In a sentence."""
         if self.unavailable:
             return f"Whether the images are like the training images is unavailable: {self.unavailable}."
-        largest = max(self.figures, key=lambda one: abs(one.deviations))
+        largest = max(self.figures, key=lambda figure: abs(figure.deviations))
         return self.unlike or f"The images are like the training images; the largest difference is {largest.in_words}."
 
 

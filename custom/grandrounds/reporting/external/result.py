@@ -175,7 +175,7 @@ class ExternalResult:
             raise DataError(f"{path} is damaged ({error}); write it again with grandrounds evaluate --out") from error
 
     def _plain(self) -> dict[str, Any]:
-        content = {one.name: to_plain(getattr(self, one.name)) for one in fields(self)}
+        content = {field.name: to_plain(getattr(self, field.name)) for field in fields(self)}
         return {"place": content.pop("place"), **content.pop("model"), **content.pop("tested"), **content}
 
     @classmethod

@@ -63,7 +63,7 @@ def _facts_of_training(report: Report) -> dict[str, str]:
 
 def _facts_of_evaluation(report: Report, drawn: Sequence[str]) -> dict[str, str]:
     runs = _runs(report)
-    pooled = any(one.scores.pooled for one in report.runs.values())
+    pooled = any(reported.scores.pooled for reported in report.runs.values())
     return {
         "scores": f"{', '.join(SCORE_NAMES.get(name, name) for name in report.task.scores)}; main score: "
         f"{SCORE_NAMES.get(report.metric, report.metric)}.",
@@ -210,9 +210,9 @@ def _result(report: Report, name: str) -> str:
 
 def _thresholds(report: Report) -> str:
     points = {
-        run: ", ".join(f"{name} {point.threshold:.3g}" for name, (point, _) in one.points.items())
-        for run, one in report.runs.items()
-        if one.points
+        run: ", ".join(f"{name} {point.threshold:.3g}" for name, (point, _) in reported.points.items())
+        for run, reported in report.runs.items()
+        if reported.points
     }
     text = "; ".join(f"{run}: {thresholds}" for run, thresholds in points.items())
     return f"{text} (find nine in ten validation images)" if text else NOT_RECORDED
