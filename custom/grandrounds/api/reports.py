@@ -155,14 +155,13 @@ def report_content(
     places = [ExternalResult.read(path) for path in external]
     reported = _read(named, sites_dir, communities, model)
     step("computing scores and intervals")
-    content = report_on(reported, title, reference, places)
     if not examples:
-        return content
+        return report_on(reported, title, reference, places)
     if sites_dir is None:
         raise ConfigurationError("--examples: name the folder of the partition whose images are shown, --sites-dir")
     from grandrounds.reporting.local.examples import class_examples
 
-    return replace(content, examples=class_examples(reported[0], sites_dir))
+    return report_on(reported, title, reference, places, class_examples(reported[0], sites_dir))
 
 
 def export(

@@ -167,11 +167,12 @@ def report_on(
     title: str | None = None,
     reference: str | None = None,
     places: Sequence[ExternalResult] = (),
+    examples: Sequence[Tile] = (),
 ) -> Report:
     """Compute the report of some runs with different names.
 
     Without a title it is made of the methods' names; without a reference, the method to compare with, local runs are it, or
-    the first. ``places`` are results of external evaluations.
+    the first. ``places`` are results of external evaluations, ``examples`` images for the page.
 
     Raises:
         ConfigurationError: if the runs have different vocabularies, or there is no method of the reference's name.
@@ -191,7 +192,7 @@ def report_on(
     comparison = compare(members, headlines, reference or local, metric) if len(members) > 1 else None
     shared = caveats_of_comparison(members, comparison)
     title = title or f"Report: {', '.join(members)}"
-    return Report(title, task, runs[0].classes, metric, reported, methods, comparison, shared, places)
+    return Report(title, task, runs[0].classes, metric, reported, methods, comparison, shared, places, examples)
 
 
 def reported_run(run: ReadRun) -> ReportedRun:

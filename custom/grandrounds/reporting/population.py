@@ -24,7 +24,7 @@ from grandrounds.evaluation.score import MIN_CASES
 from grandrounds.evaluation.tallies import counts_of
 from grandrounds.reporting.format import MISSING, format_number
 from grandrounds.reporting.parts import Cell, PageTable, estimate_cell
-from grandrounds.reporting.run import ReadRun
+from grandrounds.reporting.run import ReadRun, RunLog
 
 Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
 """By site, part and class."""
@@ -158,7 +158,7 @@ def settings_of(run: ReadRun) -> Iterator[tuple[str, str]]:
         yield "division of the images", _listed(data["division"])
     if "import" in data:
         yield "import of the images", account(data["import"])
-    yield from _option_settings(run)
+    yield from _option_settings(log, origin.options)
     if log.started:
         yield "started", log.started
     if log.versions:
@@ -171,8 +171,7 @@ def settings_of(run: ReadRun) -> Iterator[tuple[str, str]]:
         yield "command", str(origin.provenance["command"])
 
 
-def _option_settings(run: ReadRun) -> Iterator[tuple[str, str]]:
-    log = run.log
+def _option_settings(log: RunLog, of_sites: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     server = {name: value for name, value in log.configuration.items() if name not in ("problem", "method", "preset")}
     if log.configuration:
         yield "preset", str(log.configuration.get("preset") or "none: the options of the job")
@@ -180,8 +179,8 @@ def _option_settings(run: ReadRun) -> Iterator[tuple[str, str]]:
         yield "problem", _listed({name: value for name, value in log.problem.items() if name != "classes"})
     if server:
         yield "options of the server", _listed(server)
-    if run.origin.options:
-        yield "options of the sites", _listed(run.origin.options)
+    if of_sites:
+        yield "options of the sites", _listed(of_sites)
 
 
 def _by_site(known: Population) -> PageTable:
