@@ -38,6 +38,8 @@ ON_A_MACHINE = False
 """Lists are the same on every machine."""
 PACKAGE = LISTS.parent
 SITES = ("hospital-a", "hospital-b")
+UNSEEN = ("submitter", "training", "drawing")
+"""Processes that are not observed: walls keep the training child, and what it starts, from writing elsewhere."""
 PAGE = Path(__file__).parents[2] / "docs" / "what-a-hospital-runs.md"
 OBSERVER = Path(__file__).parent / "observer"
 FOLDER_VARIABLE = "HOUSE_MODULES"
@@ -46,6 +48,7 @@ CLIENT = ("federation.channels", "deployment.kit.admission", "logs.lines", "priv
 ROOTS: Mapping[str, Sequence[str]] = {
     "client": CLIENT,
     "job": (*CLIENT, "federation.site.executor"),
+    "training": ("federation.site.training_child", "federation.site.serving", "federation.site.executor", "seal"),
     "inventory": ("privacy.inventory", "seal"),
     "drawing": ("data.images.drawing", "seal"),
     "server": ("federation.channels", "logs.lines"),
@@ -55,6 +58,7 @@ ROOTS: Mapping[str, Sequence[str]] = {
 TITLES = {
     "client": "the hospital's client, which stands open day and night",
     "job": "a job at the hospital",
+    "training": "trains for a job, behind walls",
     "inventory": "reads manifests and digests of images for the gate of a job",
     "drawing": "draws views of images for a job",
     "server": "the server",
@@ -281,16 +285,17 @@ def read_observed(folder: Path) -> dict[str, set[str]]:
 def compared(found: Mapping[str, Collection[str]]) -> list[str]:
     """How what processes have loaded for FedAvg and ridge differs from the lists; a line for each module."""
     content = json.loads(LISTS.read_text())
-    differences = [
-        f"{name}: no process has been seen" for name in content["processes"] if name not in (*found, "submitter")
-    ]
+    jobs = [load_job(job) for job in ("fedavg", "ridge")]
+    paths = {f"path={path}" for job in jobs for path in named_classes([job.client, job.server])}
+    differences = [f"{name}: no process was seen" for name in content["processes"] if name not in (*found, *UNSEEN)]
     for name, loaded in sorted(found.items()):
-        more = content["additions"].get(name, {})
-        jobs = [load_job(job) for job in ("fedavg", "ridge")]
-        paths = {f"path={path}" for job in jobs for path in named_classes([job.client, job.server])}
-        started = {f"grandrounds.{root}" for root in ROOTS[name][:1] if name in CHILDREN}  # as __main__
-        wanted = {*content["processes"][name]}.union(*(more.get(path, ()) for path in paths))
-        possible = wanted | allowed(name, [{"manifest": "own.csv"}, *([job.client, job.server] for job in jobs)])
+        sealed_as = "job" if name in CHILDREN else name
+        more = content["additions"].get(sealed_as, {})
+        wanted = {*content["processes"][name]}.union(
+            *(more[path] for path in paths if path in more and name == sealed_as)
+        )
+        possible = wanted | allowed(sealed_as, [{"manifest": "own.csv"}, *([job.client, job.server] for job in jobs)])
+        started = {f"grandrounds.{ROOTS[name][0]}"} if name in CHILDREN else set()  # as __main__
         differences += [f"{name} has loaded {module}, which its list lacks" for module in sorted({*loaded} - possible)]
         differences += [
             f"{name} has not loaded {module} of its list" for module in sorted(wanted - {*loaded} - started)

@@ -46,7 +46,8 @@ def build_group() -> typer.Typer:
 
 def list_files(json: Json = False) -> None:
     """Show name, licence, size, digest and place of each file; after all, name those that are damaged."""
-    from grandrounds.models.pretrained import available_files, require_intact, weights_folder
+    from grandrounds.models.pretrained import available_files, require_intact
+    from grandrounds.protocol.paths import weights_folder
 
     files, damaged = list(available_files()), dict[Path, str]()
     for file in files:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
-import os
 import re
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
@@ -33,9 +32,9 @@ from grandrounds.models.weights_content import (
     read_content,
     read_weights,
 )
+from grandrounds.protocol.paths import WEIGHTS_VARIABLE, weights_folder
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities
 
-FOLDER_VARIABLE = "GRANDROUNDS_WEIGHTS"
 HASH_SUFFIX = re.compile(r"-([0-9a-f]{8})\.pth?")
 
 
@@ -52,11 +51,6 @@ class WeightsFile(NamedTuple):
         """The file with a backbone's ImageNet weights."""
         published = imagenet_weights(backbone)
         return cls(imagenet_name(backbone), published.licence, published.sha256, path)
-
-
-def weights_folder() -> Path:
-    """The folder of this machine's weights; it need not exist."""
-    return Path(os.environ.get(FOLDER_VARIABLE) or Path.home() / ".local" / "share" / "grandrounds" / "weights")
 
 
 def imagenet_file(backbone: str) -> WeightsFile:
@@ -83,7 +77,7 @@ def named_file(name: str) -> WeightsFile:
         known = ", ".join(sorted({file.name for file in folder_files()})) or "none"
         raise ConfigurationError(
             f"weights: {weights_folder()} has {len(files) or 'no'} weights named {name!r} (there are: {known}); add them "
-            f"with `grandrounds weights add FILE --name {name}`, or set ${FOLDER_VARIABLE}"
+            f"with `grandrounds weights add FILE --name {name}`, or set ${WEIGHTS_VARIABLE}"
         )
     require_intact(files[0])
     return files[0]
@@ -223,7 +217,7 @@ def _download(published: ImageNetWeights) -> Path:
         else "no package ships it"
     )
     raise ConfigurationError(
-        f"weights: {published.file} is nowhere: {package}; ${FOLDER_VARIABLE} ({weights_folder()}) does not have it (on a "
+        f"weights: {published.file} is nowhere: {package}; ${WEIGHTS_VARIABLE} ({weights_folder()}) does not have it (on a "
         f"machine without internet access: `grandrounds weights add FILE`); neither has torch's cache ({cached.parent}); "
         f"{reason}"
     )

@@ -13,9 +13,8 @@ from nvflare.apis.fl_context import FLContext
 
 from grandrounds.data.site import CONFIG_NAME, DatasetLocation, site_datasets
 from grandrounds.federation.site.features import VARIABLE
-from grandrounds.models.pretrained import weights_folder
 from grandrounds.protocol.messages import Payload
-from grandrounds.protocol.paths import OWNER, PRIVACY_FOLDER, STATES, data_folders, in_kit
+from grandrounds.protocol.paths import OWNER, PRIVACY_FOLDER, STATES, data_folders, in_kit, weights_folder
 
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc", "/sys", "/nix/store")
 OF_THE_MACHINE = (
