@@ -27,7 +27,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.data.images.cache import DecodedCache, OriginalShape, Quarantined, open_cache
 from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
@@ -325,7 +325,7 @@ def _choices(entry: Mapping[str, Any], where: str) -> KeyChoices:
     for name, value in lists.items():
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise ConfigurationError(f'{where}.{name} must be a list of texts such as ["patient"], got {value!r}')
-    with told_as(ConfigurationError, ConfigurationError, where=where):
+    with reraised_as(ConfigurationError, ConfigurationError, where=where):
         return KeyChoices(*(tuple(value) for value in lists.values()))
 
 

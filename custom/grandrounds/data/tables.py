@@ -20,7 +20,7 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.csv_files import Row, csv_cells
 from grandrounds.data.keys import canonical, comparison_key
 from grandrounds.errors import ConfigurationError, DataError
@@ -306,7 +306,7 @@ def _workbook(data: bytes, path: Path, columns: Columns) -> _Raw:
 
 
 def _require_small(data: bytes, path: Path) -> None:
-    with told_as(DataError, zipfile.BadZipFile, where=f"{path} is a damaged .xlsx file"):
+    with reraised_as(DataError, zipfile.BadZipFile, where=f"{path} is a damaged .xlsx file"):
         parts = zipfile.ZipFile(io.BytesIO(data)).infolist()
     if not any(part.filename.startswith("xl/") for part in parts):
         raise DataError(f"{path} is an archive, not a table; expected CSV, .xlsx or Parquet")

@@ -8,7 +8,7 @@ from typing import Any
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.shareable import Shareable
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.protocol.tensors import (
     FULL,
@@ -56,5 +56,5 @@ def precision_of(part: DXO, name: str, values: Mapping[str, Any]) -> UpdatePreci
 
 
 def _asked_precision(values: Mapping[str, Any]) -> UpdatePrecision:
-    with told_as(MessageError, ConfigurationError, where="the task is of another version"):
+    with reraised_as(MessageError, ConfigurationError, where="the task is of another version"):
         return require_precision(values.get(UPDATE_PRECISION, FULL))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError, Fault
 from grandrounds.protocol.unit import Unit, distance
 
@@ -148,7 +148,7 @@ class Spending:
                 f"sampling_rate {self.sampling_rate} is for the units record and patient, not {self.unit}: "
                 "the server knows which sites take part"
             )
-        with told_as(ConfigurationError, ValueError):
+        with reraised_as(ConfigurationError, ValueError):
             GaussianSteps(self.sigma / self.sensitivity, self.sampling_rate, self.steps)
 
     def towards(self, unit: Unit) -> GaussianSteps | None:

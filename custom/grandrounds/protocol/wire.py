@@ -15,7 +15,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import MessageError
 from grandrounds.protocol.messages import (
     DATA_CHANGES,
@@ -166,7 +166,7 @@ def _collection(message: Shareable, share: bool) -> tuple[dict[str, DXO], dict[s
         raise MessageError("the message holds no data exchange object")
     # FLARE's own headers, which are not read here, may hold anything.
     content = plain(encoded, "the message", share)
-    with told_as(MessageError, ValueError, where="the message holds no data exchange object"):
+    with reraised_as(MessageError, ValueError, where="the message holds no data exchange object"):
         dxo = DXO(content.get("kind"), content.get("data"), content.get("meta"))
     if (
         dxo.data_kind != DataKind.COLLECTION

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions, OwnImageOptions
 from grandrounds.data.found import LINKS, ImageFiles, Seen, look_at, place_at
 from grandrounds.data.importing import UNWANTED, Import, look_up, shared_root
@@ -303,7 +303,7 @@ def _header(place: ImageFiles, name: str, keyword: str) -> str:
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:
-    with told_as(ConfigurationError, re.error, where=f"patient_pattern {text!r} is no regular expression"):
+    with reraised_as(ConfigurationError, re.error, where=f"patient_pattern {text!r} is no regular expression"):
         return re.compile(text) if text else None
 
 

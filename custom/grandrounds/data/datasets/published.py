@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import require_known_label, told_as
+from grandrounds.checks import require_known_label, reraised_as
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record, read_table
@@ -107,7 +107,7 @@ def images_in_archive(archive: Path, table: Path) -> dict[str, str]:
         DataError: naming the archive, and the table beside it that names its entries, if it cannot be read.
     """
     where = f"{archive}, which {table.name} belongs to, cannot be read"
-    with told_as(DataError, OSError, zipfile.BadZipFile, where=where), zipfile.ZipFile(archive) as opened:
+    with reraised_as(DataError, OSError, zipfile.BadZipFile, where=where), zipfile.ZipFile(archive) as opened:
         return {name: name for name in opened.namelist()}
 
 

@@ -22,7 +22,7 @@ from typing import IO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.data.images.decoding import Pixels
 from grandrounds.data.images.files.encoded import ArrayRow, EncodedFile, EncodedImage
 from grandrounds.data.images.files.opening import DICOM_SUFFIXES
@@ -168,7 +168,7 @@ def open_archive(root: Path) -> zipfile.ZipFile:
     Raises:
         DataError: if it is damaged or cannot be read.
     """
-    with told_as(DataError, OSError, zipfile.BadZipFile, where=f"{root} cannot be opened"):
+    with reraised_as(DataError, OSError, zipfile.BadZipFile, where=f"{root} cannot be opened"):
         archive = zipfile.ZipFile(root)
         unsaid = [one.orig_filename for one in archive.infolist() if not one.flag_bits & ZIP_UTF8]
         if all(map(str.isascii, unsaid)) or not all(map(_is_utf8, unsaid)):
@@ -308,7 +308,7 @@ class _IdxReader(ImageReader):
     @cached_property
     def _images(self) -> Pixels:
         # gzip and zlib raise many kinds on damaged data.
-        with told_as(DataError, Exception, where=f"{self._root} cannot be read"):
+        with reraised_as(DataError, Exception, where=f"{self._root} cannot be read"):
             data = self._root.read_bytes()
             data = gzip.decompress(data) if self._root.suffix == ".gz" else data
         if len(data) < 16 or not data.startswith(IDX_IMAGES):

@@ -12,7 +12,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import GrandRoundsError, MessageError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
 from grandrounds.evaluation.counts import IMAGES, MOST_COUNTED, PATIENTS, SiteCounts, check_counts, counts_shape
@@ -330,7 +330,7 @@ def received_curves(result: Result, classes: tuple[str, ...]) -> dict[str, SiteC
             continue
         if name not in CURVES.values() or release.tensors.keys() != {CURVE_COUNTS}:
             raise MessageError(f"curves must be {' or '.join(CURVES.values())} with {CURVE_COUNTS}, got {name!r}")
-        with told_as(MessageError, ValueError, where=name):
+        with reraised_as(MessageError, ValueError, where=name):
             found[name] = decode_counts(release.tensors[CURVE_COUNTS].numpy(), classes, MINIMUM)
     return found
 
@@ -350,7 +350,7 @@ def received_counts(result: Result, problem: Problem) -> dict[str, SiteCounts]:
         if name not in models or release.tensors.keys() != {IMAGES, PATIENTS}:
             known = ", ".join(COUNT_RELEASES.values())
             raise MessageError(f"counts must be one of {known} with {IMAGES} and {PATIENTS}, got {name!r}")
-        with told_as(MessageError, ValueError, where=name):
+        with reraised_as(MessageError, ValueError, where=name):
             images, patients = (release.tensors[part].numpy() for part in (IMAGES, PATIENTS))
             found[models[name]] = counts = check_counts(images, patients, shape)
             if counts.hidden.any():
@@ -370,7 +370,7 @@ def received_moments(result: Result, channels: int) -> NDArray[np.float64] | Non
     if release.tensors.keys() != {MOMENTS, SUPPORT}:
         raise MessageError(f"{IMAGE_MOMENTS} must be {MOMENTS} and {SUPPORT}, got {sorted(release.tensors)}")
     moments = release.tensors[MOMENTS].double().numpy()
-    with told_as(MessageError, ValueError, where=IMAGE_MOMENTS):
+    with reraised_as(MessageError, ValueError, where=IMAGE_MOMENTS):
         found = channels_of(moments)
     if found != channels:
         raise MessageError(f"{IMAGE_MOMENTS} are of images of {found} channels, those of the run have {channels}")
