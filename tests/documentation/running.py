@@ -46,7 +46,7 @@ OBSTACLES = {
     r"grandrounds partition (inbreast|rsna_ich)": "it needs published images",
 }
 """Commands that are checked by their parsers only, and why."""
-PROCESSES = re.compile(r"nvflare|grandrounds (poc|.*--engine flare)")
+PROCESSES = re.compile(r"nvflare|grandrounds (poc|status --kit runs/poc|.*--engine flare)")
 """Commands that start processes, which take minutes."""
 
 

@@ -1,7 +1,4 @@
-"""Repairs of holes that attacks went through, each with the smallest change that undoes it, and the tests that must notice.
-
-Attacks are those of docs/security.md.
-"""
+"""Repairs of holes, each with the smallest change that undoes it and the tests that must notice."""
 
 from dataclasses import dataclass
 

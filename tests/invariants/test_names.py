@@ -17,7 +17,6 @@ PACKAGE = Path(grandrounds.__file__).parent
 SAME_MEANING: Mapping[str, str] = {
     "main": "where a program begins",
     "figures": "the hook by which a method draws its own events",
-    "published_name": "our name of an entry of a published file, one for each network",
 }
 """Functions of one name that mean the same on purpose, and why there are two."""
 
@@ -41,10 +40,10 @@ def constants(tree: ast.Module) -> Iterator[str]:
                     yield name.id
 
 
-def imported_names() -> set[str]:
-    """The names that one module of the package imports from another."""
+def imported_names() -> set[tuple[str, str]]:
+    """Module and name of what one module of the package imports from another."""
     nodes = (node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
-    return {alias.name for node in nodes if (node.module or "").startswith("grandrounds") for alias in node.names}
+    return {(node.module or "", alias.name) for node in nodes for alias in node.names}
 
 
 def definitions(tree: ast.Module, *kinds: type[ast.stmt]) -> list[str]:
@@ -63,7 +62,10 @@ def twice(names: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 def test_no_constant_that_others_import_is_bound_in_two_modules():
     shared = imported_names()
-    own = {module: [name for name in constants(tree) if name in shared] for module, tree in trees().items()}
+    own = {
+        module: [name for name in constants(tree) if (f"grandrounds.{module[:-3].replace('/', '.')}", name) in shared]
+        for module, tree in trees().items()
+    }
     assert twice(own) == {}
 
 

@@ -279,12 +279,11 @@ def _job_of(name: str, method: OwnMethod) -> Job:
     job = load_job("fedavg")
     job = replace(job, meta={**job.meta, "name": name, "summary": method.summary, "paper": method.paper}, source=None)
     for entry, component in ((job.controller, method.controller), (job.executor, method.executor)):
-        found = {**option_defaults(component), **entry["args"]}
-        entry["args"].clear()
-        entry["args"].update({option: found[option] for option in option_types(component) if option in found})
+        for option in entry["args"].keys() - option_types(component).keys():
+            del entry["args"][option]
     job.server["workflows"][0]["path"] = full_name(method.controller)
     job.client["executors"][0]["executor"]["path"] = full_name(method.executor)
-    return job.with_values({("controller", "run_name"): name, **by_key(method.options)})
+    return job.in_full().with_values({("controller", "run_name"): name, **by_key(method.options)})
 
 
 def full_name(component: type) -> str:

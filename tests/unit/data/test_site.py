@@ -90,7 +90,7 @@ def test_a_wrong_configuration_is_refused_by_file_and_field(place, datasets, mes
 
 
 def test_a_missing_configuration_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"grandrounds\.json cannot be read: No such file"):
+    with pytest.raises(ConfigurationError, match=r"grandrounds\.json cannot"):
         read_site_config(tmp_path / "grandrounds.json")
 
 
@@ -180,7 +180,7 @@ def test_an_unknown_part_is_refused():
     empty = SiteData(
         np.zeros((0, 1, 1, 1), np.uint8), np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, str), (), (), ("a",)
     )
-    with pytest.raises(ValueError, match="part must be one of labelled, unlabelled, train, val, test, got 'dev'"):
+    with pytest.raises(ValueError, match=r"part .*got 'dev'"):
         empty.rows("dev")
     assert empty.class_counts("train").tolist() == [0]
 

@@ -79,12 +79,12 @@ def test_an_entry_of_whole_numbers_is_no_weight(trained, tmp_path):
 
 
 def test_a_name_that_the_folder_does_not_have_is_refused_with_those_that_it_has(trained):
-    with pytest.raises(ConfigurationError, match=r"no weights named 'other' \(there are: earlier\)"):
+    with pytest.raises(ConfigurationError, match=r"weights.*'other'"):
         load_start(build_model(SPEC, seed=1), "other", NAMES)
 
 
 def test_where_no_simulation_computes_the_head_it_is_said_where_it_comes_from(trained):
-    with pytest.raises(ConfigurationError, match=r"start_from=ridge: .* no weights .* job ridge .* --preset scratch"):
+    with pytest.raises(ConfigurationError, match=r"start_from=ridge.*--preset"):
         load_start(build_model(SPEC, seed=1), RIDGE, NAMES)
 
 

@@ -429,12 +429,12 @@ def test_a_teacher_can_have_the_statistics_of_the_sites_images():
     with pytest.raises(ConfigurationError, match="teacher_statistics=site needs teacher=received or average"):
         FixMatchExecutor(teacher_statistics="site")
     fixed = replace(context, problem=replace(context.problem, norm="site", weights="imagenet"))
-    with pytest.raises(ConfigurationError, match=r"teacher_statistics=site is for problem\.norm=batch, and it is site"):
+    with pytest.raises(ConfigurationError, match=r"teacher_statistics=site.*problem\.norm=batch"):
         executor._teacher(model, fixed)
 
 
 def test_teachers_that_cannot_be_are_refused():
-    with pytest.raises(ConfigurationError, match="teacher=received labels with received models, and with model=own"):
+    with pytest.raises(ConfigurationError, match=r"teacher=received.*model=own"):
         FixMatchExecutor(teacher="received", model="own")
     with pytest.raises(ConfigurationError, match="set consistency_weight to 0"):
         FedPerlExecutor(teacher="received")

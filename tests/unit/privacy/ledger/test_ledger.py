@@ -70,7 +70,7 @@ def test_a_release_without_a_guarantee_is_never_forgotten(ledger, skin, update, 
 def test_another_data_set_under_a_known_name_is_refused(ledger, skin, update, purpose):
     ledger.book(purpose(), skin, update, DELTA)
     other = DatasetIdentity("skin", "b" * 64)
-    with pytest.raises(ConfigurationError, match="'skin' was booked with fingerprint aaaaaaaaaaaa, now it has bbbbbbb"):
+    with pytest.raises(ConfigurationError, match=r"'skin'.*aaaaaaaaaaaa"):
         ledger.book(purpose(2), other, update, DELTA)
 
 
