@@ -171,17 +171,6 @@ class OwnHeadOptions(Options):
         "site's labels",
     ] = "given"
 
-    def require_own(self, own_model: bool) -> None:
-        """Refuse a head of the site's own where sites share a model.
-
-        Raises:
-            ConfigurationError: then.
-        """
-        if self.own_head != "given" and not own_model:
-            raise ConfigurationError(
-                "own_head=ridge is for models of the sites' own; a shared one starts from controller.start_from=ridge"
-            )
-
 
 class OwnHeadExecutor(SiteExecutor):
     """A site whose own model may begin with a head in closed form."""
@@ -190,7 +179,10 @@ class OwnHeadExecutor(SiteExecutor):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.beginning.require_own(self.own_model)
+        if self.beginning.own_head != "given":
+            self.model.require_own(
+                "own_head=ridge is for models of the sites' own; a shared one starts from controller.start_from=ridge"
+            )
 
     def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
         """See :meth:`SiteExecutor.starting_model`; before its first round a site of its own solves its head."""
