@@ -98,9 +98,9 @@ class ChannelGuard(FLComponent):
             seal_kit(kit, sys.argv)
         processors = ClientRequestProcessors.request_processors
         processors[:] = [
-            JobDeletion() if isinstance(found, DeleteRunNumberProcessor) else found
-            for found in processors
-            if not isinstance(found, ShellCommandProcessor)
+            JobDeletion() if isinstance(processor, DeleteRunNumberProcessor) else processor
+            for processor in processors
+            if not isinstance(processor, ShellCommandProcessor)
         ]
         if kit:
             outlive_full_logs()

@@ -170,11 +170,11 @@ def _unpacked(names: object, body: bytes | bytearray) -> dict[str, dict[str, Ten
     ):
         raise MessageError("a message between processes has no names of its tensors")
     with told_as(MessageError, SafetensorError, ValueError, KeyError, where="tensors of a message between processes"):
-        found = safetensors.torch.load(bytes(body))
+        content = safetensors.torch.load(bytes(body))
     wanted = [name for part in parts.values() for name in part]
-    if found.keys() != {str(number) for number in range(len(wanted))}:
+    if content.keys() != {str(number) for number in range(len(wanted))}:
         raise MessageError("a message between processes has other tensors than it names")
-    tensors = (found[str(number)] for number in range(len(wanted)))
+    tensors = (content[str(number)] for number in range(len(wanted)))
     return {part: {name: next(tensors) for name in part_names} for part, part_names in parts.items()}
 
 

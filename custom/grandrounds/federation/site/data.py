@@ -140,24 +140,24 @@ class SiteAccess:
         values = payload.values
         site = fl_ctx.get_identity_name()
         require_same_rule(values.get(RULE_VALUE), site)
-        found = self._find(values["problem"], site, fl_ctx)
+        known = self._find(values["problem"], site, fl_ctx)
         require_room(cache_folder(fl_ctx))
         device = choose_device(self._compute.device, self._compute.precision)
         self._held = self._held or HeldImages(device)
         return SiteContext(
             site=site,
             round_number=payload.round_number,
-            problem=found.problem,
+            problem=known.problem,
             seed=values["seed"],
             data=cast(SiteData, Unread()),
             device=device,
             precision=self._compute.precision,
             aborted=lambda: bool(abort_signal.triggered),
             cache=StateCache(state_folder(fl_ctx, values["run_name"], site) / "received"),
-            own_spec=found.own_spec,
+            own_spec=known.own_spec,
             ahead=ViewsAhead(self._compute.drawing_processes(in_kit(fl_ctx), device)),
             held=self._held,
-            datasets=lambda name: self._dataset(name, found.problem, site, fl_ctx),
+            datasets=lambda name: self._dataset(name, known.problem, site, fl_ctx),
             gate=gate_of(fl_ctx),
         )
 

@@ -96,8 +96,8 @@ def released(name: str, record: SiteRecord, minimum: int) -> Result:
         return Result({}, metrics)
     if name != VALIDATION:
         metrics[f"{name}.{UNIT}"] = float(UNITS.index(leaves.unit))
-    (found,) = leaves.counts
-    tensors = {IMAGES: torch.from_numpy(found.images), PATIENTS: torch.from_numpy(found.patients)}
+    (table,) = leaves.counts
+    tensors = {IMAGES: torch.from_numpy(table.images), PATIENTS: torch.from_numpy(table.patients)}
     return Result(
         {COUNT_RELEASES[name]: Release(ReleaseKind.COUNTS, tensors)} if name in COUNT_RELEASES else {}, metrics
     )

@@ -77,8 +77,8 @@ def means_by_architecture(
     for site in natural_sorted(states):
         members.setdefault(architectures[site], []).append(states[site])
     return {
-        kind: {name: _mean_entry([state[name] for state in found]) for name in found[0]}
-        for kind, found in members.items()
+        kind: {name: _mean_entry([state[name] for state in states]) for name in states[0]}
+        for kind, states in members.items()
     }
 
 

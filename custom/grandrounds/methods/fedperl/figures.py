@@ -53,21 +53,21 @@ def figures(history: RunHistory) -> list[Drawing]:
     groups = history.communities
     sites = community_order(groups) if groups else list(history.sites)
     first = min((event["round"] for event in history.events if picks([event])), default=None)
-    found = []
+    drawings = []
     if first is not None:
         made = picks(history.events)
         picture = _peer_frequency(made, sites, groups)
         finding = _peers_found(made, sites, groups)
         caption = f"{finding} Rows choose, columns are chosen as peers{'; lines divide communities' if groups else ''}."
-        found.append(Drawing("peer_frequency", picture, f"Peer frequency. {finding}", caption))
+        drawings.append(Drawing("peer_frequency", picture, f"Peer frequency. {finding}", caption))
     rounds = similarities(history.events)
     if any(len(entry.sites) > 1 for entry in rounds):
         shown = rounds_to_show([entry.round_number for entry in rounds], first)
         picture = similarity_figure(rounds, shown, sites, groups, first)
         finding = _similarity_found(rounds, groups)
         caption = f"{finding} Above single rounds, below the mean of all pairs over the rounds."
-        found.append(Drawing("similarity", picture, f"Similarity of models. {finding}", caption))
-    return found
+        drawings.append(Drawing("similarity", picture, f"Similarity of models. {finding}", caption))
+    return drawings
 
 
 def _peers_found(made: Sequence[tuple[str, str]], sites: Sequence[str], groups: Mapping[str, str]) -> str:
@@ -87,8 +87,8 @@ def _peers_found(made: Sequence[tuple[str, str]], sites: Sequence[str], groups: 
 def _similarity_found(rounds: Sequence[SimilarityRound], groups: Mapping[str, str]) -> str:
     """How the mean similarity changes from the first round to the last, within communities and between them."""
     ends = [entry for entry in rounds if len(entry.sites) > 1]
-    one = {site: "" for entry in ends for site in entry.sites}
-    first, last = (mean_similarity(entry.matrix, entry.sites, groups or one) for entry in (ends[0], ends[-1]))
+    same = {site: "" for entry in ends for site in entry.sites}
+    first, last = (mean_similarity(entry.matrix, entry.sites, groups or same) for entry in (ends[0], ends[-1]))
     number = ends[-1].round_number
     if math.isnan(last[0]) or math.isnan(last[1]):
         kept = [next(value for value in pair if not math.isnan(value)) for pair in (first, last)]
@@ -231,8 +231,8 @@ def _draw_mean_similarity(
     axes: Axes, rounds: Sequence[SimilarityRound], groups: Mapping[str, str] | None, first_peers: int | None
 ) -> None:
     numbers = [entry.round_number for entry in rounds]
-    one = {site: "" for entry in rounds for site in entry.sites}
-    means = np.array([mean_similarity(entry.matrix, entry.sites, groups or one) for entry in rounds])
+    same = {site: "" for entry in rounds for site in entry.sites}
+    means = np.array([mean_similarity(entry.matrix, entry.sites, groups or same) for entry in rounds])
     if groups:
         axes.plot(numbers, means[:, 0], color=BLUE, linewidth=1.8, label="within communities")
         axes.plot(numbers, means[:, 1], color=VERMILION, linewidth=1.8, linestyle="--", label="between communities")

@@ -50,15 +50,15 @@ class StatisticsExecutor(SiteExecutor):
 
 
 def _counts(data: SiteData, min_count: int) -> dict[str, float]:
-    found: dict[str, float] = {}
+    counted: dict[str, float] = {}
     for part in STATISTICS_PARTS:
         rows = data.rows(part)
         counts = class_counts(data.labels[rows], _groups(data, rows), len(data.classes), min_count)
-        found |= {f"images.{part}.{number}": float(count) for number, count in counts.items()}
+        counted |= {f"images.{part}.{number}": float(count) for number, count in counts.items()}
     rows = data.rows("unlabelled")
     if len(set(_groups(data, rows))) >= min_count:
-        found["images.unlabelled"] = float(len(rows))
-    return found
+        counted["images.unlabelled"] = float(len(rows))
+    return counted
 
 
 def _histograms(data: SiteData, min_count: int) -> dict[str, float]:
@@ -98,13 +98,13 @@ def class_counts(labels: NDArray[np.int64], groups: Sequence[str], classes: int,
         >>> class_counts(np.array([0, 0, 0, 1, 1]), ["p", "q", "r", "s", "s"], 2, min_count=2)
         {}
     """
-    found = {}
+    counts = {}
     for number in range(classes):
         rows = np.flatnonzero(labels == number).tolist()
         if 0 < len({groups[row] for row in rows}) < min_count:
             return {}
-        found[number] = len(rows)
-    return found
+        counts[number] = len(rows)
+    return counts
 
 
 def intensity_shares(
@@ -131,7 +131,7 @@ def intensity_shares(
             pixels[channel] += counts
             for number in np.flatnonzero(counts):
                 patients[channel][number].add(groups[row])
-    support = np.array([[len(found) for found in channel] for channel in patients])
+    support = np.array([[len(seen) for seen in channel] for channel in patients])
     shown = np.where(support >= max(1, min_count), pixels, 0)
     totals = shown.sum(axis=1, keepdims=True)
     return np.where(shown > 0, shown / np.maximum(totals, 1), np.nan)

@@ -57,12 +57,12 @@ def _canonical(archive: bytes) -> bytes:
     if outermost:
         number(b".".join(outermost.groups()).decode())
     kept = {
-        name: PICKLED_CLASS.sub(lambda found: _renamed(found, order), content) if name.endswith(".pkl") else content
+        name: PICKLED_CLASS.sub(lambda match: _renamed(match, order), content) if name.endswith(".pkl") else content
         for name, content in entries.items()
         if name not in code
     }
     for name, new in order.items():
-        text = CODE_CLASS.sub(lambda found: order.get(found[0], found[0]), classes[name])
+        text = CODE_CLASS.sub(lambda match: order.get(match[0], match[0]), classes[name])
         kept[f"archive/code/{new.rpartition('.')[0].replace('.', '/')}.py"] = text.encode()
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w") as target:
@@ -71,6 +71,6 @@ def _canonical(archive: bytes) -> bytes:
     return written.getvalue()
 
 
-def _renamed(found: re.Match[bytes], order: Mapping[str, str]) -> bytes:
-    new = order.get(b".".join(found.groups()).decode())
-    return b"c%b\n%b\n" % tuple(part.encode() for part in new.rsplit(".", 1)) if new else found[0]
+def _renamed(match: re.Match[bytes], order: Mapping[str, str]) -> bytes:
+    new = order.get(b".".join(match.groups()).decode())
+    return b"c%b\n%b\n" % tuple(part.encode() for part in new.rsplit(".", 1)) if new else match[0]
