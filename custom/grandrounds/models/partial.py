@@ -103,7 +103,7 @@ def frozen_names(model: nn.Module, trainable: str, chain: Sequence[str]) -> list
     wanted = trainable.removeprefix(FROM)
     blocks = [block_name(name) for name in names]
     # Before the first module with parameters nothing can be frozen.
-    first = next(place for place, name in enumerate(names) if list(model.get_submodule(name).parameters()))
+    first = next(position for position, name in enumerate(names) if list(model.get_submodule(name).parameters()))
     possible = blocks[first + 1 :]
     if wanted not in possible:
         known = f"there are {', '.join(possible)}, and head" if possible else "train all, or the head"

@@ -41,7 +41,7 @@ def take(question: InventoryRequest, known: Mapping[str, str]) -> Inventory:
     Raises:
         GrandRoundsError: if the data set of the task, or the public one, is not defined or cannot be read.
     """
-    read = [str(place) for place in config_places(question.site, _folders(question))]
+    read = [str(path) for path in config_places(question.site, _folders(question))]
     seen: list[str] = []
     for location in _locations(question):
         with contextlib.suppress(GrandRoundsError):
@@ -123,11 +123,11 @@ def _locations(question: InventoryRequest) -> list[DatasetLocation]:
 
 def _private(question: InventoryRequest) -> dict[str, DatasetLocation]:
     """Where the data set of the task is, and all others that are asked about and can be found."""
-    place = question.site, _folders(question), Path(question.cache)
-    locations = {question.dataset: locate(question.dataset, *place)}
-    for name in private_datasets(*place[:2]) if question.private else []:
+    location = question.site, _folders(question), Path(question.cache)
+    locations = {question.dataset: locate(question.dataset, *location)}
+    for name in private_datasets(*location[:2]) if question.private else []:
         with contextlib.suppress(GrandRoundsError):
-            locations.setdefault(name, locate(name, *place))
+            locations.setdefault(name, locate(name, *location))
     return locations
 
 

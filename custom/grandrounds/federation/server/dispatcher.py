@@ -63,7 +63,7 @@ class TaskDispatcher:
         problem: whose vocabulary curves and counts must have.
         sites: registered, refused and paused sites; kept up to date.
         record: of the run.
-        subscribers: are told of answers.
+        subscribers: are notified of answers.
         fl_ctx: FLARE's context of the server.
         abort_signal: FLARE's.
         signs: of life of the sites; None where they are all on one machine, and a site that waits its turn is not late.
@@ -274,9 +274,9 @@ def require_possible_scores(metrics: Mapping[str, float]) -> None:
     """
     for name, value in metrics.items():
         _, *parts = name.split(".")
-        for place, part in enumerate(parts, 1):
+        for position, part in enumerate(parts, 1):
             lowest, highest = score_range(part)
-            if value > highest + ROUNDING and place == len(parts):
+            if value > highest + ROUNDING and position == len(parts):
                 raise MessageError(f"{name} is at most {highest:g}, got {value:g}")
             if value < lowest - ROUNDING:
                 raise MessageError(f"{name} is at least {lowest:g}, got {value:g}")

@@ -135,7 +135,7 @@ class RunRecord:
         log_event(_logger, kind, ": ".join(filter(None, (kind.replace("_", " "), words))), level, **fields)
 
     def remark(self, text: str, **about: Any) -> None:
-        """Note, once, what whoever watches or reads the run must know: a sentence for terminals, pages and reports.
+        """Note once what a reader of the run must know: a sentence for terminals, pages and reports.
 
         ``about`` are plain values for its event; one that is true of a round has ``round``, because a run that goes back
         before it takes it back.
@@ -159,7 +159,7 @@ class RunRecord:
         )
 
     def note_training(self, site: str, number: int, metrics: Mapping[str, float]) -> None:
-        """Note what a site has told of its training in a round: its images and its loss, where its policy lets them out."""
+        """Note what a site reports of its training in a round: its images and its loss, where its policy lets them out."""
         if "samples" in metrics:
             self._samples[site] = metrics["samples"]
         if "loss" in metrics:
@@ -246,7 +246,7 @@ class RunRecord:
         self.event(ROUND_END, **entry, moved=self._moved())
 
     def _divergence(self, number: int) -> str:
-        """Whether the training loss of a round has left that of the first one far behind; empty if not, or if it is told."""
+        """Whether the training loss of a round has left that of the first one far behind; empty if not, or if that was noted."""
         if number not in self._losses or any(remark.startswith(_DIVERGED) for remark in self._remarks):
             return ""
         first = min(self._losses)
@@ -512,7 +512,7 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
 
 
 def absences(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The sites that a summary, or what a run tells of itself, calls lost, silent, paused or refused, each in words.
+    """The sites that a summary, or the state of a running run, calls lost, silent, paused or refused, each in words.
 
     Example:
         >>> absences({"silent": {"b": 3}, "paused": {"b": 5, "c": 6}})

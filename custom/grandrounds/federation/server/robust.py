@@ -37,7 +37,7 @@ MIN_VALUES = 3
 KEPT_VALUES = 100
 """Norms and numbers of samples that the medians are of: the last ones."""
 COMPARED_VALUES = 1024
-"""Of each entry about so many, evenly spaced, are compared beside the norm: two updates that agree in them are one."""
+"""About this many evenly spaced values of each entry are compared beside the norm; updates that agree in them are one."""
 ITERATIONS = 100
 MEDIAN_TOLERANCE = 1e-7
 SMOOTHING = 1e-6

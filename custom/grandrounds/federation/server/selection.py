@@ -116,7 +116,7 @@ class ModelSelection:
         Returns:
             What models are compared by: ``metric``, its ``score``, ``low`` and ``high`` (the ends of its 95 % interval,
             where it is known), ``basis``, ``support`` (cases by class from the first counts that all sites showed: at
-            most so many, as a patient with right and with wrong predictions counts twice) and
+            most these, as a patient with right and with wrong predictions counts twice) and
             ``note``, the reason if that is not as asked; and ``mean``, the unweighted mean over sites of the metric that was
             asked for, where it is known. None when no site has scored.
 

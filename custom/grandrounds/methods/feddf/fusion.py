@@ -43,7 +43,7 @@ class FusionOptions(Options):
     recalibrate_bn: Annotated[bool, "recompute batch norm's statistics from all public images afterwards"] = False
 
     def require_batch(self, images: int) -> None:
-        """Check that so many public images make a batch.
+        """Check that there are enough public images for a batch.
 
         Raises:
             ConfigurationError: if not.

@@ -249,7 +249,7 @@ def _draw_mean_similarity(
 
 
 def _name_rows_and_columns(axes: Axes, sites: Sequence[str], rows: bool = True) -> None:
-    """Write the sites' names along a matrix; every so many of them where there are too many."""
+    """Write the sites' names along a matrix; where there are too many, every second, third or later one."""
     step = 1 + (len(sites) - 1) // MAX_ROWS_WITH_NAMES
     positions, names = range(0, len(sites), step), list(sites[::step])
     axes.set_xticks(positions, names, rotation=90, fontsize=SMALL_SIZE)

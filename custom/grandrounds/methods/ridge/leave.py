@@ -68,7 +68,7 @@ def leave(run: Path, sites: Sequence[str], out: Path) -> Departure:
     summary, method, kept = kept_sums(run)
     if SUMS in kept:
         raise ConfigurationError(
-            f"{run}: of so many sites the server has kept the sum alone; run the job without the site"
+            f"{run}: the server has kept only the sum over all sites; run the job without the site"
         )
     if unknown := [site for site in sites if site not in kept]:
         raise ConfigurationError(

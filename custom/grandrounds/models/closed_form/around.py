@@ -1,4 +1,4 @@
-r"""A head from a few labels of a place, kept near the head that a model has.
+r"""A head from a few labels of an external site, kept near the head that a model has.
 
 .. math:: \min_V \; \sum_i |\phi_i^T V + b - y_i|^2 + \mu\,|V - a W|_D^2
 

@@ -41,15 +41,15 @@ def _canonical(archive: bytes) -> bytes:
         entries = {name: given.read(name) for name in given.namelist() if not name.endswith(BY_CHANCE)}
     code, classes = {name for name in entries if name.endswith(".py")}, {}
     for name in sorted(code):
-        place = name[name.index("/code/") + len("/code/") : -len(".py")].replace("/", ".")
+        module = name[name.index("/code/") + len("/code/") : -len(".py")].replace("/", ".")
         for text in re.split(r"(?m)^(?=class )", entries[name].decode())[1:]:
-            classes[f"{place}.{text[len('class ') : text.index('(')]}"] = text
+            classes[f"{module}.{text[len('class ') : text.index('(')]}"] = text
     outermost = PICKLED_CLASS.search(entries["archive/data.pkl"])
     order: dict[str, str] = {}
 
     def number(name: str) -> None:
-        place, _, last = name.rpartition(".")
-        order[name] = f"{_CLASS_NUMBER.sub('', place)}.___torch_mangle_{len(order)}.{last}"
+        module, _, last = name.rpartition(".")
+        order[name] = f"{_CLASS_NUMBER.sub('', module)}.___torch_mangle_{len(order)}.{last}"
         for other in CODE_CLASS.findall(classes[name]):
             if other in classes and other not in order:
                 number(other)

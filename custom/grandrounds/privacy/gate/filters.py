@@ -344,7 +344,7 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         problem = Problem.from_dict(values["problem"])
         run, run_id = values["run_name"], values["run_id"]
         head = require_head(values.get(LEDGER_HEAD))
-    with suppress(OSError):  # for whoever looks at the site: no task depends on it
+    with suppress(OSError):  # for a person who inspects the site: no task depends on it
         note_head(Path(fl_ctx.get_engine().get_workspace().get_root_dir()) / STATES, head)
     with refusing(Reason.LEDGER, GrandRoundsError):
         ledger.content().chain.require_head(head)

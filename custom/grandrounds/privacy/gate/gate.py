@@ -132,7 +132,7 @@ class Gate:
             training: the cost of a record-level private training, once it is known.
 
         Returns:
-            What is to be told of the answer; None if the training costs nothing, or its cost is not known yet.
+            What the executor is to know of the answer; None if the training costs nothing, or its cost is not known yet.
 
         Raises:
             Refused: if the disk does not take it.

@@ -232,11 +232,11 @@ def read_policies(content: Any, where: str) -> dict[str, SitePolicy]:
         raise ConfigurationError(f"{where}: scopes must be a list of objects with a name")
     policies = {}
     for scope in scopes:
-        place = f"{where}: scope {scope['name']!r}"
+        of_scope = f"{where}: scope {scope['name']!r}"
         for chain, direction in (("task_data_filters", "in"), ("task_result_filters", "out")):
             if not _has_gate(scope.get(chain), direction):
-                raise ConfigurationError(f"{place}: {chain} must have a filter with path {GATE}")
-        policies[scope["name"]] = policy_of_scope(scope.get("properties"), place)
+                raise ConfigurationError(f"{of_scope}: {chain} must have a filter with path {GATE}")
+        policies[scope["name"]] = policy_of_scope(scope.get("properties"), of_scope)
     if content["default_scope"] not in policies:
         raise ConfigurationError(
             f"{where}: default_scope {content['default_scope']!r} is not defined (scopes: {', '.join(policies)})"
