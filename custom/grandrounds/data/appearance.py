@@ -35,17 +35,17 @@ def appearance(data: SiteData) -> Iterator[Findings]:
 
 
 def _applied_rules(data: SiteData) -> Findings:
-    counts = count_rules(data.rules)
+    counts = count_rules(data.cache.rules)
     if counts:
         listed = ", ".join(f"{count} {DONE[rule]}" for rule, count in sorted(counts.items()))
         yield "ok", "decoding", f"of {len(data.names)} images: {listed}"
-    elif data.rules:
+    elif data.cache.rules:
         yield "ok", "decoding", "all images are shown as they are stored"
 
 
 def _dark_images(data: SiteData) -> Findings:
     dark = _is_dark(data.images)
-    dark[[row for row, _, _ in data.quarantined]] = False
+    dark[data.cache.unreadable] = False
     names = [data.names[row] for row in np.flatnonzero(dark)]
     if names:
         more = f" and {len(names) - SHOWN_DARK} more" if len(names) > SHOWN_DARK else ""

@@ -178,11 +178,11 @@ def _empty_images(data: SiteData, empty: Sequence[int]) -> Findings:
 
 def _original_shapes(data: SiteData) -> Findings:
     check = "original sizes"
-    grey, colour = (sum(shape[-1] for shape in data.shapes if shape[-2] == channels) for channels in (1, 3))
+    grey, colour = (sum(shape[-1] for shape in data.cache.shapes if shape[-2] == channels) for channels in (1, 3))
     if grey and colour:
         message = f"{grey} grey and {colour} colour images; check that both belong to this data set"
         yield "warning", check, message
-    sizes = sorted({(height, width) for height, width, _, _ in data.shapes}, key=lambda size: size[0] * size[1])
+    sizes = sorted({(height, width) for height, width, _, _ in data.cache.shapes}, key=lambda size: size[0] * size[1])
     if not sizes:
         yield "ok", check, "the sizes before resizing are not known"
         return

@@ -78,7 +78,7 @@ def examine_run(data: SiteData, site: str, needs_labels: bool, trains: bool) -> 
 
 def rows_by_digest(data: SiteData) -> dict[str, list[int]]:
     """The rows of equal pictures, without unreadable ones and those of one colour."""
-    unreadable_rows = {row for row, _, _ in data.quarantined}
+    unreadable_rows = set(data.cache.unreadable)
     rows: dict[str, list[int]] = defaultdict(list)
     for row, digest in enumerate(data.digests):
         if digest and row not in unreadable_rows:
@@ -89,11 +89,11 @@ def rows_by_digest(data: SiteData) -> dict[str, list[int]]:
 def unreadable(data: SiteData) -> Findings:
     """How many images cannot be read."""
     check = "readable images"
-    if not data.quarantined:
+    if not data.cache.quarantined:
         yield "ok", check, f"all {len(data.names)} images can be read"
         return
-    reasons = "; ".join(reason for _, _, reason in data.quarantined[:SHOWN])
-    count = len(data.quarantined)
+    reasons = "; ".join(reason for _, _, reason in data.cache.quarantined[:SHOWN])
+    count = len(data.cache.quarantined)
     share = f"{count} of {len(data.names)} images ({count / len(data.names):.2%})"
     remedy = "cannot be read and are left out; repair them or take them out of the manifest"
     yield "warning", check, f"{share} {remedy}: {reasons}{more(count)}"

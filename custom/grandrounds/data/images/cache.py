@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
 from grandrounds.data.images.decoding import image_digests
@@ -63,19 +64,24 @@ class DecodedCache:
         images: ``(N, size, size, channels)`` uint8, read-only memory map; rows are in the order of the names.
         quarantined: row, name and reason of each image that cannot be read; these rows are zero.
         decoded: how many images were decoded for this call; 0 when the cache was reused.
-        shapes: height, width, channels and number of the images as they were before resizing.
-        rules: of each image, those of decoding that were applied.
-        originals: height, width and channels of each image as it was, zeros for one that cannot be read.
+        shapes: height, width, channels and number of the images as they were before resizing; empty when unknown.
+        rules: of each image, those of decoding that were applied; empty when unknown.
+        originals: height, width and channels of each image as it was, zeros for one that cannot be read; empty when unknown.
         digests: see :func:`~grandrounds.data.images.decoding.image_digests`; none from a cache of an earlier release.
     """
 
-    images: np.memmap
-    quarantined: tuple[Quarantined, ...]
-    decoded: int
-    shapes: tuple[OriginalShape, ...]
-    rules: tuple[tuple[str, ...], ...]
-    originals: tuple[Shape, ...]
-    digests: tuple[str, ...]
+    images: NDArray[np.uint8]
+    quarantined: tuple[Quarantined, ...] = ()
+    decoded: int = 0
+    shapes: tuple[OriginalShape, ...] = ()
+    rules: tuple[tuple[str, ...], ...] = ()
+    originals: tuple[Shape, ...] = ()
+    digests: tuple[str, ...] = ()
+
+    @property
+    def unreadable(self) -> list[int]:
+        """The rows of the quarantined images."""
+        return [row for row, _, _ in self.quarantined]
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class Looked:
 def look(data: SiteData, site: str) -> Looked:
     """What is compared of a site's pictures."""
     found = data.digests
-    unreadable = {row for row, _, _ in data.quarantined}
+    unreadable = set(data.cache.unreadable)
     rows = [row for row, digest in enumerate(found) if digest and row not in unreadable]
     flat = tuple(row for row, digest in enumerate(found) if not digest and row not in unreadable)
     patients = data.patients or [""] * len(data.names)

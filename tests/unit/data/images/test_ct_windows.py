@@ -129,7 +129,7 @@ def test_a_site_sees_the_windows_of_its_partition(site, tmp_path):
     assert site.reading.windows == HAEMORRHAGE_WINDOWS
     data = load_site_data(site, Problem("ct", ("blood", "bone"), 2), tmp_path / "cache")
     assert data.images.shape == (2, 2, 2, 3)
-    assert data.shapes == ((2, 2, 3, 2),)
+    assert data.cache.shapes == ((2, 2, 3, 2),)
     raw = (site.root / "a.dcm").read_bytes()
     np.testing.assert_array_equal(data.images[0], read_windows(raw, "a", HAEMORRHAGE_WINDOWS))
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.site.context import SiteContext, StateCache
@@ -34,7 +35,7 @@ def site(tmp_path, images=10, labelled=8):
     rng = np.random.default_rng(0)
     names = tuple(map(str, range(images)))
     data = SiteData(
-        images=rng.integers(0, 256, (images, 8, 8, 3), dtype=np.uint8),
+        cache=DecodedCache(rng.integers(0, 256, (images, 8, 8, 3), dtype=np.uint8)),
         labels=np.arange(images) % 3,
         labelled=np.arange(images) < labelled,
         split=np.full(images, "train"),
