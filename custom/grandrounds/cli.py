@@ -51,7 +51,7 @@ GROUPS = {
     "poc": (FEDERATIONS, "local.poc", "build_group"),
     "kit": (SITES, "kit", "build_group"),
     "privacy": (SITES, "privacy", "build_group"),
-    "ledger": (SITES, "ledger.accounts", "build_group"),
+    "ledger": (SITES, "ledger", "build_group"),
 }
 """By name, its panel, its module, and the function there that makes it."""
 HELP = """Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE.

@@ -21,7 +21,7 @@ from grandrounds.protocol.problem import Preprocessing, Problem
 
 if TYPE_CHECKING:
     from grandrounds.data.fitness import Finding
-    from grandrounds.data.leaks.comparison import Looked
+    from grandrounds.data.leaks import Looked
     from grandrounds.data.site import DatasetLocation, SiteData
 
 FINDING_STYLES: Mapping[str, tuple[str, str]] = {

@@ -31,7 +31,7 @@ from grandrounds.data.fitness import (
     unreadable,
     vocabulary,
 )
-from grandrounds.data.leaks.comparison import (
+from grandrounds.data.leaks import (
     NOTHING_SHARED,
     Looked,
     Sharing,
@@ -112,7 +112,7 @@ def examine(
         needs_labels: whether an empty labelled set is a failure.
         trains: whether training images and their classes are examined.
         tests: whether the site only tests a finished model, for which labelled test images are all it must have.
-        looked: what :func:`~grandrounds.data.leaks.comparison.look` has found, if it has looked already.
+        looked: what :func:`~grandrounds.data.leaks.look` has found, if it has looked already.
     """
     looked = looked or look(data, site)
     rows = rows_by_digest(data)

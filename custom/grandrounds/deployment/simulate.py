@@ -14,7 +14,7 @@ import torch
 
 from grandrounds.data.doctor import compare_sites
 from grandrounds.data.fitness import require_healthy
-from grandrounds.data.leaks.comparison import Looked, look
+from grandrounds.data.leaks import Looked, look
 from grandrounds.data.partition.files import DESCRIPTION_FILE, sharing_of, sites_and_problem
 from grandrounds.data.population import NOTHING_TO_DO, PROVENANCE, describe_population
 from grandrounds.data.site import load_site_data, locate_dataset

@@ -18,7 +18,7 @@ from typing import Any
 
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE, canonical
-from grandrounds.data.leaks.comparison import Sharing
+from grandrounds.data.leaks import Sharing
 from grandrounds.data.manifest import (
     SPLITS,
     Record,

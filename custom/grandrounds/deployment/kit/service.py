@@ -21,9 +21,7 @@ from types import FrameType
 from grandrounds.deployment.kit.read import OWN_PID, Kit, running_processes, supervisor
 from grandrounds.deployment.processes import await_end, signal_processes, start_program
 from grandrounds.deployment.retrying import pause_after
-from grandrounds.deployment.supervision.output import bound
-from grandrounds.deployment.supervision.pulse import Pulse
-from grandrounds.deployment.supervision.systemd import VARIABLES, Watchdog, notify
+from grandrounds.deployment.supervision import VARIABLES, Pulse, Watchdog, bound, notify
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.protocol.paths import ALIVE
 

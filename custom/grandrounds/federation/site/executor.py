@@ -48,7 +48,6 @@ from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
 from grandrounds.privacy.mechanisms.record_level import ProtectionOptions
-from grandrounds.protocol.entries import floating_entries, require_like
 from grandrounds.protocol.messages import (
     FROZEN,
     GLOBAL,
@@ -65,15 +64,16 @@ from grandrounds.protocol.messages import (
     ReleaseKind,
     Result,
     State,
+    floating_entries,
     model_update,
+    require_like,
 )
 from grandrounds.protocol.names import OWN_ROUND, VALIDATION
 from grandrounds.protocol.paths import DETAILS_VARIABLE, claimed_folder, in_kit
-from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.problem import SITE_NORM, TRAIN_ALL
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tensors import difference
-from grandrounds.protocol.wire import decode_payload, decode_result, encode_result
+from grandrounds.protocol.wire import decode_payload, decode_result, encode_result, round_updates
 
 ARCHITECTURE_FACTS = ("backbone", "architecture")
 

@@ -23,8 +23,7 @@ from grandrounds.methods.supervised.training import TrainingOptions, train_priva
 from grandrounds.privacy.mechanisms.dp_sgd import one_image_each
 from grandrounds.privacy.mechanisms.record_level import ProtectionOptions, RecordLevelOptions
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.spending import Mechanism
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Unit
 
 PROBLEM = Problem("noise", ("a", "b", "c"), 32)
 PLAIN = TrainingOptions(steps=1, batch_size=4, class_weights="none", weak_augmentation=False, algorithm="sgd")
