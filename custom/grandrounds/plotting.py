@@ -77,14 +77,14 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches with automatic layout, for figures of several panels."""
+    """An empty figure, its size in inches, with automatic layout, for figures of several panels."""
     return _plain_figure()(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
 
 
 def new_axes(
     width: float = WIDTH, height: float = HEIGHT, bottom: float = 0.55, left: float = 0.65
 ) -> tuple[Figure, Axes]:
-    """One plot of so many inches; its margins are fixed, because automatic layout takes longer than drawing."""
+    """One plot, its size in inches; its margins are fixed, because automatic layout takes longer than drawing."""
     figure = _plain_figure()(figsize=(width, height), dpi=DOTS_PER_INCH)
     axes = figure.add_axes((left / width, bottom / height, 1 - (left + 0.15) / width, 1 - (bottom + 0.35) / height))
     axes.spines[["top", "right"]].set_visible(False)

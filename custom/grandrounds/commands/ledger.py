@@ -251,7 +251,7 @@ def accounts(content: LedgerContent, name: str, verify: bool) -> list[dict[str, 
 
     bookings = [booking for booking in content.bookings if booking.dataset.name == name]
     latest = bookings[-1]
-    found = []
+    entries = []
     for unit in dict.fromkeys(booking.spending.unit for booking in bookings):
         booked = unit is latest.spending.unit
         epsilon = latest.epsilon if booked and not verify else content.spent(name, latest.delta, unit)
@@ -262,8 +262,8 @@ def accounts(content: LedgerContent, name: str, verify: bool) -> list[dict[str, 
             bound = content.spent_bound(name, latest.delta, unit)
             _require_agreement(content, latest, latest.epsilon if booked else epsilon, epsilon, bound)
             entry["epsilon_bound"] = _or_none(bound)
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def _require_agreement(content: LedgerContent, latest: Booking, booked: float, computed: float, bound: float) -> None:
@@ -338,14 +338,14 @@ def known(
     from grandrounds.deployment.kit.read import read_kit
     from grandrounds.deployment.recovery import server_knowledge
 
-    found = server_knowledge(read_kit(kit), site)
-    found.write(out)
-    for name, spent in found.spent.items():
-        told = f", epsilon {spent.epsilon:.4g} was reported" if spent.epsilon else ""
-        say(results(), f"{name}: {spent.updates} updates{told}")
-    for run in found.unread:
+    knowledge = server_knowledge(read_kit(kit), site)
+    knowledge.write(out)
+    for name, spent in knowledge.spent.items():
+        reported = f", epsilon {spent.epsilon:.4g} was reported" if spent.epsilon else ""
+        say(results(), f"{name}: {spent.updates} updates{reported}")
+    for run in knowledge.unread:
         say(notes(), f"WARN: the record of run {run} cannot be read; what it knows is missing")
-    say(results(), f"last head of the ledger: {found.head or 'unknown'}")
+    say(results(), f"last head of the ledger: {knowledge.head or 'unknown'}")
     say(results(), f"written to {out}; send it to the site's administrator")
 
 

@@ -55,13 +55,13 @@ def score_table(runs: Sequence[ReadRun]) -> Table:
     for name in names:
         if name == "mean":
             table.add_section()
-        rows = [found.get(name) for found in by_model.values()]
+        rows = [by_name.get(name) for by_name in by_model.values()]
         first = next(row for row in rows if row)
         scores = [row.scores.get(key) if row else None for row in rows for key in task.scores]
         images = "" if first.images is None else str(first.images)
         majority = [_number(first.majority)] if always else []
         table.add_row(name, images, *majority, *map(_score, scores))
-    shown_scores = [score for found in by_model.values() for row in found.values() for score in row.scores.values()]
+    shown_scores = [score for by_name in by_model.values() for row in by_name.values() for score in row.scores.values()]
     idle = runs[0].origin.idle
     table.caption = "\n".join([*([f"{runs[0].log.method}: {idle}"] if idle else []), *_remarks(shown_scores)])
     return table
@@ -73,7 +73,7 @@ def _without_repeated(runs: Sequence[ReadRun]) -> Sequence[ReadRun]:
     scored = {site: record.to_json() for site, record in first.tests.sites.items()}
     return [
         first,
-        *(one for one in others if {site: record.to_json() for site, record in one.tests.sites.items()} != scored),
+        *(run for run in others if {site: record.to_json() for site, record in run.tests.sites.items()} != scored),
     ]
 
 
@@ -87,12 +87,12 @@ def _score(score: Score | None) -> str:
 
 def _remarks(scores: Sequence[Score]) -> list[str]:
     """What marks mean, and why there are dashes."""
-    found = [f"{FEW} rests on fewer than {MIN_CASES} cases"] if any(score.few for score in scores) else []
+    remarks = [f"{FEW} rests on fewer than {MIN_CASES} cases"] if any(score.few for score in scores) else []
     parts = dict.fromkeys(score.of for score in scores if score.of)
-    found += [
+    remarks += [
         f"({part.split()[0]}/{part.split()[2]}) over {part}; the others are withheld or have none" for part in parts
     ]
-    return found + [f"- {reason}" for reason in dict.fromkeys(score.reason for score in scores if score.reason)]
+    return remarks + [f"- {reason}" for reason in dict.fromkeys(score.reason for score in scores if score.reason)]
 
 
 def facts(summary: Mapping[str, Any]) -> list[str]:

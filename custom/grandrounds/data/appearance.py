@@ -67,8 +67,8 @@ def _is_dark(images: NDArray[np.uint8]) -> NDArray[np.bool_]:
     # A part at a time: the images may be a large map.
     parts = [images[start : start + AT_ONCE] for start in range(0, len(images), AT_ONCE)]
     dark = [part.reshape(len(part), -1).max(axis=1) < DARK for part in parts]
-    found = np.concatenate(dark) if dark else np.zeros(0, np.bool_)
-    for row in np.flatnonzero(found):
+    is_dark = np.concatenate(dark) if dark else np.zeros(0, np.bool_)
+    for row in np.flatnonzero(is_dark):
         colours = images[row].reshape(-1, images.shape[-1])
-        found[row] = (colours != colours[0]).any()
-    return found
+        is_dark[row] = (colours != colours[0]).any()
+    return is_dark

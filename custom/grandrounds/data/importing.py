@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from grandrounds.data.found import (
+from grandrounds.data.image_files import (
     DAMAGED,
     FRAMES,
     OTHER,
@@ -88,7 +88,7 @@ class Import:
             if reason not in (NOT_THERE, DAMAGED, FRAMES) and not reason.startswith("over"):
                 continue
             names = [printable(name) for name, own in self.left_out.items() if own == reason]
-            lines.append(f"{reason}: {', '.join(names[:_NAMED])}{' ...' * (len(names) > _NAMED)}")
+            lines.append(f"{reason}: {', '.join(names[:_NAMED])}{' ...' if len(names) > _NAMED else ''}")
         return lines
 
 
@@ -150,22 +150,22 @@ class Names:
     @cached_property
     def _by_end(self) -> Mapping[tuple[str, ...], list[str]]:
         """All files by each end of their path, with and without their suffix, folded."""
-        found: dict[tuple[str, ...], list[str]] = {}
+        names_by_end: dict[tuple[str, ...], list[str]] = {}
         for name, _ in sorted(self._place.entries()):
             *folders, last = _folded_parts(name)
             for own in dict.fromkeys((last, PurePosixPath(last).stem)):
                 for first in range(len(folders) + 1):
-                    found.setdefault((*folders[first:], own), []).append(name)
-        return found
+                    names_by_end.setdefault((*folders[first:], own), []).append(name)
+        return names_by_end
 
     @cached_property
     def _by_number(self) -> Mapping[tuple[str, ...], list[str]]:
         """Those that are called by a number with zeros before it, without these."""
-        found: dict[tuple[str, ...], list[str]] = {}
+        names_by_number: dict[tuple[str, ...], list[str]] = {}
         for (*folders, last), names in self._by_end.items():
             if match := _PADDED.fullmatch(last):
-                found.setdefault((*folders, f"{match[1]}{match[2] or ''}"), []).extend(names)
-        return found
+                names_by_number.setdefault((*folders, f"{match[1]}{match[2] or ''}"), []).extend(names)
+        return names_by_number
 
     def _similar(self, parts: tuple[str, ...], absolute: bool) -> list[str]:
         """The files whose path ends like this one, of an absolute one with as few of its folders as need be."""
@@ -224,24 +224,24 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
     for line, text in rows:
         seen = {name: place.look(name) for name in names.find(text)}
         # Beside an image there may be a file of the same name about it, such as its JSON or text.
-        found = [name for name, one in seen.items() if one.reason != OTHER] or [*seen]
-        if len(found) > 1:
-            masks = set(masks_among(place, {name: seen[name] for name in found}))
-            found, beside = [name for name in found if name not in masks], beside | masks
-        if len(found) > 1:
-            above = [shlex.quote(str(root / PurePosixPath(name).parent)) for name in found[:2]]
-            folders = f"name the folder by --root {above[0]} or --root {above[1]}, or " * (above[0] != above[1])
+        candidates = [name for name, entry in seen.items() if entry.reason != OTHER] or [*seen]
+        if len(candidates) > 1:
+            masks = set(masks_among(place, {name: seen[name] for name in candidates}))
+            candidates, beside = [name for name in candidates if name not in masks], beside | masks
+        if len(candidates) > 1:
+            above = [shlex.quote(str(root / PurePosixPath(name).parent)) for name in candidates[:2]]
+            other_roots = f"name the folder by --root {above[0]} or --root {above[1]}, or "
             raise DataError(
-                f"{source} line {line}: {printable(text)} may be {printable(found[0])} or {printable(found[1])}; "
-                f"{folders * root.is_dir()}write one"
+                f"{source} line {line}: {printable(text)} may be {printable(candidates[0])} or {printable(candidates[1])}; "
+                f"{other_roots if above[0] != above[1] and root.is_dir() else ''}write one"
             )
-        picture = seen[found[0]] if found else Seen("", reason=NOT_THERE)
+        picture = seen[candidates[0]] if candidates else Seen("", reason=NOT_THERE)
         reason = picture.reason or (FRAMES if picture.frames > 1 else "")
         if reason:
             bad.append((line, text, f"{reason} ({picture.frames} frames)" if reason == FRAMES else reason))
         else:
-            files[line] = found[0]
-            used[found[0]] = picture
+            files[line] = candidates[0]
+            used[candidates[0]] = picture
     if bad and (not skip or not files):
         raise DataError(_refusal(source, root, bad, len(rows)))
     require_text_names(root, files.values())
@@ -291,7 +291,7 @@ def _proposed_root(root: Path, text: str) -> str:
 def _nearby(folder: Path) -> Iterator[Path]:
     count = 0
     for above, folders, files in os.walk(folder):
-        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        folders[:] = sorted(subfolder for subfolder in folders if not subfolder.startswith("."))
         for name in files:
             count += 1
             if count > _SEARCHED:

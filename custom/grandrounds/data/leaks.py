@@ -41,11 +41,11 @@ def thumbnails(images: NDArray[np.uint8], rows: Sequence[int]) -> NDArray[np.uin
     """Means of grey of some rows of images of shape ``(n, height, width, channels)``, shape ``(rows, 256)``."""
     from PIL import Image
 
-    found = np.empty((len(rows), SIDE * SIDE), np.uint8)
+    thumbs = np.empty((len(rows), SIDE * SIDE), np.uint8)
     for row, image in enumerate(images[number] for number in rows):
         picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).convert("L")
-        found[row] = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BOX)).ravel()
-    return found
+        thumbs[row] = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BOX)).ravel()
+    return thumbs
 
 
 def near_pairs(thumbs: NDArray[np.uint8]) -> NDArray[np.int64] | None:
@@ -64,12 +64,12 @@ def near_pairs(thumbs: NDArray[np.uint8]) -> NDArray[np.int64] | None:
     if pairs is None:
         return None
     alike = [_alike(shown[some[:, 0]], shown[some[:, 1]]) for some in _chunks(pairs, SIDE * SIDE)]
-    found = np.sort(rows[pairs[np.concatenate([*alike, np.zeros(0, np.bool_)])]], axis=1)
-    return found[np.lexsort((found[:, 1], found[:, 0]))].astype(np.int64)
+    near = np.sort(rows[pairs[np.concatenate([*alike, np.zeros(0, np.bool_)])]], axis=1)
+    return near[np.lexsort((near[:, 1], near[:, 0]))].astype(np.int64)
 
 
 def _within(points: NDArray[np.float32], radius: float) -> NDArray[np.int64] | None:
-    """The pairs of rows of which no coordinate differs by more than the radius; None if they are too many.
+    """The pairs of rows whose coordinates all differ by at most the radius; None if there are too many.
 
     Rows are sorted into cells by the two coordinates that tell most, and compared with those of the cells around. A tree
     of SciPy takes quadratic time with 16 coordinates.
@@ -82,22 +82,22 @@ def _within(points: NDArray[np.float32], radius: float) -> NDArray[np.int64] | N
     codes = (cells[:, 0] - cells[:, 0].min()) * width + cells[:, 1] - cells[:, 1].min() + 1
     order = np.argsort(codes, kind="stable")
     codes, columns = codes[order], np.ascontiguousarray(points[order].T)
-    found, number = [np.zeros((0, 2), np.int64)], 0
+    pairs, number = [np.zeros((0, 2), np.int64)], 0
     for code in np.unique(codes):
-        begin, end, right = np.searchsorted(codes, (code, code + 1, code + 2))
+        begin, end, next_end = np.searchsorted(codes, (code, code + 1, code + 2))
         below = np.searchsorted(codes, (code + width - 1, code + width + 2))
-        for first, last in ((begin, right), below):
+        for first, last in ((begin, next_end), below):
             for some in _chunks(np.arange(begin, end), last - first):
-                one, other = np.nonzero(_close(columns[telling[2]], some[:, None], slice(first, last), radius))
-                one, other = some[one], other + first
+                left, right = np.nonzero(_close(columns[telling[2]], some[:, None], slice(first, last), radius))
+                left, right = some[left], right + first
                 for column in columns[telling]:
-                    kept = _close(column, one, other, radius) & (one < other)
-                    one, other = one[kept], other[kept]
-                found.append(order[np.stack([one, other], axis=1)])
-                number += len(one)
+                    kept = _close(column, left, right, radius) & (left < right)
+                    left, right = left[kept], right[kept]
+                pairs.append(order[np.stack([left, right], axis=1)])
+                number += len(left)
                 if number > MAX_CANDIDATES:
                     return None
-    return np.concatenate(found)
+    return np.concatenate(pairs)
 
 
 def _telling(points: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -112,20 +112,20 @@ def _telling(points: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.array(order)
 
 
-def _close(column: NDArray[np.float32], one: Any, other: Any, radius: float) -> NDArray[np.bool_]:
-    return np.asarray(np.abs(column[one] - column[other]) <= radius)
+def _close(column: NDArray[np.float32], left: Any, right: Any, radius: float) -> NDArray[np.bool_]:
+    return np.asarray(np.abs(column[left] - column[right]) <= radius)
 
 
 def _chunks(rows: NDArray[np.int64], numbers: int) -> Iterator[NDArray[np.int64]]:
-    """Parts of rows, each of which is compared with so many numbers, that fit into memory."""
+    """Parts of ``rows`` whose comparisons, with ``numbers`` each, fit into memory."""
     size = max(NUMBERS_AT_A_TIME // max(int(numbers), 1), 1)
     return (rows[begin : begin + size] for begin in range(0, len(rows), size))
 
 
-def _alike(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _alike(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Whether pairs of pictures look the same, row by row."""
-    near = np.abs(one - other).mean(axis=1) <= ALIKE_UP_TO
-    first, second = (rows - rows.mean(axis=1, dtype=np.float64, keepdims=True) for rows in (one, other))
+    near = np.abs(left - right).mean(axis=1) <= ALIKE_UP_TO
+    first, second = (rows - rows.mean(axis=1, dtype=np.float64, keepdims=True) for rows in (left, right))
     products = (first * second).sum(axis=1) / np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
     return np.asarray(near & (products >= ALIKE_FROM))
 
@@ -183,34 +183,34 @@ class Looked:
 
 def look(data: SiteData, site: str) -> Looked:
     """What is compared of a site's pictures."""
-    found = data.digests
+    digests = data.digests
     unreadable = set(data.cache.unreadable)
-    rows = [row for row, digest in enumerate(found) if digest and row not in unreadable]
-    flat = tuple(row for row, digest in enumerate(found) if not digest and row not in unreadable)
+    rows = [row for row, digest in enumerate(digests) if digest and row not in unreadable]
+    flat = tuple(row for row, digest in enumerate(digests) if not digest and row not in unreadable)
     patients = data.patients or [""] * len(data.names)
     pictures = tuple(
         PlacedImage(site, row, data.names[row], str(data.split[row]), patients[row], data.groups[row]) for row in rows
     )
     labels = tuple(data.task.label_cell(data.labels[row], data.classes) for row in rows)
     return Looked(
-        pictures, tuple(found[row] for row in rows), thumbnails(data.images, rows), labels, data.labels[rows], flat
+        pictures, tuple(digests[row] for row in rows), thumbnails(data.images, rows), labels, data.labels[rows], flat
     )
 
 
 def contradictions(sites: Iterable[Looked]) -> Findings:
     """Equal pictures at two sites whose labels exclude each other."""
     by_digest: dict[str, list[tuple[PlacedImage, str, NDArray[np.int64]]]] = defaultdict(list)
-    for one in sites:
-        for picture, digest, label, known in zip(one.pictures, one.digests, one.labels, one.known, strict=True):
+    for site in sites:
+        for picture, digest, label, known in zip(site.pictures, site.digests, site.labels, site.known, strict=True):
             by_digest[digest].append((picture, label, known))
-    several = [same for same in by_digest.values() if len({one.site for one, _, _ in same}) > 1]
-    found = [pair for same in several for pair in _contradicting(same)]
-    if found:
+    several = [same for same in by_digest.values() if len({picture.site for picture, _, _ in same}) > 1]
+    pairs = [pair for same in several for pair in _contradicting(same)]
+    if pairs:
         shown = "; ".join(
             f"{first.place} is {label} and {second.place} is {other}"
-            for (first, label), (second, other) in found[:NAMED_PAIRS]
+            for (first, label), (second, other) in pairs[:NAMED_PAIRS]
         )
-        message = f"one picture has two labels: {shown}{_more(len(found))}; correct one, or take both out"
+        message = f"one picture has two labels: {shown}{_more(len(pairs))}; correct one, or take both out"
         yield "failure", TWO_LABELS, message
 
 
@@ -218,8 +218,8 @@ def shared_between(sites: Mapping[str, Looked], sharing: Sharing = NOTHING_SHARE
     """Pictures and patients that several sites have; ``sharing`` is what they have on purpose."""
     common = _common_tests(sites.values()) if sharing.tests else set()
     by_digest, by_patient = defaultdict(list), defaultdict(list)
-    for one in sites.values():
-        for picture, digest in zip(one.pictures, one.digests, strict=True):
+    for looked in sites.values():
+        for picture, digest in zip(looked.pictures, looked.digests, strict=True):
             place = picture._replace(site="every site") if (picture.name, digest) in common else picture
             by_digest[digest].append(place)
             if place.patient:
@@ -232,7 +232,7 @@ def shared_between(sites: Mapping[str, Looked], sharing: Sharing = NOTHING_SHARE
     else:
         yield "ok", check, "no picture is at two sites"
     yield from _shared_patients(list(_at_several(by_patient.values())), sharing.patients)
-    yield from near_copies([one for site in sites.values() for one in _without(site, common)])
+    yield from near_copies([picture for site in sites.values() for picture in _without(site, common)])
 
 
 def near_copies(pictures: Sequence[tuple[PlacedImage, str, NDArray[np.uint8]]], within: bool = False) -> Findings:
@@ -250,29 +250,29 @@ def near_copies(pictures: Sequence[tuple[PlacedImage, str, NDArray[np.uint8]]], 
     if pairs is None:
         yield "warning", check, f"too many pictures look alike to say which of them are copies {where}"
         return
-    found = []
-    for one, other in pairs:
-        (first, digest, _), (second, its, _) = pictures[one], pictures[other]
+    alike = []
+    for row, its_row in pairs:
+        (first, digest, _), (second, its, _) = pictures[row], pictures[its_row]
         apart = first.split != second.split and first.group != second.group if within else first.site != second.site
         if apart and digest != its:
-            found.append((first, second))
-    if found:
+            alike.append((first, second))
+    if alike:
         yield (
             "warning",
             check,
-            f"{len(found)} pictures {where} look the same: {_pairs(found)}; look whether they are copies",
+            f"{len(alike)} pictures {where} look the same: {_pairs(alike)}; look whether they are copies",
         )
     else:
         yield "ok", check, f"no two pictures {where} look the same"
 
 
-def _shared_patients(found: Sequence[tuple[PlacedImage, PlacedImage]], on_purpose: bool) -> Findings:
+def _shared_patients(pairs: Sequence[tuple[PlacedImage, PlacedImage]], on_purpose: bool) -> Findings:
     check = "shared patients"
-    if not found:
+    if not pairs:
         yield "ok", check, "no patient is at two sites"
         return
-    shown = "; ".join(f"{one.patient!r} of {one.place} and {other.place}" for one, other in found[:NAMED_PAIRS])
-    message = f"{len(found)} patients are at two sites: {shown}{_more(len(found))}"
+    shown = "; ".join(f"{first.patient!r} of {first.place} and {second.place}" for first, second in pairs[:NAMED_PAIRS])
+    message = f"{len(pairs)} patients are at two sites: {shown}{_more(len(pairs))}"
     if on_purpose:
         yield "warning", check, f"{message}; the partition was made so"
     else:
@@ -285,7 +285,9 @@ def _shared_patients(found: Sequence[tuple[PlacedImage, PlacedImage]], on_purpos
 
 def _common_tests(sites: Collection[Looked]) -> set[tuple[str, str]]:
     """Name and digest of the test images that every site has."""
-    tests = [{(one.name, digest) for one, digest, _ in site.entries() if one.split == "test"} for site in sites]
+    tests = [
+        {(picture.name, digest) for picture, digest, _ in site.entries() if picture.split == "test"} for site in sites
+    ]
     return set.intersection(*tests)
 
 
@@ -296,14 +298,14 @@ def _without(site: Looked, common: Collection[tuple[str, str]]) -> list[tuple[Pl
 def _at_several(groups: Iterable[Sequence[PlacedImage]]) -> Iterator[tuple[PlacedImage, PlacedImage]]:
     """Of each group that is at several sites two pictures; in two splits if there are such."""
     for group in groups:
-        places = list({(one.site, one.split): one for one in reversed(group)}.values())[::-1]
-        if len({one.site for one in places}) > 1:
-            together = len({one.split for one in places}) == 1
+        places = list({(picture.site, picture.split): picture for picture in reversed(group)}.values())[::-1]
+        if len({picture.site for picture in places}) > 1:
+            together = len({picture.split for picture in places}) == 1
             # One of the first places is in such a pair: that of two sites and, if there are several splits, two of these.
             yield next(
-                (one, other)
-                for one, other in combinations(places, 2)
-                if one.site != other.site and (together or one.split != other.split)
+                (first, second)
+                for first, second in combinations(places, 2)
+                if first.site != second.site and (together or first.split != second.split)
             )
 
 
@@ -311,8 +313,8 @@ def _contradicting(
     same: Sequence[tuple[PlacedImage, str, NDArray[np.int64]]],
 ) -> Iterator[tuple[tuple[PlacedImage, str], tuple[PlacedImage, str]]]:
     """The first pair of equal pictures whose known labels differ."""
-    kinds = {(one[0].site, one[2].tobytes()): one for one in reversed(same)}
-    known = {label: one[2] for (_, label), one in kinds.items()}
+    kinds = {(entry[0].site, entry[2].tobytes()): entry for entry in reversed(same)}
+    known = {label: entry[2] for (_, label), entry in kinds.items()}
     excluding = {
         (first, second)
         for first, second in permutations(known, 2)
@@ -320,14 +322,14 @@ def _contradicting(
     }
     if not excluding:
         return
-    for one, other in combinations(list(kinds)[::-1], 2):
-        if (one[1], other[1]) in excluding and one[0] != other[0]:
-            yield kinds[one][:2], kinds[other][:2]
+    for entry, other in combinations(list(kinds)[::-1], 2):
+        if (entry[1], other[1]) in excluding and entry[0] != other[0]:
+            yield kinds[entry][:2], kinds[other][:2]
             return
 
 
 def _pairs(pairs: Sequence[tuple[PlacedImage, PlacedImage]]) -> str:
-    return "; ".join(f"{one.place} and {other.place}" for one, other in pairs[:NAMED_PAIRS]) + _more(len(pairs))
+    return "; ".join(f"{first.place} and {second.place}" for first, second in pairs[:NAMED_PAIRS]) + _more(len(pairs))
 
 
 def _more(count: int) -> str:

@@ -136,7 +136,7 @@ class SiteData:
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Whether an image has a known label, or a finding of which it is known whether it is there, shape ``(N,)``."""
+        """Whether an image has a known label or at least one known finding, shape ``(N,)``."""
         return self.task.known(self.labels)
 
     def rows(self, part: Part) -> NDArray[np.int64]:
@@ -169,7 +169,7 @@ class SiteData:
             shown = self.task.class_counts(self.labels[[row]], len(self.classes))
             for number in np.flatnonzero(shown):
                 patients[self.classes[number]].add(self.groups[row])
-        return {name: len(found) for name, found in patients.items()}
+        return {name: len(own) for name, own in patients.items()}
 
     def class_counts(self, part: Part) -> NDArray[np.int64]:
         """Number of images of each class, or with each finding, in one part, shape ``(classes,)``, if known."""
@@ -228,11 +228,11 @@ def site_datasets(site: str, folders: Sequence[Path]) -> dict[str, DatasetLocati
     Raises:
         ConfigurationError: if a definition is wrong.
     """
-    found: dict[str, DatasetLocation] = {}
+    locations: dict[str, DatasetLocation] = {}
     for path in config_places(site, folders):
         if path.is_file():
-            found = {**_read_locations(path), **found}
-    return {name: _for_site(location, site) for name, location in found.items()}
+            locations = {**_read_locations(path), **locations}
+    return {name: _for_site(location, site) for name, location in locations.items()}
 
 
 def config_places(site: str, folders: Sequence[Path]) -> list[Path]:
@@ -278,10 +278,10 @@ def _read_locations(path: Path) -> dict[str, DatasetLocation]:
     datasets = content["datasets"]
     if not isinstance(datasets, dict):
         raise ConfigurationError(f"{path}: datasets must be an object of data sets by name, got {datasets!r}")
-    found = {name: _location(entry, f"{path}: datasets.{name}", path.parent) for name, entry in datasets.items()}
+    locations = {name: _location(entry, f"{path}: datasets.{name}", path.parent) for name, entry in datasets.items()}
     models = _overrides(content.get("models", {}), datasets, path)
     return {
-        name: replace(location, min_support=min_support, model=models.get(name)) for name, location in found.items()
+        name: replace(location, min_support=min_support, model=models.get(name)) for name, location in locations.items()
     }
 
 
@@ -311,7 +311,7 @@ def _choices(entry: Mapping[str, Any], where: str) -> KeyChoices:
     """What is said about near names."""
     lists = {name: entry.get(name, []) for name in CHOICE_KEYS}
     for name, value in lists.items():
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise ConfigurationError(f'{where}.{name} must be a list of texts such as ["patient"], got {value!r}')
     with reraised_as(ConfigurationError, ConfigurationError, where=where):
         return KeyChoices(*(tuple(value) for value in lists.values()))

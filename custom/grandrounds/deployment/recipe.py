@@ -144,5 +144,5 @@ class JobRecipe(Recipe):
 
 def _allow_classes(path: Path) -> None:
     """Let FLARE's simulator build our classes; what else the file has stays."""
-    found = read_json_object(path) if path.is_file() else {}
-    write_json(path, found | simulated_classes())
+    content = read_json_object(path) if path.is_file() else {}
+    write_json(path, content | simulated_classes())

@@ -36,7 +36,7 @@ from grandrounds.protocol.paths import CACHE, STATES
 from grandrounds.protocol.spending import Mechanism, Spending, no_guarantee
 
 GONE = "lost"
-"""The fingerprint of a data set of which nothing is left but its name."""
+"""The fingerprint of a data set whose name alone is left."""
 LEAST = 1e-3
 """The epsilon that is booked where the policy's target is 0, under which nothing can have left."""
 
@@ -115,14 +115,14 @@ def read_knowledge(path: Path) -> ServerKnowledge:
 def _spending(content: Any, where: str) -> KnownSpending:
     entry = require_object(content, where, KnownSpending._fields)
     try:
-        found = KnownSpending(int(entry["updates"]), float(entry["epsilon"]))
+        spending = KnownSpending(int(entry["updates"]), float(entry["epsilon"]))
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{where}: {error}") from error
-    if not (found.updates >= 0 and found.epsilon >= 0):
+    if not (spending.updates >= 0 and spending.epsilon >= 0):
         raise ConfigurationError(
-            f"{where}: updates and epsilon must be 0 or more, got {found.updates}, {found.epsilon}"
+            f"{where}: updates and epsilon must be 0 or more, got {spending.updates}, {spending.epsilon}"
         )
-    return found
+    return spending
 
 
 def declare_kit_loss(kit: Kit, knowledge: ServerKnowledge, heads: Collection[str], reason: str, person: Kit) -> Loss:
@@ -189,9 +189,9 @@ def worst_case(policies: Collection[SitePolicy], default: SitePolicy, name: str,
     return Spending(Mechanism.GAUSSIAN, default.unit, 1.0, _multiplier(max(epsilon, LEAST), default.delta))
 
 
-def _datasets(kit: Kit, left: LedgerContent, told: Collection[str]) -> dict[str, DatasetIdentity]:
-    """All private data sets of the site as they are now, and those of which its ledger or the server knows."""
-    names = dict.fromkeys([*private_datasets(kit.name, [kit.local]), *left.datasets, *told])
+def _datasets(kit: Kit, left: LedgerContent, further: Collection[str]) -> dict[str, DatasetIdentity]:
+    """All private data sets of the site as they are now, and those that its ledger or the server knows."""
+    names = dict.fromkeys([*private_datasets(kit.name, [kit.local]), *left.datasets, *further])
     if not names:
         raise ConfigurationError(f"{kit.folder}: neither site, ledger nor server know a private data set")
     return {name: DatasetIdentity(name, _fingerprint(kit, left, name)) for name in names}
@@ -223,7 +223,7 @@ def _signer(kit: Kit, person: Kit) -> tuple[str, str, Key]:
         raise ConfigurationError(f"{person.folder}: the certificate of {person.name} has expired")
     if person.authority.read_bytes() != kit.authority.read_bytes():
         raise ConfigurationError(f"{person.folder} is of another authority than {kit.folder}")
-    theirs, ours = (subject_text(one, NameOID.ORGANIZATION_NAME) for one in (own, site))
+    theirs, ours = (subject_text(certificate, NameOID.ORGANIZATION_NAME) for certificate in (own, site))
     if theirs != ours:
         raise ConfigurationError(
             f"{person.name} is of {theirs or 'no organisation'}, {kit.name} of {ours or 'none'}: the site's own "

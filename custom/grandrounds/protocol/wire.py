@@ -101,15 +101,15 @@ def encode_result(
         MessageError: if a release or fact is not declared, an entry no finite tensor, a metric no finite number,
             or a fact no short text.
     """
-    metrics, told = plain(dict(result.metrics), "metrics"), plain(dict(result.facts), "facts")
+    metrics, stated = plain(dict(result.metrics), "metrics"), plain(dict(result.facts), "facts")
     _require_metrics(metrics)
-    require_facts(told)
-    for name in told:
+    require_facts(stated)
+    for name in stated:
         if name not in facts:
             raise MessageError(f"fact {name!r} is not declared by the method (declared: {sorted(facts)})")
     parts = {METRICS: DXO(DataKind.METRICS, data={name: float(value) for name, value in metrics.items()})}
-    if told:
-        parts[FACTS] = DXO(DataKind.APP_DEFINED, data=told)
+    if stated:
+        parts[FACTS] = DXO(DataKind.APP_DEFINED, data=stated)
     for name, release in result.releases.items():
         if declared.get(name) != release.kind:
             raise MessageError(

@@ -223,9 +223,9 @@ def _build(
         _require_space(files)
         with replacing(array, private=True) as stream, kept_blocks():
             np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": files.shape})
-            found, decoded = _decode(reader, preparation, names, known, stream)
-            _require_few_unreadable(found["quarantined"], len(names), root, max_unreadable)
-        record = {"array": array.name, **found}
+            contents, decoded = _decode(reader, preparation, names, known, stream)
+            _require_few_unreadable(contents["quarantined"], len(names), root, max_unreadable)
+        record = {"array": array.name, **contents}
         opened = _opened(record, files.folder, files.shape)
         stale |= _named_array(files)
         write_json(files.record, record, private=True)
@@ -279,15 +279,15 @@ def _decode(
     quarantined: list[Quarantined] = []
     contents, kind, digests, decoded = [], [], [], 0
     kinds: dict[tuple[Shape, tuple[str, ...]], int] = {}
-    for row, (name, found) in enumerate(zip(names, in_order(prepare, names), strict=True)):
-        if isinstance(found, DataError):
-            quarantined.append((row, name, str(found)))
+    for row, (name, result) in enumerate(zip(names, in_order(prepare, names), strict=True)):
+        if isinstance(result, DataError):
+            quarantined.append((row, name, str(result)))
             stream.write(bytes(preparation.size**2 * preparation.channels))
             contents.append("")
             kind.append(-1)
             digests.append("")
             continue
-        content, square, new = found
+        content, square, new = result
         stream.write(square.pixels.tobytes())
         contents.append(content)
         kind.append(kinds.setdefault((square.shape, square.rules), len(kinds)))

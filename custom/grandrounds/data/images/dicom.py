@@ -248,8 +248,8 @@ def _grey_image(dataset: Dataset, name: str) -> tuple[NDArray[np.float64], str]:
     photometric = str(dataset.PhotometricInterpretation)
     if int(dataset.SamplesPerPixel) != 1 or photometric == "PALETTE COLOR":
         raise DataError(f"{name} is a colour image; expected grey levels")
-    found, _ = grey_levels(stored_values(dataset), dataset, ALL_VALUES, 0, name)
-    shown = np.clip(found, 0.0, 1.0)
+    levels, _ = grey_levels(stored_values(dataset), dataset, ALL_VALUES, 0, name)
+    shown = np.clip(levels, 0.0, 1.0)
     stated = [str(dataset.get(keyword) or "") for keyword in LATERALITY]
     laterality = next((side for side in stated if side in ("L", "R")), "")
     return 1.0 - shown if photometric == "MONOCHROME1" else shown, laterality
