@@ -23,7 +23,7 @@ from grandrounds.checks import as_path
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.own_methods import OWN_METHODS, OwnMethod
 from grandrounds.files import write_json
-from grandrounds.folders.whole import in_turn, put_in_place, temporary_sibling
+from grandrounds.folders import in_turn, put_in_place, temporary_sibling
 from grandrounds.json_files import read_json_object
 from grandrounds.option_annotations import require_type
 from grandrounds.option_keys import by_key, former_option_names, option_defaults, option_types

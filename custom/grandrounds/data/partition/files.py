@@ -31,7 +31,7 @@ from grandrounds.data.partition.public_set import PublicSet, list_path, write_pu
 from grandrounds.data.site import CONFIG_NAME, PUBLIC_NAME
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import write_json
-from grandrounds.folders.whole import file_names, in_turn, put_in_place, temporary_sibling
+from grandrounds.folders import file_names, in_turn, put_in_place, temporary_sibling
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import SERVER, Preprocess
 from grandrounds.protocol.task import Task

@@ -24,7 +24,7 @@ from grandrounds.data.partition.splits import assign_splits
 from grandrounds.data.site import CONFIG_NAME, FINDINGS_NAME, PHANTOM_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing, write_json
-from grandrounds.folders.whole import file_names, in_turn, put_in_place, temporary_sibling
+from grandrounds.folders import file_names, in_turn, put_in_place, temporary_sibling
 from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.seeding import derive_seed, numpy_generator
 

@@ -13,9 +13,8 @@ from PIL import Image
 from pydicom.pixels import apply_modality_lut, apply_windowing
 
 from grandrounds.data.images.cache import open_cache
-from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, read_dicom
+from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, read_dicom, read_windows, window_channels
 from grandrounds.data.images.files.reading import Reading, windows_from
-from grandrounds.data.images.files.windows import read_windows, window_channels
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.partition.files import write_partition
