@@ -220,21 +220,12 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
     files: dict[int, str] = {}
     bad: list[tuple[int, str, str]] = []
     used: dict[str, Seen] = {}
-    beside: set[str] = set()
+    masks: set[str] = set()
     for line, text in rows:
         seen = {name: place.look(name) for name in names.find(text)}
-        # Beside an image there may be a file of the same name about it, such as its JSON or text.
-        candidates = [name for name, entry in seen.items() if entry.reason != OTHER] or [*seen]
-        if len(candidates) > 1:
-            masks = set(masks_among(place, {name: seen[name] for name in candidates}))
-            candidates, beside = [name for name in candidates if name not in masks], beside | masks
-        if len(candidates) > 1:
-            above = [shlex.quote(str(root / PurePosixPath(name).parent)) for name in candidates[:2]]
-            other_roots = f"name the folder by --root {above[0]} or --root {above[1]}, or "
-            raise DataError(
-                f"{source} line {line}: {printable(text)} may be {printable(candidates[0])} or {printable(candidates[1])}; "
-                f"{other_roots if above[0] != above[1] and root.is_dir() else ''}write one"
-            )
+        candidates, beside = _candidates(place, seen)
+        masks |= beside
+        _require_one_file(candidates, root, f"{source} line {line}: {printable(text)}")
         picture = seen[candidates[0]] if candidates else Seen("", reason=NOT_THERE)
         reason = picture.reason or (FRAMES if picture.frames > 1 else "")
         if reason:
@@ -247,9 +238,34 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
     require_text_names(root, files.values())
     left = {f"line {line}: {text}": reason.partition(" (")[0] for line, text, reason in bad}
     renamed = sum(files[line] != text for line, text in rows if line in files)
-    more = [*notes, *([f"{renamed} names are written otherwise than the files'"] if renamed else [])]
-    more += [f"{len(beside)} images beside others of their name are masks, first {min(beside)}"] if beside else []
+    more = [*notes]
+    if renamed:
+        more.append(f"{renamed} names are written otherwise than the files'")
+    if masks:
+        more.append(f"{len(masks)} images beside others of their name are masks, first {min(masks)}")
     return Listed(files, Import("rows", used, left, tuple(more)))
+
+
+def _candidates(place: ImageFiles, seen: Mapping[str, Seen]) -> tuple[list[str], set[str]]:
+    """The files that a table's image may be, and the masks beside it.
+
+    Beside an image there may also be a file of the same name about it, such as its JSON or text.
+    """
+    images = [name for name, picture in seen.items() if picture.reason != OTHER] or [*seen]
+    if len(images) < 2:
+        return images, set()
+    masks = set(masks_among(place, {name: seen[name] for name in images}))
+    return [name for name in images if name not in masks], masks
+
+
+def _require_one_file(candidates: Sequence[str], root: Path, where: str) -> None:
+    if len(candidates) < 2:
+        return
+    first, second = candidates[:2]
+    above = [shlex.quote(str(root / PurePosixPath(name).parent)) for name in (first, second)]
+    roots = f"name the folder by --root {above[0]} or --root {above[1]}, or "
+    remedy = f"{roots if above[0] != above[1] and root.is_dir() else ''}write one"
+    raise DataError(f"{where} may be {printable(first)} or {printable(second)}; {remedy}")
 
 
 def _in_arrays(source: str, root: Path, rows: Sequence[tuple[int, str]], notes: Sequence[str]) -> Listed:

@@ -272,28 +272,29 @@ def _workbook(data: bytes, path: Path, columns: Columns) -> _Raw:
     shown, written = _load_workbooks(data, path)
     name = _sheet({sheet.title: _first_cells(sheet, columns) for sheet in shown.worksheets}, path, columns)
     sheet = shown[name]
-    lines: list[tuple[int, list[str]]] = []
-    without_result = []
-    for row, formulas in zip(sheet.iter_rows(), written[name].iter_rows(), strict=True):
-        without_result += [cell for value, cell in zip(row, formulas, strict=True) if _lacks_result(value, cell)]
-        cells = [_shown(cell.value, cell.number_format) for cell in row]
-        if any(cells):
-            lines.append((row[0].row, cells))
+    lines, without_result = _sheet_lines(sheet, written[name])
     number, headings = lines[columns.line_of_headings([cells for _, cells in lines])] if lines else (1, [])
     known = columns.known_headings()
     used = {column for column, heading in enumerate(headings, 1) if canonical(heading).casefold() in known}
-    for cell in without_result:
-        if not lines or cell.row == number or (cell.row > number and cell.column in used):
-            raise DataError(
-                f"{path}, cell {cell.coordinate}: a formula whose result is not in the file; open and save it in Excel, or "
-                "put values in place of the formulas"
-            )
+    needed = [cell for cell in without_result if cell.row == number or (cell.row > number and cell.column in used)]
+    _require_results(needed if lines else without_result, path)
     _require_unmerged(sheet, number, path)
     hidden = sum(bool(sheet.row_dimensions[line].hidden) for line, _ in lines)
     taken = [f"sheet {name!r}"] if len(shown.worksheets) > 1 else []
     if hidden:
         taken.append(f"{hidden} hidden rows are read too")
     return _Raw(lines, tuple(taken), True)
+
+
+def _sheet_lines(sheet: Any, formulas: Any) -> tuple[list[tuple[int, list[str]]], list[Any]]:
+    """The lines of a sheet that are not blank, and the cells with a formula without a result."""
+    lines, without_result = [], []
+    for row, written in zip(sheet.iter_rows(), formulas.iter_rows(), strict=True):
+        without_result += [cell for value, cell in zip(row, written, strict=True) if _lacks_result(value, cell)]
+        cells = [_shown(cell.value, cell.number_format) for cell in row]
+        if any(cells):
+            lines.append((row[0].row, cells))
+    return lines, without_result
 
 
 def _load_workbooks(data: bytes, path: Path) -> tuple[Any, Any]:
@@ -313,6 +314,14 @@ def _load_workbooks(data: bytes, path: Path) -> tuple[Any, Any]:
 def _lacks_result(value: Any, formula: Any) -> bool:
     """Whether a cell is a formula whose result was not saved; of an empty text as the result, openpyxl keeps the type."""
     return value.value is None and formula.data_type == "f" and value.data_type != "str"
+
+
+def _require_results(without_result: Sequence[Any], path: Path) -> None:
+    if without_result:
+        raise DataError(
+            f"{path}, cell {without_result[0].coordinate}: a formula whose result is not in the file; open and save it in "
+            "Excel, or put values in place of the formulas"
+        )
 
 
 def _require_small(data: bytes, path: Path) -> None:
