@@ -315,7 +315,7 @@ def _submit(federation: Federation, name: str, results: Path) -> None:
 
 def _own_images(folder: Path) -> dict[str, Settings]:
     """Images of each hospital's own, which are there before its kit."""
-    drawn = {site: phantom_site(site, folder / "images") for site in SITES}
+    drawn = {site: phantom_site(site, folder / "images", labelled=1.0) for site in SITES}
     return {site: Settings(datasets=path if path.is_file() else path / CONFIG_NAME) for site, path in drawn.items()}
 
 
