@@ -75,7 +75,6 @@ BACKBONES = {
 """The module of each network, where it has another name."""
 IMAGES = (
     "data.images.dicom",
-    "data.images.files.windows",
     "data.images.mammogram",
     "data.images.devices",
     "data.images.files.tiff",

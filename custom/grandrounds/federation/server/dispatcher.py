@@ -30,7 +30,6 @@ from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribe
 from grandrounds.models.received_models import write_released
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.gate.treatments import SUPPORT
-from grandrounds.protocol.entries import tensor_bytes
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import (
     CURVES,
@@ -39,13 +38,14 @@ from grandrounds.protocol.messages import (
     SITE_MODEL,
     TEST,
     TRAIN,
+    Registration,
     ReleaseKind,
     Result,
     State,
+    tensor_bytes,
 )
 from grandrounds.protocol.paths import result_folder
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.registration import Registration
 
 OF_TESTS = (ReleaseKind.COUNTS, ReleaseKind.IMAGE_MOMENTS)
 """Kinds of releases that no method has."""

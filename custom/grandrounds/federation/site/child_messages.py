@@ -24,8 +24,7 @@ from grandrounds.errors import (
 )
 from grandrounds.federation.site.context import TaskAborted
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, State
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 READY, TASK, RESULT, LEFT, DONE = "ready", "task", "result", "left", "done"
 ERROR, LOG, QUESTION, ANSWER = "error", "log", "question", "answer"

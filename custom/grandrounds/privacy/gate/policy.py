@@ -29,9 +29,8 @@ from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.kinds import KINDS, treatment_names
 from grandrounds.privacy.gate.treatments import MULTIPLIER_TOLERANCE, Deny, RecordLevel, Treatment
 from grandrounds.protocol.messages import TASKS, UPDATE, ReleaseKind
-from grandrounds.protocol.spending import Mechanism, Spending
+from grandrounds.protocol.spending import Mechanism, Spending, Unit, require_delta
 from grandrounds.protocol.tensors import FULL, UpdatePrecision, require_precision
-from grandrounds.protocol.unit import Unit, require_delta
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,7 @@ from grandrounds.privacy.ledger.lines import (
     Purpose,
     read_any_line,
 )
-from grandrounds.protocol.spending import Spending, counted
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Spending, Unit, counted
 
 DIGEST_FOLDER = "images"
 """Beside the ledger."""
