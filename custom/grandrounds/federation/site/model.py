@@ -20,7 +20,6 @@ from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, require_buildable
 from grandrounds.models.site_model import OWN
-from grandrounds.protocol.entries import floating_entries, require_like
 from grandrounds.protocol.messages import (
     FROZEN,
     GLOBAL,
@@ -31,7 +30,9 @@ from grandrounds.protocol.messages import (
     ReleaseKind,
     Result,
     State,
+    floating_entries,
     model_update,
+    require_like,
 )
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
 from grandrounds.protocol.spending import Spending, TrainingGate
