@@ -25,11 +25,9 @@ from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.option_annotations import METHOD
 from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.entries import floating_entries, require_like
-from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
+from grandrounds.protocol.messages import GLOBAL, Payload, Registration, Result, State, floating_entries, require_like
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.problem import require_whole_models
-from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UpdatePrecision, apply_update
 from grandrounds.seeding import numpy_generator
 
