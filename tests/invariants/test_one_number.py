@@ -279,7 +279,7 @@ def test_under_a_policy_a_table_that_stays_gives_no_score_but_its_reason(make):
         record = tested[done.model]
         assert not record.get("counts"), "else the policy keeps nothing here"
         assert not {"balanced_accuracy", "f1_weighted"} & record["exact"].keys()
-        score = EvalRecord.from_json(task, done.run.classes, record).sheet["balanced_accuracy"]
+        score = EvalRecord.from_json(task, done.run.classes, record).score("balanced_accuracy")
         assert (score.value, score.reason) == (None, NO_COUNTS)
         assert (site, "balanced_accuracy") not in in_summary(done)
 
