@@ -97,8 +97,10 @@ def _skin(folder: Path) -> tuple[Path, list[str]]:
     with (folder / "skin.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["image", "label", "split", "patient"])
-        for number, record in enumerate(sorted(records, key=lambda one: one["lesion"])):
-            split = {0: "val", 1: "test"}.get(number % 10, "train")
+        lesions = sorted({record["lesion"] for record in records})
+        splits = {lesion: {0: "val", 1: "test"}.get(number % 10, "train") for number, lesion in enumerate(lesions)}
+        for record in records:
+            split = splits[record["lesion"]]
             writer.writerow([record["image"], record["label"], split, record["lesion"]])
     entry = {"manifest": str(folder / "skin.csv"), "root": str(source / "ham10000_200x150.zip")}
     (folder / "grandrounds.json").write_text(json.dumps({"datasets": {"skin": entry}}))

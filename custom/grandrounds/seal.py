@@ -30,7 +30,7 @@ PROCESSES = {
     "runner_process": "server_job",
 }
 """FLARE's modules that run a kit's processes, and the names of their lists."""
-CHILDREN = ("drawing", "inventory")
+CHILDREN = ("training", "inventory", "drawing")
 """The lists of processes that a job's process starts, which have no FLARE."""
 OWN_FILES = ("grandrounds.json", "grandrounds.lock.json")
 """A participant's own files in ``local`` that add modules."""

@@ -161,7 +161,7 @@ def test_a_view_is_refused_with_what_is_wrong():
         gr.register_view("other", stream=3)
     with pytest.raises(ConfigurationError, match=r"must be a class with a method draw"):
         gr.register_view("other", stream=101)(object)
-    with pytest.raises(ConfigurationError, match=r"weak_view must be one of weak, .*, mine, got 'medium'"):
+    with pytest.raises(ConfigurationError, match=r"weak_view .*got 'medium'"):
         view_named("medium", "weak_view")
     gr.register_view("weak", stream=102)(Turns)
     with pytest.raises(ConfigurationError, match="view 'weak' is one of the package's own"):

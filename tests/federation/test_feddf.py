@@ -86,7 +86,7 @@ def test_a_network_that_the_server_cannot_build_is_refused(go, hospitals, tmp_pa
 
 
 def test_a_server_without_public_images_is_reported(go, tmp_path):
-    with pytest.raises(GrandRoundsError, match=r"public images at the server: .*'elsewhere'"):
+    with pytest.raises(GrandRoundsError, match=r"public.*'elsewhere'"):
         go(tmp_path, "controller.public=elsewhere")
 
 

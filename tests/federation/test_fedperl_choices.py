@@ -282,7 +282,7 @@ def test_a_newcomers_random_peers_pass_the_policy_too(tiny, run, tmp_path):
 
 def test_images_of_the_server_that_would_select_nothing_are_refused(tiny):
     job = tiny("fedperl", "controller.selection_images=server", "controller.validate_every=0")
-    with pytest.raises(ConfigurationError, match="set validate_every to at least 1"):
+    with pytest.raises(ConfigurationError, match=r"validate_every.*least 1"):
         job.checked()
 
 

@@ -24,5 +24,5 @@ def test_a_run_in_another_form_is_near_the_exact_one_and_its_record_has_the_form
 
 def test_a_job_in_a_form_that_was_not_measured_for_its_network_is_refused():
     job = with_options(load_job("fedperl"), ["problem.backbone=shufflenet", "executor.inference=fused"])
-    with pytest.raises(ConfigurationError, match=r"executor\.inference=fused is refused for backbone shufflenet"):
+    with pytest.raises(ConfigurationError, match=r"executor\.inference=fused.*shufflenet"):
         job.checked()

@@ -43,6 +43,13 @@ def test_the_models_are_those_of_one_process_bit_for_bit(run, tiny, assert_same_
     assert_same_run(run(job, tmp_path / "isolated", SITES), plain)
 
 
+def test_a_method_without_state_gives_the_same_models(run, tiny, assert_same_run, tmp_path, monkeypatch):
+    job = tiny("fedavg", "controller.rounds=2", "executor.cpu_threads=1", COMPACT)
+    plain = run(job, tmp_path / "plain", SITES)
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", "process")
+    assert_same_run(run(job, tmp_path / "isolated", SITES), plain)
+
+
 def test_sites_with_own_models_keep_them(run, tiny, assert_same_run, tmp_path, monkeypatch):
     job = tiny("local", "executor.model=own", "controller.rounds=2", "executor.cpu_threads=1", COMPACT)
     plain = run(job, tmp_path / "plain", SITES)

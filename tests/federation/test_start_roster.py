@@ -18,7 +18,7 @@ def published(workspace):
 
 def test_a_job_without_a_mandatory_site_fails_with_the_reason(tiny, tmp_path):
     job = tiny("fedavg", 'controller.mandatory_sites=["site-1", "site-9"]', "controller.start_timeout=0.1")
-    with pytest.raises(GrandRoundsError, match=r"site-9 is mandatory and not connected after 0.1 s"):
+    with pytest.raises(GrandRoundsError, match=r"site-9.*after 0.1"):
         simulate(job, tmp_path / "run", SITES)
     summary = published(tmp_path / "run")
     assert (summary["status"], summary["rounds_done"]) == ("failed", 0)

@@ -176,7 +176,7 @@ def test_an_unknown_name_and_a_missing_one_are_refused():
         WithPeers(peers=3, pears=3)
     with pytest.raises(ConfigurationError, match="option peers is missing"):
         WithPeers()
-    with pytest.raises(ConfigurationError, match="steps must be at least 1, got 0"):
+    with pytest.raises(ConfigurationError, match=r"steps .*got 0"):
         WithPeers(peers=3, steps=0)
 
 

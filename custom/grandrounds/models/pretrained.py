@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
-import os
 import re
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
@@ -33,9 +32,9 @@ from grandrounds.models.weights_content import (
     read_content,
     read_weights,
 )
+from grandrounds.protocol.paths import WEIGHTS_VARIABLE, weights_folder
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities
 
-FOLDER_VARIABLE = "GRANDROUNDS_WEIGHTS"
 HASH_SUFFIX = re.compile(r"-([0-9a-f]{8})\.pth?")
 
 
@@ -54,11 +53,6 @@ class WeightsFile(NamedTuple):
         return cls(imagenet_name(backbone), published.licence, published.sha256, path)
 
 
-def weights_folder() -> Path:
-    """The folder of this machine's weights; it need not exist."""
-    return Path(os.environ.get(FOLDER_VARIABLE) or Path.home() / ".local" / "share" / "grandrounds" / "weights")
-
-
 def imagenet_file(backbone: str) -> WeightsFile:
     """The file with a backbone's ImageNet weights, downloaded into torch's cache if it is nowhere else.
 
@@ -67,9 +61,9 @@ def imagenet_file(backbone: str) -> WeightsFile:
     """
     published = imagenet_weights(backbone)
     path = next((path for path in _places(published) if path.is_file()), None)
-    found = WeightsFile.of_imagenet(backbone, path or _download(published))
-    require_intact(found)
-    return found
+    weights = WeightsFile.of_imagenet(backbone, path or _download(published))
+    require_intact(weights)
+    return weights
 
 
 def named_file(name: str) -> WeightsFile:
@@ -83,7 +77,7 @@ def named_file(name: str) -> WeightsFile:
         known = ", ".join(sorted({file.name for file in folder_files()})) or "none"
         raise ConfigurationError(
             f"weights: {weights_folder()} has {len(files) or 'no'} weights named {name!r} (there are: {known}); add them "
-            f"with `grandrounds weights add FILE --name {name}`, or set ${FOLDER_VARIABLE}"
+            f"with `grandrounds weights add FILE --name {name}`, or set ${WEIGHTS_VARIABLE}"
         )
     require_intact(files[0])
     return files[0]
@@ -179,10 +173,10 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
 def _classes_of(path: Path) -> list[str]:
     """The classes that a file declares, or that the record beside a run's model has; empty where they are not known."""
     record = path.with_name("summary.json")
-    found = read_content(path).get(CLASS_LIST)
-    if found is None and record.is_file():
-        found = read_json_object(record).get("configuration", {}).get("problem", {}).get("classes")
-    return [str(name) for name in found] if isinstance(found, list) else []
+    classes = read_content(path).get(CLASS_LIST)
+    if classes is None and record.is_file():
+        classes = read_json_object(record).get("configuration", {}).get("problem", {}).get("classes")
+    return [str(name) for name in classes] if isinstance(classes, list) else []
 
 
 def _declared_licence(path: Path) -> str:
@@ -197,8 +191,8 @@ def _places(published: ImageNetWeights) -> list[Path]:
     """Where a file may be, in the order of search."""
     places = [weights_folder() / published.file, Path(torch.hub.get_dir()) / "checkpoints" / published.file]
     if published.package:
-        found = importlib.util.find_spec(published.package.replace("-", "_"))
-        return [*(Path(folder) / "models" / published.file for folder in _folders(found)), *places]
+        spec = importlib.util.find_spec(published.package.replace("-", "_"))
+        return [*(Path(folder) / "models" / published.file for folder in _folders(spec)), *places]
     return places
 
 
@@ -223,7 +217,7 @@ def _download(published: ImageNetWeights) -> Path:
         else "no package ships it"
     )
     raise ConfigurationError(
-        f"weights: {published.file} is nowhere: {package}; ${FOLDER_VARIABLE} ({weights_folder()}) does not have it (on a "
+        f"weights: {published.file} is nowhere: {package}; ${WEIGHTS_VARIABLE} ({weights_folder()}) does not have it (on a "
         f"machine without internet access: `grandrounds weights add FILE`); neither has torch's cache ({cached.parent}); "
         f"{reason}"
     )

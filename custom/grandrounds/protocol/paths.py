@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 CACHE_VARIABLE = "GRANDROUNDS_CACHE"
 """Names the folder of decoded images."""
 STATE_VARIABLE = "GRANDROUNDS_STATE"
+WEIGHTS_VARIABLE = "GRANDROUNDS_WEIGHTS"
 SITES_VARIABLE = "GRANDROUNDS_SITES"
 DETAILS_VARIABLE = "GRANDROUNDS_SHARE_ERRORS"
 OWNER = "owner.json"
@@ -113,3 +114,8 @@ def data_folders(fl_ctx: FLContext) -> list[Path]:
     folders = [Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())]
     simulated = os.environ.get(SITES_VARIABLE)
     return [*([Path(simulated)] if simulated else []), *folders]
+
+
+def weights_folder() -> Path:
+    """The folder of this machine's weights; it need not exist."""
+    return Path(os.environ.get(WEIGHTS_VARIABLE) or Path.home() / ".local" / "share" / "grandrounds" / "weights")

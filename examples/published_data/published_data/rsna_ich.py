@@ -29,8 +29,7 @@ import grandrounds as gr
 from grandrounds.csv_files import write_csv
 from grandrounds.data.datasets.published import Progress, ReadDataset, find_table, image_called
 from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, read_patient
-from grandrounds.data.images.files.reading import Reading
-from grandrounds.data.images.files.reading import windows_from
+from grandrounds.data.images.files.reading import Reading, windows_from
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.data.options import DIVISION, PartitionOptions, Windows
 from grandrounds.errors import ConfigurationError, DataError

@@ -11,7 +11,7 @@ from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
-from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.messages import Registration
 from tests.federations import as_between_kits
 
 LABELLED, UNLABELLED = ["site-1", "site-2"], ["site-3", "site-4"]
@@ -106,13 +106,13 @@ def test_a_site_that_withholds_whether_it_has_labels_is_refused_with_the_reason(
 
 def test_if_all_labelled_sites_withhold_it_the_run_reports_that(small, hospitals, tmp_path, withhold):
     withhold(*LABELLED)
-    with pytest.raises(GrandRoundsError, match=r"\(joined: site-3, site-4; site-1 has not reported"):
+    with pytest.raises(GrandRoundsError, match="site-3, site-4; site-1"):
         simulate(small(), tmp_path, SITES, sites_dir=hospitals)
 
 
 def test_a_site_that_has_not_joined_is_not_reported_as_unlabelled(small, hospitals, tmp_path, fails):
     fails("register", {1})
-    with pytest.raises(GrandRoundsError, match=r"\(joined: site-3, site-4\), and site-1, site-2 did not join"):
+    with pytest.raises(GrandRoundsError, match=r"site-3, site-4\).*site-1, site-2"):
         simulate(small(), tmp_path, SITES, sites_dir=hospitals)
 
 

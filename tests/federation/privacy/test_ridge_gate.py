@@ -64,7 +64,7 @@ def test_a_site_leaves_classes_of_few_patients_out_and_books_two_releases(go, ho
 
 
 def test_without_a_rule_nothing_leaves(go, tmp_path, update_rule):
-    with pytest.raises(GrandRoundsError, match="site-1 has not sent its class_counts"):
+    with pytest.raises(GrandRoundsError, match=r"site-1.*class_counts"):
         go([update_rule()])
     audit = tmp_path / "flare" / "site-1" / "local" / "privacy" / AUDIT_NAME
     lines = [json.loads(line) for line in audit.read_text().splitlines()]

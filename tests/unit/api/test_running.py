@@ -250,7 +250,7 @@ def test_an_evaluation_scores_another_place_and_refuses_the_runs_own(finished, s
 def test_wrong_arguments_are_refused_with_the_reason_of_the_command(tmp_path):
     with pytest.raises(gr.ConfigurationError, match="fedprl is not a job; did you mean fedperl"):
         gr.run("fedprl", workspace=tmp_path / "run")
-    with pytest.raises(gr.ConfigurationError, match=r"no option .peer.; did you mean controller.peers"):
+    with pytest.raises(gr.ConfigurationError, match=r"option.*controller.peers"):
         gr.run("fedperl", options={"controller.peer": 3}, workspace=tmp_path / "run")
     with pytest.raises(gr.ConfigurationError, match="threads is for the engine flare"):
         gr.run("fedperl", threads=2, workspace=tmp_path / "run")
@@ -277,7 +277,7 @@ def test_a_sweep_runs_what_is_missing_and_compares_settings(sites, tmp_path, mon
     with pytest.raises(gr.GrandRoundsError, match="1 of 3 runs failed: stopped"):
         gr.sweep("fedavg", sites, workspace=tmp_path, seeds=[7], vary=vary, options=options, progress=False)
     assert started == ["steps=3 seed 7"]
-    with pytest.raises(gr.ConfigurationError, match=r"no option .step.; did you mean executor.steps"):
+    with pytest.raises(gr.ConfigurationError, match=r"option.*executor.steps"):
         gr.sweep("fedavg", sites, workspace=tmp_path, vary={"executor.step": [1]})
 
 

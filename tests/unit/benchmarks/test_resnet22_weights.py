@@ -160,7 +160,7 @@ def test_another_view_is_chosen_by_name():
     assert torch.equal(from_published(published(4, "mlo"), "mlo")["norm.weight"], torch.ones(256))
     with pytest.raises(ConfigurationError, match="the weights of view cc do not fit"):
         from_published(published(4, "mlo"), "cc")
-    with pytest.raises(ConfigurationError, match="view must be cc or mlo, got 'lcc'"):
+    with pytest.raises(ConfigurationError, match=r"view .*got 'lcc'"):
         from_published({}, "lcc")
 
 

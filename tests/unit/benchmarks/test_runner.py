@@ -49,7 +49,7 @@ def test_of_two_runners_one_runs_a_row(made, monkeypatch):
 
     def run(self, row):
         started.append(row)
-        with pytest.raises(SystemExit, match="pbc_all_ridge_4: another runner is at this row"):
+        with pytest.raises(SystemExit, match="pbc_all_ridge_4: another"):
             runner.main()
         written(made.results, result(row.method))
 
@@ -99,7 +99,7 @@ def test_groups_of_another_origin_are_named_and_rows_of_the_others_run(made, mon
     monkeypatch.setattr(processes, "subprocess", SimpleNamespace(call=started.append))
     asked = ["run.py", "defaults", "--only", "pbc_all_fedavg", "--seed", "4", "5"]
     monkeypatch.setattr(sys, "argv", [*asked, "--workspace", str(made.workspace), "--out", str(made.results)])
-    with pytest.raises(SystemExit, match="no row was added to pbc_all with seed 4"):
+    with pytest.raises(SystemExit, match=r"pbc_all.*seed 4"):
         runner.main()
     assert [command[-1] for command in started] == ["5"]
     lines = capsys.readouterr().out.splitlines()
@@ -125,7 +125,7 @@ def test_a_row_beside_those_of_another_origin_is_refused_or_marked(made, monkeyp
     written(made.results, result("refined", seed=5, **other))
     assert made.beside(row) == []  # of another seed
     written(made.results, result("ridge", **other))
-    with pytest.raises(ConfigurationError, match="pbc_all_fedavg_4 would stand beside pbc_all_ridge_4, which another"):
+    with pytest.raises(ConfigurationError, match=r"pbc_all_fedavg_4.*pbc_all_ridge_4"):
         made.run(row)
     made.mixed = True
     made.run(row)

@@ -62,14 +62,14 @@ def test_the_number_of_steps_is_exact_and_no_row_comes_a_second_time_before_all_
 def test_refuses_no_rows_before_the_first_batch_is_asked_for():
     with pytest.raises(ValueError, match="there are no rows"):
         index_batches(np.array([], dtype=int), 4, 1, numpy_generator("refused"))
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"batch_size .*got 0"):
         index_batches(ROWS, 0, 1, numpy_generator("refused"))
-    with pytest.raises(ValueError, match="steps must be at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"steps .*got -1"):
         index_batches(ROWS, 4, -1, numpy_generator("refused"))
 
 
 def test_evaluation_batches_keep_order_and_lose_nothing():
     assert [list(batch) for batch in eval_batches(ROWS[:7], 3)] == [[100, 101, 102], [103, 104, 105], [106]]
     assert list(eval_batches(ROWS[:0], 3)) == []
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"batch_size .*got 0"):
         eval_batches(ROWS, 0)

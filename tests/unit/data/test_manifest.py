@@ -158,7 +158,7 @@ def test_a_mistake_is_named_with_file_and_line(tmp_path, text, message):
 
 @pytest.mark.parametrize("read", [read_manifest, manifest_digest])
 def test_a_file_that_cannot_be_read_is_named(tmp_path, read):
-    with pytest.raises(DataError, match=r"nowhere\.csv cannot be read: No such file"):
+    with pytest.raises(DataError, match=r"nowhere\.csv cannot"):
         read(tmp_path / "nowhere.csv")
 
 
@@ -168,7 +168,7 @@ def test_a_patient_and_a_lesion_of_the_same_name_are_different_things():
 
 def test_grouping_counts_lines_of_the_file(tmp_path):
     records = [Record("a", patient="p"), Record("b"), Record("c", patient="p", split="val")]
-    with pytest.raises(DataError, match=r"site-1: patient 'p' is in two splits, train \(line 2\) and val \(line 4\)"):
+    with pytest.raises(DataError, match=r"site-1.*'p'.*2\).*4\)"):
         require_grouped(records, "site-1")
     write_manifest(records, tmp_path / "m.csv")
     with (tmp_path / "m.csv").open(newline="") as stream:

@@ -129,7 +129,7 @@ def test_a_mistyped_option_is_refused_with_the_nearest(assignment, message):
 def test_a_job_with_an_unknown_option_is_refused_by_name():
     job = load_job("fedperl")
     job.options("executor")["threshhold"] = 0.9
-    with pytest.raises(ConfigurationError, match="job fedperl: FedPerlExecutor has no option 'threshhold'"):
+    with pytest.raises(ConfigurationError, match=r"fedperl.*'threshhold'"):
         job.checked()
 
 
@@ -243,10 +243,10 @@ def test_files_that_are_missing_or_no_json_are_named(tmp_path):
     folder = write_job(load_job("fedperl"), tmp_path / "mine")
     client = folder / "app" / "config" / "config_fed_client.json"
     client.write_text('{\n "executors": [,]}')
-    with pytest.raises(ConfigurationError, match=r"config_fed_client.json is not valid JSON: line 2: "):
+    with pytest.raises(ConfigurationError, match=r"config_fed_client.json.*line 2:"):
         load_job(folder)
     client.unlink()
-    with pytest.raises(ConfigurationError, match=r"config_fed_client.json cannot be read: No such file"):
+    with pytest.raises(ConfigurationError, match=r"config_fed_client.json cannot"):
         load_job(folder)
 
 

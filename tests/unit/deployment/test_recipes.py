@@ -7,7 +7,7 @@ from nvflare.recipe import PocEnv, ProdEnv, SimEnv
 
 import grandrounds as gr
 from grandrounds import plugins
-from grandrounds.deployment.recipes import recipe as recipes
+from grandrounds.deployment import recipe as recipes
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_simulator_is_allowed_the_classes_and_keeps_what_its_workspace_says(
 
 
 def test_too_few_sites_are_refused_before_anything_is_written(recipe, tmp_path):
-    with pytest.raises(gr.ConfigurationError, match="min_sites is 2, but there are 1 sites"):
+    with pytest.raises(gr.ConfigurationError, match=r"min_sites is 2.*are 1"):
         recipe.run(SimEnv(num_clients=1, workspace_root=str(tmp_path / "flare")))
     assert not (tmp_path / "flare").exists()
 

@@ -19,6 +19,6 @@ def partition(tmp_path):
 def test_the_servers_images_make_no_client(partition):
     assert choose_sites(None, partition) == (["site-2", "site-10"], {"dataset": "skin", "classes": ["nv"]})
     assert choose_sites(1, partition)[0] == ["site-2"]
-    with pytest.raises(ConfigurationError, match=r"--sites is 3, but .* has 2"):
+    with pytest.raises(ConfigurationError, match=r"--sites is 3.*has 2"):
         choose_sites(3, partition)
     assert (partition / "server" / "grandrounds.json").is_file()

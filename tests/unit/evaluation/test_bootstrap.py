@@ -174,7 +174,7 @@ def test_how_many_samples_are_held_at_once_changes_no_number(monkeypatch):
 
 
 def test_resampling_nothing():
-    with pytest.raises(ValueError, match="resamples must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"resamples .*got 0"):
         resampled_margins(CASES, numpy_generator("x"), 0)
     empty = cases_of(np.zeros(0, np.int64), np.zeros((0, 2)))
     assert resampled_margins(empty, numpy_generator("x"), 3).true.sum() == 0

@@ -129,7 +129,7 @@ def test_refuses_predictions_of_another_length_and_a_task_without_classes():
         confusion_matrix(LABELS, PREDICTIONS[:3], classes=3)
     with pytest.raises(ValueError, match=r"entry 1 of predictions must be in \[0, 3\), got 3"):
         confusion_matrix(LABELS[:2], np.array([0, 3]), classes=3)
-    with pytest.raises(ValueError, match="classes must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"classes .*got 0"):
         confusion_matrix(LABELS, PREDICTIONS, classes=0)
 
 

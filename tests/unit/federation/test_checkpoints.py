@@ -205,7 +205,7 @@ def test_an_older_format_is_refused(folder):
     saved = torch.load(path)
     del saved["format"]
     torch.save(saved, path)
-    with pytest.raises(CheckpointError, match=r"round_00001.pt: .* has format 1, .*resume=never"):
+    with pytest.raises(CheckpointError, match=r"round_00001.pt.*format 1, .*resume=never"):
         folder.load()
 
 

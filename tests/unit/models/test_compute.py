@@ -80,6 +80,6 @@ def test_a_copy_and_its_parts_are_plain(networks):
 def test_a_missing_c_compiler_is_reported_before_compilation(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     network = build_model(ModelSpec("compact", 5), seed=1)
-    with pytest.raises(ConfigurationError, match=r"compiler=inductor needs a C\+\+ compiler .* use compiler=none"):
+    with pytest.raises(ConfigurationError, match=r"compiler=inductor.*compiler=none"):
         compile_network(network, "inductor")
     compile_network(network, "aot_eager")

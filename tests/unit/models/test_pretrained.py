@@ -124,7 +124,7 @@ def test_a_truncated_or_another_file_is_refused_by_its_digest(machine, place, co
 
 
 def test_a_backbone_without_imagenet_weights_is_refused_by_name(machine):
-    with pytest.raises(ConfigurationError, match=r"no ImageNet weights for backbone 'resnet9'"):
+    with pytest.raises(ConfigurationError, match="backbone 'resnet9'"):
         imagenet_file("resnet9")
 
 
@@ -178,7 +178,7 @@ def test_what_a_file_declares_is_kept_when_it_is_added(machine, saved):
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones(machine, saved):
-    with pytest.raises(ConfigurationError, match=r"has no weights named 'retina' \(there are: none\)"):
+    with pytest.raises(ConfigurationError, match=r"weights.*'retina'"):
         named_file("retina")
     add_file(saved(), "skin", "scaled", "")
     with pytest.raises(ConfigurationError, match=r"named 'retina' \(there are: skin\)"):
@@ -256,7 +256,7 @@ def test_a_file_may_declare_its_normalisation_and_an_option_overrides_it(saved):
 
 def test_a_file_without_a_declaration_needs_the_option(saved):
     path = str(saved())
-    with pytest.raises(ConfigurationError, match=r"saved-3\.pt does not declare how images were normalised"):
+    with pytest.raises(ConfigurationError, match=r"saved-3\.pt.*normalised"):
         build_model(ModelSpec("compact", classes=4, weights=path), seed=1)
     assert chosen_intensities(ModelSpec("compact", classes=4, weights=path, intensities="spread")) == "spread"
 

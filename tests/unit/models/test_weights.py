@@ -87,7 +87,7 @@ def test_group_norm_takes_scales_and_shifts_and_leaves_the_statistics(tmp_path):
 
 def test_a_group_norm_file_lacks_the_statistics_of_batch_norm(tmp_path):
     path = saved(build_model(ModelSpec("compact", classes=4, norm="group"), seed=1), tmp_path / "group.pt")
-    with pytest.raises(ConfigurationError, match=r"does not fit compact: 20 missing: stem\.1\.running_mean"):
+    with pytest.raises(ConfigurationError, match=r"compact: 20.*stem\.1\.running_mean"):
         build_model(undeclared("compact", classes=4, weights=path), seed=1)
 
 
@@ -138,7 +138,7 @@ def test_a_refused_file_leaves_the_model_as_it_was(compact_file):
 @pytest.mark.parametrize("content", [b"", b"no checkpoint at all", b"\x80\x02garbage", b"PK\x03\x04 half an archive"])
 def test_a_damaged_file_is_refused(tmp_path, content):
     (tmp_path / "bad.pt").write_bytes(content)
-    with pytest.raises(ConfigurationError, match=r"bad\.pt cannot be read \(.*\); expected what torch\.save"):
+    with pytest.raises(ConfigurationError, match=r"bad\.pt.*torch\.save"):
         build_model(undeclared("compact", classes=4, weights=str(tmp_path / "bad.pt")), seed=1)
 
 
@@ -160,7 +160,7 @@ def test_a_missing_file_is_named():
 
 
 def test_the_compact_network_has_no_imagenet_weights():
-    with pytest.raises(ConfigurationError, match="there are no ImageNet weights for backbone 'compact'"):
+    with pytest.raises(ConfigurationError, match="backbone 'compact'"):
         build_model(ModelSpec("compact", classes=4, weights="imagenet"), seed=1)
 
 

@@ -8,8 +8,15 @@ from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.utils import fobs
 
 from grandrounds.errors import MessageError
-from grandrounds.protocol.entries import require_like, tensor_bytes
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, model_update
+from grandrounds.protocol.messages import (
+    Payload,
+    Release,
+    ReleaseKind,
+    Result,
+    model_update,
+    require_like,
+    tensor_bytes,
+)
 from grandrounds.protocol.wire import decode_payload, decode_result, encode_payload, encode_result
 from grandrounds.seeding import torch_generator
 
@@ -168,7 +175,7 @@ def test_an_entry_that_is_not_finite_is_named_on_both_sides(value, dtype):
 
 def test_infinities_that_cancel_are_found():
     bad = {"a": torch.tensor([INFINITY]), "b": torch.tensor([-INFINITY])}
-    with pytest.raises(MessageError, match=r"update\['a'\] has a value that is NaN or infinite"):
+    with pytest.raises(MessageError, match=r"update\['a'\].*infinite"):
         encode_result(Result(model_update(bad), samples=1), UPDATES, ASKED)
 
 
@@ -179,9 +186,9 @@ def test_large_values_that_are_finite_pass():
 
 
 def test_a_value_that_is_not_a_tensor_is_refused_on_both_sides():
-    with pytest.raises(MessageError, match=r"update\['w'\] must be a tensor, got list"):
+    with pytest.raises(MessageError, match=r"update\['w'\] .*got list"):
         encode_result(Result(model_update({"w": [1.0]}), samples=1), UPDATES, ASKED)
-    with pytest.raises(MessageError, match=r"update\['w'\] must be a tensor, got float"):
+    with pytest.raises(MessageError, match=r"update\['w'\] .*got float"):
         decode_result(message(update=part(w=1.0)), ASKED)
 
 
@@ -203,7 +210,7 @@ def test_a_message_of_another_protocol_or_without_a_round_is_refused(header):
 
 def test_a_part_of_a_result_that_has_no_kind_is_refused():
     for unknown in (part(release=None, **state()), part(release="photograph", **state())):
-        with pytest.raises(MessageError, match="the result has an unknown part 'image'"):
+        with pytest.raises(MessageError, match=r"unknown.*'image'"):
             decode_result(message(image=unknown), ASKED)
 
 
@@ -272,7 +279,7 @@ def test_a_metric_that_is_a_huge_integer_is_refused_on_both_sides(value):
 
 @pytest.mark.parametrize("value", [NAN, "many", -3, 10**10, True, None])
 def test_changes_of_the_data_are_a_number_that_makes_sense(value):
-    with pytest.raises(MessageError, match="data_changes must be a number from 0"):
+    with pytest.raises(MessageError, match=r"data_changes.*from 0"):
         decode_result(message({"data_changes": value}), ASKED)
 
 

@@ -38,7 +38,7 @@ def test_a_task_is_found_by_its_name_and_by_what_names_it(task):
 def test_without_a_name_each_image_has_one_class_and_a_name_of_the_package_cannot_be_taken():
     assert task_of({}) is SINGLE
     assert task_entry(SINGLE) == {}
-    with pytest.raises(ConfigurationError, match=r"problem\.task must be one of single, multi.*, got 'regression'"):
+    with pytest.raises(ConfigurationError, match=r"problem\.task .*got 'regression'"):
         task_of({"task": "regression"})
     with pytest.raises(TypeError, match="abstract"):
         register_task(Task())

@@ -97,7 +97,7 @@ def test_an_invalid_summary_is_refused(make_run, change, message):
 
 
 def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"is no run: there is no summary\.json in it"):
+    with pytest.raises(ConfigurationError, match=r"there.*summary\.json"):
         read_run(tmp_path, "x")
     with pytest.raises(ConfigurationError, match="does not exist"):
         read_run(tmp_path / "nowhere", "x")
@@ -200,5 +200,5 @@ def test_a_name_in_front_of_the_path():
 
 
 def test_two_runs_of_one_name_are_refused():
-    with pytest.raises(ConfigurationError, match="two runs are called 'x'; name them: NAME=RUN"):
+    with pytest.raises(ConfigurationError, match=r"'x'.*NAME=RUN"):
         named_runs([("x", Path("a")), ("x", Path("b"))])

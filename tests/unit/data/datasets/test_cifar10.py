@@ -125,16 +125,16 @@ def test_damaged_batches_are_refused_with_the_file_and_the_cause(tmp_path, chang
 
 
 def test_missing_parts_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"no CIFAR-10 in .*: looked for cifar10.npz"):
+    with pytest.raises(DataError, match=r"looked.*cifar10.npz"):
         read_cifar10(tmp_path)
-    with pytest.raises(DataError, match=r"no CIFAR-10 in .*: looked for batches\.meta"):
+    with pytest.raises(DataError, match=r"looked.*batches\.meta"):
         unpack_cifar10(tmp_path, tmp_path)
     write_batches(tmp_path)
     assert batches_folder(tmp_path) == tmp_path
-    with pytest.raises(DataError, match="as it is published; unpack it with unpack_cifar10"):
+    with pytest.raises(DataError, match=r"published.*unpack_cifar10"):
         read_cifar10(tmp_path)
     (tmp_path / "data_batch_4").unlink()
-    with pytest.raises(DataError, match="data_batch_4 cannot be read: No such file"):
+    with pytest.raises(DataError, match="data_batch_4 cannot"):
         unpack_cifar10(tmp_path, tmp_path)
 
 

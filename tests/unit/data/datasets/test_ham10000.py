@@ -98,7 +98,7 @@ def test_mistakes_in_the_archive_layout_are_named(tmp_path):
     with pytest.raises(DataError, match=r"line 3: image 'ISIC_2\.jpg' was looked for in .*200x150\.zip and not found"):
         read_ham10000(tmp_path)
     (tmp_path / "ham10000_200x150.zip").write_bytes(b"no archive")
-    with pytest.raises(DataError, match=r"200x150\.zip, which ham10000_manifest\.csv belongs to, cannot be read"):
+    with pytest.raises(DataError, match=r"200x150\.zip.*ham10000_manifest\.csv"):
         read_ham10000(tmp_path)
     (tmp_path / "ham10000_200x150.zip").unlink()
     with pytest.raises(DataError, match=r"cannot be read: .*No such file"):

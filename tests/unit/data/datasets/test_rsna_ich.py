@@ -60,15 +60,15 @@ def test_slices_without_a_subtype_need_not_be_there(tmp_path, rsna_ich):
     (root / "stage_2_train" / "ID_2.dcm").unlink()
     assert len(read_rsna_ich(root, CtOptions(slices=2))[0]) == 2
     (root / "stage_2_train" / "ID_4.dcm").unlink()
-    with pytest.raises(DataError, match=r"stage_2_train\.csv: image 'ID_4' was looked for in .* and not found"):
+    with pytest.raises(DataError, match=r"stage_2_train\.csv.*'ID_4'"):
         read_rsna_ich(root, CtOptions(slices=2))
 
 
 def test_a_layout_that_is_not_there_is_named(tmp_path, rsna_ich):
-    with pytest.raises(DataError, match=r"no RSNA-ICH in .*: looked for stage_2_train\.csv"):
+    with pytest.raises(DataError, match=r"looked.*stage_2_train\.csv"):
         read_rsna_ich(tmp_path, CtOptions())
     root = rsna_ich(tmp_path, ROWS, "images")
-    with pytest.raises(DataError, match=r"no images in .*: looked for the folders stage_2_train, stage_2_train_images"):
+    with pytest.raises(DataError, match="stage_2_train, stage_2_train_images"):
         read_rsna_ich(root, CtOptions())
 
 

@@ -306,7 +306,7 @@ def test_wrong_arguments_are_refused(root, tmp_path):
         open_cache(NAMES, root, 0, 3, tmp_path)
     with pytest.raises(ValueError, match="got 4 and 2"):
         open_cache(NAMES, root, 4, 2, tmp_path)
-    with pytest.raises(ValueError, match=r"max_unreadable must be between 0 and 1, got 1\.5"):
+    with pytest.raises(ValueError, match=r"max_unreadable .*got 1\.5"):
         open_cache(NAMES, root, 4, 3, tmp_path, max_unreadable=1.5)
 
 

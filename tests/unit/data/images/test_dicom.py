@@ -194,7 +194,7 @@ def test_a_window_of_width_one_is_a_threshold():
 
 
 def test_an_unknown_window_function_is_refused():
-    with pytest.raises(ValueError, match="must be LINEAR, LINEAR_EXACT or SIGMOID, got 'CUBIC'"):
+    with pytest.raises(ValueError, match=r"LINEAR_EXACT.*'CUBIC'"):
         apply_window(np.zeros(1), 0, 2, "CUBIC")
 
 
@@ -203,7 +203,7 @@ def test_a_syntax_without_decoder_is_named_with_what_to_install():
     if available:
         pytest.skip("a JPEG-LS decoder is installed")
     raw = dicom(RAMP, syntax=JPEGLSLossless, raw=encapsulate([b"\xff\xd8\xff\xd9"]))
-    with pytest.raises(DataError, match=r"scan\.dcm: no decoder for .* JPEG-LS Lossless.*'grandrounds\[dicom\]'"):
+    with pytest.raises(DataError, match=r"scan\.dcm.*Lossless.*'grandrounds\[dicom\]'"):
         read_dicom(raw, "scan.dcm")
 
 

@@ -186,7 +186,7 @@ def test_jpeg_bytes_in_an_npz_are_cut_at_their_offsets(tmp_path, ends_with_total
 
 def test_offsets_that_fall_are_refused(tmp_path):
     np.savez(tmp_path / "j.npz", train_jpeg=np.zeros(9, np.uint8), train_offsets=np.array([0, 5, 3]))
-    with open_images(tmp_path / "j.npz") as reader, pytest.raises(DataError, match="train_offsets must rise from 0 to"):
+    with open_images(tmp_path / "j.npz") as reader, pytest.raises(DataError, match=r"train_offsets.*from 0"):
         reader.read("train/0")
 
 

@@ -178,11 +178,11 @@ def test_the_tensor_of_a_read_only_batch_comes_without_a_warning():
 
 
 def test_refuses_other_views_and_other_arrays():
-    with pytest.raises(ConfigurationError, match=r"view must be one of weak, .*, got 'medium'"):
+    with pytest.raises(ConfigurationError, match=r"view .*got 'medium'"):
         draw_views(IMAGES, ROWS, "medium", key=1, step=0)
-    with pytest.raises(ValueError, match=r"images must be uint8 .* got float64"):
+    with pytest.raises(ValueError, match=r"images .*got float64"):
         draw_views(IMAGES / 255, ROWS, "weak", key=1, step=0)
-    with pytest.raises(ValueError, match=r"images must be uint8 .* got uint8 \(24, 32, 3\)"):
+    with pytest.raises(ValueError, match=r"images .*got uint8 \(24, 32, 3\)"):
         draw_views(IMAGES[0], ROWS, "weak", key=1, step=0)
     with pytest.raises(ValueError, match=r"a batch must be uint8 .* got float64"):
         to_tensor(IMAGES / 255)

@@ -67,7 +67,7 @@ def test_a_site_without_an_image_is_refused():
 
 
 def test_no_sites_are_refused():
-    with pytest.raises(ValueError, match="sites must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"sites .*got 0"):
         iid(lesions(4), 0, numpy_generator(0))
 
 
@@ -163,9 +163,9 @@ def test_a_lesion_in_two_data_sets_goes_to_the_clients_of_the_first():
 
 def test_a_data_set_that_is_missing_or_too_small_is_named():
     records = single_images("ISIC2019", 20254)
-    with pytest.raises(DataError, match=r"site-6, site-7, site-8 need 10015 .* starts with HAM10000, found 0"):
+    with pytest.raises(DataError, match=r"site-6, site-7, site-8 need 10015.*found 0"):
         fedperl_clients(records, numpy_generator(0))
-    with pytest.raises(DataError, match=r"server, site-1, .* need 20254 images .* ISIC2019, found 20253"):
+    with pytest.raises(DataError, match=r"site-1.*need 20254.*found 20253"):
         fedperl_clients(records[1:], numpy_generator(0))
 
 
@@ -230,7 +230,7 @@ def test_the_same_partition_may_be_written_again_and_another_only_on_demand(tmp_
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_files_of_others_are_never_replaced(tmp_path, sites, overwrite):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ConfigurationError, match=r"holds thesis\.tex, which no partition wrote"):
+    with pytest.raises(ConfigurationError, match=r"thesis\.tex.*partition"):
         write(sites, tmp_path, overwrite=overwrite)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
@@ -243,7 +243,7 @@ def test_a_partition_that_fails_leaves_nothing(tmp_path, sites):
 
 def test_mistakes_are_named_before_anything_is_written(tmp_path, sites):
     divided = {"site-1": (Record("a", "nv", patient="p"), Record("b", "nv", "val", patient="p"))}
-    with pytest.raises(DataError, match=r"site-1: patient 'p' is in two splits, train \(line 2\) and val \(line 3\)"):
+    with pytest.raises(DataError, match=r"site-1.*'p'.*2\).*3\)"):
         write(divided, tmp_path / "p")
     with pytest.raises(DataError, match=r"image 'a\.jpg' is at two sites, site-1 and site-3"):
         write({**sites, "site-3": sites["site-1"][:1]}, tmp_path / "p")
@@ -264,7 +264,7 @@ def test_a_manifest_that_was_changed_is_named(tmp_path, sites):
     write(sites, tmp_path / "p")
     manifest = tmp_path / "p/site-2/manifest.csv"
     manifest.write_text(manifest.read_text().replace("test", "val"))
-    with pytest.raises(DataError, match=r"site-2/manifest\.csv differs from the partition: expected SHA-256"):
+    with pytest.raises(DataError, match=r"site-2/manifest\.csv.*partition:"):
         read_partition(tmp_path / "p")
     manifest.unlink()
     with pytest.raises(DataError, match=r"site-2/manifest\.csv cannot be read"):
@@ -274,10 +274,10 @@ def test_a_manifest_that_was_changed_is_named(tmp_path, sites):
 @pytest.mark.parametrize("text", ["{", "[]", '{"sites": {"site-1": {}}}', '{"sites": 3}'])
 def test_a_damaged_description_is_named(tmp_path, text):
     (tmp_path / "partition.json").write_text(text)
-    with pytest.raises(DataError, match=r"partition\.json is damaged .* write the partition again"):
+    with pytest.raises(DataError, match=r"partition\.json.*partition"):
         read_partition(tmp_path)
 
 
 def test_a_missing_description_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"partition\.json cannot be read: No such file"):
+    with pytest.raises(DataError, match=r"partition\.json cannot"):
         read_partition(tmp_path)

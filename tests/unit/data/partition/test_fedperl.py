@@ -37,9 +37,9 @@ def test_counts_are_the_published_ones_where_there_are_enough_images():
 
 def test_every_part_gets_an_image_and_less_than_that_is_refused():
     assert list(client_counts("Derm7pt", 4, scale=True).values()) == [1, 1, 1, 1]
-    with pytest.raises(DataError, match="site-10 need 987 images whose source starts with Derm7pt, found 3"):
+    with pytest.raises(DataError, match=r"site-10 need 987.*found 3"):
         client_counts("Derm7pt", 3, scale=True)
-    with pytest.raises(DataError, match=r"server, site-1, .* need 20254 images .* found 1019"):
+    with pytest.raises(DataError, match=r"site-1.*need 20254.*found 1019"):
         client_counts("ISIC2019", 1019, scale=True)
     assert sum(client_counts("ISIC2019", 1020, scale=True).values()) == 1020
 
@@ -133,7 +133,7 @@ def test_a_party_chosen_to_have_labels_needs_labelled_images(sites):
     unlabelled = {
         name: tuple(replace(record, labelled=record.split != "train") for record in own) for name, own in sites.items()
     }
-    with pytest.raises(ConfigurationError, match="few_labels: site-2 has no labelled training image"):
+    with pytest.raises(ConfigurationError, match="few_labels: site-2"):
         relabel(unlabelled, "few_labels", ["site-2"], "labelled")
-    with pytest.raises(ConfigurationError, match="server_labels: server has no labelled training image"):
+    with pytest.raises(ConfigurationError, match=r"server_labels.*labelled"):
         relabel(unlabelled, "server_labels")

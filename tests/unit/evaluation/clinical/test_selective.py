@@ -73,7 +73,7 @@ def test_risk_is_that_of_the_surest_for_every_coverage():
 
 
 def test_a_risk_that_is_no_fraction_is_refused():
-    with pytest.raises(ValueError, match="max_risk must be between 0 and 1, got 10"):
+    with pytest.raises(ValueError, match=r"max_risk .*got 10"):
         coverage_at_risk(CURVE, 10)
 
 
@@ -120,7 +120,7 @@ def test_test_images_are_judged_at_the_threshold_that_they_did_not_choose():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="sensitivity must be between 0 and 1, got 90"):
+    with pytest.raises(ValueError, match=r"sensitivity .*got 90"):
         choose_operating_point(binary(NEGATIVE, POSITIVE), 1, 90)
     with pytest.raises(ValueError, match="threshold must be between 0 and 1"):
         at_threshold(binary(NEGATIVE, POSITIVE), 1, 2)

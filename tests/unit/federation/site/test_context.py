@@ -138,7 +138,7 @@ def test_tf32_is_refused_on_a_cpu_and_for_what_an_epsilon_or_a_sum_rests_on():
         ConfigurationError, match="precision=tf32 is of NVIDIA's GPUs, and the device is cpu; use float32"
     ):
         choose_device("cpu", "tf32")
-    with pytest.raises(ConfigurationError, match="record_noise_multiplier needs another precision than tf32"):
+    with pytest.raises(ConfigurationError, match=r"record_noise_multiplier.*precision"):
         SupervisedExecutor(steps=1, batch_size=2, record_noise_multiplier=1.0, precision="tf32")
     with pytest.raises(ConfigurationError, match="RidgeExecutor needs another precision than tf32"):
         RidgeExecutor(precision="tf32")

@@ -71,7 +71,7 @@ def test_a_damaged_state_costs_the_site_what_it_has_learnt_in_one_round(tmp_path
 def test_a_damaged_mark_of_the_run_is_named(tmp_path):
     keep(tmp_path, 1, state(1))
     (tmp_path / "site-1" / "run.json").write_text('{"run_id": "run')
-    with pytest.raises(CheckpointError, match=r"run.json is damaged: move the folder away, and the site begins anew"):
+    with pytest.raises(CheckpointError, match=r"run.json.*damaged:"):
         store(tmp_path)
 
 

@@ -43,7 +43,7 @@ def test_a_swarm_of_fewer_sites_than_asked_for_does_not_begin(monkeypatch):
     swarm, context = controller(min_sites=3), FLContext()
     context.set_prop(FLContextKey.WORKFLOW, "swarm")
     swarm._engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name=site) for site in SITES[:2]])
-    with pytest.raises(ConfigurationError, match="min_sites is 3, and there are 2 sites"):
+    with pytest.raises(ConfigurationError, match=r"min_sites is 3.*are 2"):
         swarm.start_controller(context)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from grandrounds.data.images.augmentation import draw_views
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
@@ -54,7 +55,7 @@ def site(labelled, unlabelled):
         problem=Problem("noise", CLASSES, image_size=32),
         seed=1,
         data=SiteData(
-            images=numpy_generator("noise", count).integers(0, 256, (count, 8, 8, 3)).astype(np.uint8),
+            cache=DecodedCache(numpy_generator("noise", count).integers(0, 256, (count, 8, 8, 3)).astype(np.uint8)),
             labels=np.arange(count) % 3,
             labelled=np.arange(count) < labelled,
             split=np.full(count, "train"),
@@ -429,12 +430,12 @@ def test_a_teacher_can_have_the_statistics_of_the_sites_images():
     with pytest.raises(ConfigurationError, match="teacher_statistics=site needs teacher=received or average"):
         FixMatchExecutor(teacher_statistics="site")
     fixed = replace(context, problem=replace(context.problem, norm="site", weights="imagenet"))
-    with pytest.raises(ConfigurationError, match=r"teacher_statistics=site is for problem\.norm=batch, and it is site"):
+    with pytest.raises(ConfigurationError, match=r"teacher_statistics=site.*problem\.norm=batch"):
         executor._teacher(model, fixed)
 
 
 def test_teachers_that_cannot_be_are_refused():
-    with pytest.raises(ConfigurationError, match="teacher=received labels with received models, and with model=own"):
+    with pytest.raises(ConfigurationError, match=r"teacher=received.*model=own"):
         FixMatchExecutor(teacher="received", model="own")
     with pytest.raises(ConfigurationError, match="set consistency_weight to 0"):
         FedPerlExecutor(teacher="received")

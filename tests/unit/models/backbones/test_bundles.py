@@ -135,7 +135,7 @@ def test_a_folder_that_is_no_bundle_is_refused(bundle, tmp_path):
             build_model(ModelSpec(NETWORK, classes=4, weights=str(bundle)), seed=1)
         (bundle / path).write_bytes(kept)
     (bundle / "models" / "model.pt").unlink()
-    with pytest.raises(ConfigurationError, match=r"is a folder and no MONAI bundle: it has no models/model\.pt"):
+    with pytest.raises(ConfigurationError, match=r"folder.*models/model\.pt"):
         read_bundle(bundle)
     with pytest.raises(ConfigurationError, match=r"it has no configs/inference\.json"):
         read_bundle(tmp_path)

@@ -144,9 +144,7 @@ def test_a_form_with_other_bits_is_refused_for_epsilons_and_sums(form):
 
 
 def test_onnx_needs_its_packages_and_the_cpu(monkeypatch):
-    with pytest.raises(
-        ConfigurationError, match=r"executor\.inference=onnx computes on the CPU and the device is cuda"
-    ):
+    with pytest.raises(ConfigurationError, match=r"executor\.inference=onnx computes"):
         FORMS["onnx"].require_possible(torch.device("cuda"))
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ConfigurationError, match=r"grandrounds\[onnx\]"):

@@ -19,8 +19,7 @@ from grandrounds.privacy.accounting import (
     spent_epsilon,
 )
 from grandrounds.privacy.ledger.lines import Purpose
-from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, no_guarantee
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, Unit, no_guarantee
 
 # Noise multiplier, sampling rate, steps, delta; loss distributions (dp-accounting), PRV (Opacus), Rényi (Opacus).
 SAMPLED = [
@@ -204,7 +203,7 @@ def test_a_delta_that_is_no_small_probability_is_refused(delta):
 
 
 def test_targets_and_releases_outside_their_range_are_refused():
-    with pytest.raises(ValueError, match="epsilon must be a positive number, got 0"):
+    with pytest.raises(ValueError, match=r"epsilon .*got 0"):
         min_noise_multiplier(0.0, 1e-5)
-    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"steps .*got 0"):
         min_noise_multiplier(1.0, 1e-5, 0)

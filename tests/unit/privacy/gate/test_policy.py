@@ -20,7 +20,7 @@ from grandrounds.privacy.gate.treatments import (
     Unmodified,
 )
 from grandrounds.protocol.messages import SITE_MODEL, ReleaseKind
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Unit
 
 OVERLAYS = Path(__file__).parents[4] / "provisioning" / "overlays"
 GATE = "grandrounds.privacy.gate.filters.SitePrivacyGate"
@@ -215,11 +215,11 @@ def test_what_has_no_epsilon_needs_a_decision_where_there_is_a_target(rule):
 
 def test_a_file_has_the_gate_on_both_ways_and_a_default():
     assert read_policies(privacy_file(policy()), "privacy.json").keys() == {"strict"}
-    with pytest.raises(ConfigurationError, match="scope 'strict': task_data_filters must have a filter with path"):
+    with pytest.raises(ConfigurationError, match="'strict': task_data_filters"):
         read_policies(privacy_file(policy(), task_data_filters=[]), "privacy.json")
-    with pytest.raises(ConfigurationError, match="task_result_filters must have a filter with path"):
+    with pytest.raises(ConfigurationError, match=r"task_result_filters.*filter"):
         read_policies(privacy_file(policy(), task_result_filters=None), "privacy.json")
-    with pytest.raises(ConfigurationError, match=r"default_scope 'open' is not defined \(scopes: strict\)"):
+    with pytest.raises(ConfigurationError, match="default_scope 'open'"):
         read_policies(privacy_file(policy()) | {"default_scope": "open"}, "privacy.json")
     with pytest.raises(ConfigurationError, match="'default_scope' is missing"):
         read_policies({"scopes": []}, "privacy.json")
@@ -237,7 +237,7 @@ def test_a_file_has_the_gate_on_both_ways_and_a_default():
     ],
 )
 def test_a_gate_outside_the_result_filters_is_refused(gate):
-    with pytest.raises(ConfigurationError, match="task_result_filters must have a filter with path"):
+    with pytest.raises(ConfigurationError, match=r"task_result_filters.*filter"):
         read_policies(privacy_file(policy(), task_result_filters=[gate]), "privacy.json")
     assert read_policies(
         privacy_file(policy(), task_result_filters=[gate, {"path": GATE, "direction": "inout"}]), "here"

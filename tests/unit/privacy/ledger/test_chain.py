@@ -97,7 +97,7 @@ def test_a_file_that_was_written_anew_does_not_fit_its_head(file, tmp_path):
     for number in range(4):
         append(other, {"number": number, "epsilon": 0.1})
     file.path.write_bytes(other.path.read_bytes())
-    with pytest.raises(DataError, match=r"line 5 does not have the hash in ledger\.head\.json"):
+    with pytest.raises(DataError, match=r"line 5.*ledger\.head\.json"):
         file.read()
 
 
@@ -111,11 +111,11 @@ def test_a_damaged_head_is_refused(file, content):
 def test_a_missing_head_or_file_is_refused(file):
     head = file.head_path.read_bytes()
     file.head_path.unlink()
-    with pytest.raises(DataError, match=r"ledger\.head\.json is missing, so missing lines cannot be detected"):
+    with pytest.raises(DataError, match=r"ledger\.head\.json.*detected"):
         file.read()
     file.head_path.write_bytes(head)
     file.path.unlink()
-    with pytest.raises(DataError, match=r"ledger\.jsonl is missing, but ledger\.head\.json is there"):
+    with pytest.raises(DataError, match=r"ledger\.jsonl.*ledger\.head\.json"):
         file.create({"kind": "opening"})
     with pytest.raises(ConfigurationError, match="there is no ledger"):
         append(file, {"number": 9})
@@ -194,7 +194,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_file_as_it_was(file, monkeypatch
         return write(descriptor, data[: len(data) // 2], offset)
 
     monkeypatch.setattr(os, "pwrite", half_then_full)
-    with pytest.raises(DataError, match=r"ledger\.jsonl cannot be written: No space left"):
+    with pytest.raises(DataError, match=r"ledger\.jsonl.*written:"):
         append(file, {"number": 4})
     assert len(calls) == 2
     assert file.path.read_bytes() == before

@@ -11,8 +11,7 @@ from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.ledger import ledger as ledger_module
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger, dataset_fingerprint
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
-from grandrounds.protocol.spending import Mechanism, Spending, no_guarantee
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit, no_guarantee
 
 DELTA = 1e-5
 
@@ -70,7 +69,7 @@ def test_a_release_without_a_guarantee_is_never_forgotten(ledger, skin, update, 
 def test_another_data_set_under_a_known_name_is_refused(ledger, skin, update, purpose):
     ledger.book(purpose(), skin, update, DELTA)
     other = DatasetIdentity("skin", "b" * 64)
-    with pytest.raises(ConfigurationError, match="'skin' was booked with fingerprint aaaaaaaaaaaa, now it has bbbbbbb"):
+    with pytest.raises(ConfigurationError, match=r"'skin'.*aaaaaaaaaaaa"):
         ledger.book(purpose(2), other, update, DELTA)
 
 

@@ -47,7 +47,7 @@ def test_the_tables_own_path_decides_between_several_files(cbis_ddsm, tmp_path):
     root = cbis_ddsm(tmp_path, [*ROWS[:1], *ROWS[3:5], ROWS[6]])
     folder = root / "CBIS-DDSM" / "Mass-Training_P_00001_LEFT_CC"
     shutil.copytree(folder / FOLDER, folder / "other")
-    with pytest.raises(DataError, match=r"line 3: 2 DICOM files in Mass-Training_P_00001_LEFT_CC"):
+    with pytest.raises(DataError, match=r"line 3: 2.*Mass-Training_P_00001_LEFT_CC"):
         read_cbis_ddsm(root)
     stated = folder / "1.3.6" / "1.4.1"
     stated.mkdir(parents=True)
@@ -58,10 +58,10 @@ def test_the_tables_own_path_decides_between_several_files(cbis_ddsm, tmp_path):
 def test_names_what_is_missing(cbis_ddsm, tmp_path):
     root = cbis_ddsm(tmp_path, ROWS)
     shutil.rmtree(root / "CBIS-DDSM" / "Calc-Training_P_00005_RIGHT_CC")
-    with pytest.raises(DataError, match="no DICOM file in a folder Calc-Training_P_00005_RIGHT_CC"):
+    with pytest.raises(DataError, match="folder Calc-Training_P_00005_RIGHT_CC"):
         read_cbis_ddsm(root)
     (root / "calc_case_description_test_set.csv").unlink()
-    with pytest.raises(DataError, match=r"calc_case_description_test_set\.csv is missing; all four tables are needed"):
+    with pytest.raises(DataError, match=r"calc_case_description_test_set\.csv.*missing"):
         read_cbis_ddsm(root)
 
 

@@ -43,11 +43,11 @@ def test_rows_without_a_file_name_are_the_end_of_the_sheet(inbreast, tmp_path):
 
 def test_names_what_is_missing(inbreast, tmp_path):
     (tmp_path / "INbreast.xls").touch()
-    with pytest.raises(DataError, match=r"INbreast\.xls is a spreadsheet; save it as INbreast\.csv"):
+    with pytest.raises(DataError, match=r"INbreast\.xls.*INbreast\.csv"):
         read_inbreast(tmp_path)
     root = inbreast(tmp_path, ROWS)
     next((root / "AllDICOMs").glob("22678622*")).unlink()
-    with pytest.raises(DataError, match=r"line 4, column File Name: no file 22678622_PATIENT"):
+    with pytest.raises(DataError, match=r"line 4.*22678622_PATIENT"):
         read_inbreast(root)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from grandrounds.data.site import ModelOverride
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.site.data import own_model_spec
+from grandrounds.federation.site.model import model_named
 from grandrounds.federation.site.options import SiteOptions
 from grandrounds.models.registry import chosen_intensities
 from grandrounds.protocol.problem import Problem
@@ -18,7 +18,8 @@ def chosen(**changes):
 
 
 def spec(own=True, backbones=None, choice=None, problem=PROBLEM):
-    return own_model_spec(problem, "site-1", own, backbones or {}, choice)
+    options = SiteOptions(model="own" if own else "shared", backbones=backbones)
+    return model_named(options, None, None).spec(problem, "site-1", choice)
 
 
 def test_without_a_choice_it_is_the_problems():
@@ -77,9 +78,7 @@ def test_a_choice_that_does_not_fit_is_refused_by_file(changes, message):
 
 
 def test_a_jobs_choice_that_does_not_fit_is_refused_by_option():
-    with pytest.raises(
-        ConfigurationError, match=r"executor\.backbones: site-1: problem.image_size must be at least 64"
-    ):
+    with pytest.raises(ConfigurationError, match=r"executor\.backbones: site-1: problem.image_size.*least 64"):
         spec(backbones={"site-1": "resnet18"})
 
 
