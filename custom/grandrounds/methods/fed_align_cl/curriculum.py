@@ -158,7 +158,7 @@ def curriculum_order(scores: Values, generator: np.random.Generator) -> Indices:
 
 
 def order_with_replacement(scores: Values, generator: np.random.Generator) -> Indices:
-    """The authors' code: as many draws as images, of which some come several times and others never.
+    """The authors' code: as many draws as images, with replacement: some images come several times, others never.
 
     Of four images with equal scores about two thirds are among them.
     """
