@@ -29,7 +29,7 @@ from grandrounds.evaluation.curves.binned import site_curves
 from grandrounds.evaluation.curves.files import write_curves
 from grandrounds.evaluation.external import LabelledImages, labels_are_groups, write_predictions
 from grandrounds.evaluation.grouping import grouping_of
-from grandrounds.folders.whole import written_together
+from grandrounds.folders import written_together
 from grandrounds.option_annotations import require_type
 from grandrounds.protocol.names import VALIDATION
 from grandrounds.reporting.external.adaptation import adapt_place

@@ -89,10 +89,10 @@ def run_statistics(session: Session, job: str) -> dict[str, Any]:
     except Exception:
         return {}
     groups = stats.values() if isinstance(stats, dict) else ()
-    found: dict[str, Any] = {}
+    statistics: dict[str, Any] = {}
     for group in groups:
-        found |= group if isinstance(group, dict) else {}
-    return found
+        statistics |= group if isinstance(group, dict) else {}
+    return statistics
 
 
 def _require_certificate(kit: Kit) -> None:
@@ -173,7 +173,7 @@ class JobWatch:
 
         Args:
             status: FLARE's, such as ``SUBMITTED`` or ``FINISHED:ABNORMAL``.
-            alive: ids of the jobs of which the server has processes.
+            alive: ids of the jobs that have processes at the server.
             seconds: time of the observation, by a monotonic clock.
         """
         if status.startswith(ENDED):

@@ -1,8 +1,8 @@
 """Which requests FLARE's cells may answer: a component that a kit's ``resources.json`` names, not one of a job.
 
-FLARE 2.9 answers admin requests (files of the site, abort, restart, tasks) from anyone who reaches a site through the
-server's relay, and takes user, role and the need for authorisation from headers that the sender writes. See
-``docs/security``.
+FLARE 2.9 answers admin requests (files of a site, abort, restart, tasks) from anyone who reaches it through the server's
+relay, and takes user, role and the need for authorisation from headers that the sender writes. ``docs/security`` has the
+details.
 """
 
 from __future__ import annotations

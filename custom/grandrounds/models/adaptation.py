@@ -17,7 +17,7 @@ from torch import Tensor
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.models.norm import adapt_statistics
 from grandrounds.models.registry import build_model
-from grandrounds.protocol.entries import is_running_statistic
+from grandrounds.protocol.messages import is_running_statistic
 from grandrounds.protocol.problem import ModelSpec
 
 STATISTICS_BATCH = 128

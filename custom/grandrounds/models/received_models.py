@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.files import file_digest, replacing, write_json
 from grandrounds.json_files import read_json_object
@@ -38,7 +38,7 @@ def write_released(folder: Path, tensors: Mapping[str, Tensor], problem: Problem
     """
     state = dict(tensors)
     content = read_description(state.pop(MODEL_DESCRIPTION, None))
-    with told_as(MessageError, ConfigurationError):
+    with reraised_as(MessageError, ConfigurationError):
         description = _described(content, f"the {MODEL_DESCRIPTION} of the model", problem, run_id)
         if description.site != folder.name:
             raise ConfigurationError(f"the {MODEL_DESCRIPTION} of the model: site is {description.site!r}")

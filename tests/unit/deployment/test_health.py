@@ -29,8 +29,7 @@ from grandrounds.privacy.inventory import dataset_facts
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.lines import Purpose
 from grandrounds.privacy.ledger.recovery import note_head
-from grandrounds.protocol.spending import outside_budget
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Unit, outside_budget
 
 
 @pytest.fixture(autouse=True)

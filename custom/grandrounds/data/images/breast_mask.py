@@ -34,10 +34,10 @@ FILM_GAMMA = 0.5
 """Exponent that spreads the dark values of a film, so that the threshold separates fat from background."""
 
 BASE_DEVIATIONS = 1.5
-"""So many standard deviations above the film's base a pixel of the rim is."""
+"""Standard deviations of a pixel of the rim above the film's base."""
 
 FAT_DEVIATIONS = 4.0
-"""So many standard deviations above the base is the median of a rim at least; the halves of one normal distribution: 3."""
+"""Least standard deviations of the median of a rim above the base; the halves of one normal distribution: 3."""
 
 BASE_NOISE = 0.01
 """Largest standard deviation of a dark film's base, as a share of the range, of a bright one a tenth of its level: fat that

@@ -21,9 +21,7 @@ from types import FrameType
 from grandrounds.deployment.kit.read import OWN_PID, Kit, running_processes, supervisor
 from grandrounds.deployment.processes import await_end, signal_processes, start_program
 from grandrounds.deployment.retrying import pause_after
-from grandrounds.deployment.supervision.output import bound
-from grandrounds.deployment.supervision.pulse import Pulse
-from grandrounds.deployment.supervision.systemd import VARIABLES, Watchdog, notify
+from grandrounds.deployment.supervision import VARIABLES, Pulse, Watchdog, bound, notify
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.protocol.paths import ALIVE
 
@@ -78,9 +76,9 @@ def remove_stale_files(kit: Kit) -> None:
     Raises:
         ConfigurationError: if FLARE runs in this kit.
     """
-    if found := running_processes(kit):
+    if processes := running_processes(kit):
         raise ConfigurationError(
-            f"{kit.name} is already running (process {found[0]}); stop it by grandrounds kit stop {kit.folder}"
+            f"{kit.name} is already running (process {processes[0]}); stop it by grandrounds kit stop {kit.folder}"
         )
     for name in STALE:
         (kit.folder / name).unlink(missing_ok=True)
@@ -246,10 +244,10 @@ def _reap(child: int) -> int | None:
     """Collect ended children, in a container also those of others; the exit status of ``child`` if it is among them."""
     while True:
         try:
-            found, status = os.waitpid(-1, os.WNOHANG)
+            ended, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return -1
-        if found == 0:
+        if ended == 0:
             return None
-        if found == child:
+        if ended == child:
             return os.waitstatus_to_exitcode(status)

@@ -1,4 +1,4 @@
-"""Runs as whoever watches sees them: from a server's records, or from what a running job tells."""
+"""Runs as an observer sees them: from a server's records, or from the statistics of a running job."""
 
 from __future__ import annotations
 
@@ -98,9 +98,13 @@ def recorded_run(folder: Path) -> SeenRun:
     return SeenRun(facts, events[-LAST_EVENTS:], epsilon)
 
 
-def told_run(name: str, job: str, status: str, told: Mapping[str, Any]) -> SeenRun:
+def running_run(name: str, job: str, status: str, statistics: Mapping[str, Any]) -> SeenRun:
     """A run of a job, from what its controller tells of itself; nothing while it starts or ends."""
-    number, rounds, pace = told.get("round") or 0, told.get("rounds") or 0, told.get("seconds_per_round")
+    number, rounds, pace = (
+        statistics.get("round") or 0,
+        statistics.get("rounds") or 0,
+        statistics.get("seconds_per_round"),
+    )
     kept = ("scores", "contributions", *ABSENCES, "moved")
     facts: dict[str, Any] = {
         "name": name,
@@ -111,10 +115,10 @@ def told_run(name: str, job: str, status: str, told: Mapping[str, Any]) -> SeenR
         "seconds_left": None if pace is None else max(0, rounds - number + 1) * pace,
         "ended": None,
         "dropped": [],
-        "remarks": told.get("remarks") or [],
-        **{key: told.get(key) or {} for key in kept},
+        "remarks": statistics.get("remarks") or [],
+        **{key: statistics.get(key) or {} for key in kept},
     }
-    return SeenRun(facts, [], told.get("epsilon") or {})
+    return SeenRun(facts, [], statistics.get("epsilon") or {})
 
 
 def running_first(runs: list[SeenRun]) -> list[SeenRun]:

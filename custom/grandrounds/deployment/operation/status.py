@@ -18,11 +18,11 @@ from grandrounds.data.fitness import Finding
 from grandrounds.data.fitness import Level as FindingLevel
 from grandrounds.deployment.job_watch import admin_session, run_statistics
 from grandrounds.deployment.kit.certificates import certificate_days, connection_fault
-from grandrounds.deployment.kit.findings import guarded, told
+from grandrounds.deployment.kit.findings import error_text, guarded
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.deployment.operation.health import RECENT_SECONDS, certificates, examine_health
-from grandrounds.deployment.operation.runs import SeenRun, recorded_run, running_first, told_run
+from grandrounds.deployment.operation.runs import SeenRun, recorded_run, running_first, running_run
 from grandrounds.deployment.operation.trail import read_trail
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import SUMMARY
@@ -74,12 +74,12 @@ class Status:
     @property
     def warnings(self) -> list[str]:
         """What needs attention soon."""
-        return [found.message for found in self.findings if found.level == "warning"]
+        return [finding.message for finding in self.findings if finding.level == "warning"]
 
     @property
     def failures(self) -> list[str]:
         """What must be mended now."""
-        return [found.message for found in self.findings if found.level == "failure"]
+        return [finding.message for finding in self.findings if finding.level == "failure"]
 
     @property
     def level(self) -> Level:
@@ -103,7 +103,7 @@ def kit_status(kit: Kit, network: bool = True) -> Status:
     else:
         status.findings += examine_health(kit)
         status.free = shutil.disk_usage(kit.folder).free
-    if not any(found.check == "certificates" and found.level == "failure" for found in status.findings):
+    if not any(finding.check == "certificates" and finding.level == "failure" for finding in status.findings):
         status.certificate_days = round(certificate_days(kit), 1)
     if kit.kind == "server":
         _runs(kit, status)
@@ -130,16 +130,16 @@ def run_status(folder: Path) -> Status:
 
 def _runs(kit: Kit, status: Status) -> None:
     """The runs of a server; one whose record cannot be read is named, and hides no other."""
-    found: list[SeenRun] = []
+    runs: list[SeenRun] = []
     for folder in sorted((kit.folder / STATES).glob("*/server")):
         if not (folder / SUMMARY).is_file():
             continue
         try:
-            found.append(recorded_run(folder))
+            runs.append(recorded_run(folder))
         except Exception as error:  # an old file may be cut, or have any form
-            message = f"the record of run {folder.parent.name} cannot be read ({told(error)})"
+            message = f"the record of run {folder.parent.name} cannot be read ({error_text(error)})"
             status.add("warning", "runs", f"{message}; {folder.parent} can be moved away when its study is over")
-    _show(status, found)
+    _show(status, runs)
 
 
 def _show(status: Status, runs: list[SeenRun]) -> None:
@@ -187,7 +187,7 @@ def _consortium(kit: Kit, status: Status) -> None:
                 status.sites[client.name] = {"last_seen": seconds, "flare": versions.get(client.name)}
                 if seconds is not None and seconds > LOST_SECONDS:
                     status.add("warning", "sites", f"{client.name} was last seen {seconds:.0f} s ago")
-            _show(status, [run for job in info.job_info if (run := _told(session, job.job_id))])
+            _show(status, [run for job in info.job_info if (run := _running_run(session, job.job_id))])
     except GrandRoundsError as error:
         status.add("failure", "server", str(error))
 
@@ -195,18 +195,20 @@ def _consortium(kit: Kit, status: Status) -> None:
 def _versions(session: Session) -> dict[str, str]:
     """FLARE's version at each site; empty if the person may not ask."""
     try:
-        found = session.report_version("client")
+        versions = session.report_version("client")
     except Exception:  # a site that is ending
         return {}
     return {
-        site: str(entry["version"]) for site, entry in found.items() if isinstance(entry, dict) and "version" in entry
+        site: str(entry["version"])
+        for site, entry in versions.items()
+        if isinstance(entry, dict) and "version" in entry
     }
 
 
-def _told(session: Session, job: str) -> SeenRun | None:
+def _running_run(session: Session, job: str) -> SeenRun | None:
     """The run of a job; None if the job has ended meanwhile."""
     try:
         meta = session.get_job_meta(job)
     except Exception:
         return None
-    return told_run(str(meta.get("name", job)), job, str(meta.get("status", "")), run_statistics(session, job))
+    return running_run(str(meta.get("name", job)), job, str(meta.get("status", "")), run_statistics(session, job))

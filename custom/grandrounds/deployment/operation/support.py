@@ -311,14 +311,14 @@ def _tail(path: Path) -> list[dict[str, Any]]:
         text = _end(path).decode(errors="replace")
     except OSError:
         return []
-    found = []
+    entries = []
     for line in text.splitlines()[-LAST_LINES:]:
         try:
             entry = json.loads(line)
         except ValueError:
             continue
-        found += [entry] if isinstance(entry, dict) else []
-    return found
+        entries += [entry] if isinstance(entry, dict) else []
+    return entries
 
 
 def _end(path: Path) -> bytes:

@@ -14,7 +14,7 @@ from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason
 
 UNANSWERED = "the training has ended without an answer: its process was killed, or the job aborted; see log.txt"
 OF_THE_SITE = frozenset({Reason.DATASET, Reason.DISK, Reason.AUDIT, Reason.FAILED})
-"""Refusals that the next job will meet, too, and of which policy, ledger and manifest as they are now need not tell."""
+"""Refusals that the next job will meet, too, although policy, ledger and manifest as they are now need not show it."""
 OF_A_TASK = ("time", "job", "run", "task", "round", "dataset")
 
 

@@ -17,8 +17,7 @@ from torch import Tensor
 from grandrounds.errors import MessageError
 from grandrounds.option_annotations import ABOVE_ZERO, Range
 from grandrounds.options import Options
-from grandrounds.protocol.entries import floating_entries, require_like
-from grandrounds.protocol.messages import Result, State
+from grandrounds.protocol.messages import Result, State, floating_entries, require_like
 from grandrounds.protocol.tensors import UpdatePrecision, apply_update, require_finite_tensors
 
 

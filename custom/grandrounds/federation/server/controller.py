@@ -41,11 +41,10 @@ from grandrounds.models.inference.forms import EXACT
 from grandrounds.models.registry import require_buildable, with_intensities
 from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, Payload, State
+from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, Payload, Registration, State
 from grandrounds.protocol.names import SERVER, VALIDATION, VALIDATION_PREFIX
 from grandrounds.protocol.paths import claimed_folder, in_kit, require_confined, result_folder
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UPDATE_PRECISION
 from grandrounds.protocol.wire import asks_for_models, executor_arguments
 

@@ -12,7 +12,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import GrandRoundsError, MessageError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
 from grandrounds.evaluation.counts import IMAGES, MOST_COUNTED, PATIENTS, SiteCounts, check_counts, counts_shape
@@ -30,7 +30,6 @@ from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribe
 from grandrounds.models.received_models import write_released
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.gate.treatments import SUPPORT
-from grandrounds.protocol.entries import tensor_bytes
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import (
     CURVES,
@@ -39,13 +38,14 @@ from grandrounds.protocol.messages import (
     SITE_MODEL,
     TEST,
     TRAIN,
+    Registration,
     ReleaseKind,
     Result,
     State,
+    tensor_bytes,
 )
 from grandrounds.protocol.paths import result_folder
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.registration import Registration
 
 OF_TESTS = (ReleaseKind.COUNTS, ReleaseKind.IMAGE_MOMENTS)
 """Kinds of releases that no method has."""
@@ -334,7 +334,7 @@ def received_curves(result: Result, classes: tuple[str, ...]) -> dict[str, SiteC
             continue
         if name not in CURVES.values() or release.tensors.keys() != {CURVE_COUNTS}:
             raise MessageError(f"curves must be {' or '.join(CURVES.values())} with {CURVE_COUNTS}, got {name!r}")
-        with told_as(MessageError, ValueError, where=name):
+        with reraised_as(MessageError, ValueError, where=name):
             curves[name] = decode_counts(release.tensors[CURVE_COUNTS].numpy(), classes, MINIMUM)
     return curves
 
@@ -354,7 +354,7 @@ def received_counts(result: Result, problem: Problem) -> dict[str, SiteCounts]:
         if name not in models or release.tensors.keys() != {IMAGES, PATIENTS}:
             known = ", ".join(COUNT_RELEASES.values())
             raise MessageError(f"counts must be one of {known} with {IMAGES} and {PATIENTS}, got {name!r}")
-        with told_as(MessageError, ValueError, where=name):
+        with reraised_as(MessageError, ValueError, where=name):
             images, patients = (release.tensors[part].numpy() for part in (IMAGES, PATIENTS))
             tables[models[name]] = counts = check_counts(images, patients, shape)
             if counts.hidden.any():
@@ -374,7 +374,7 @@ def received_moments(result: Result, channels: int) -> NDArray[np.float64] | Non
     if release.tensors.keys() != {MOMENTS, SUPPORT}:
         raise MessageError(f"{IMAGE_MOMENTS} must be {MOMENTS} and {SUPPORT}, got {sorted(release.tensors)}")
     moments = release.tensors[MOMENTS].double().numpy()
-    with told_as(MessageError, ValueError, where=IMAGE_MOMENTS):
+    with reraised_as(MessageError, ValueError, where=IMAGE_MOMENTS):
         received = channels_of(moments)
     if received != channels:
         raise MessageError(f"{IMAGE_MOMENTS} are of images of {received} channels, those of the run have {channels}")

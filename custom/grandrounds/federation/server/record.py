@@ -246,7 +246,7 @@ class RunRecord:
         self.event(ROUND_END, **entry, moved=self._moved())
 
     def _divergence(self, number: int) -> str:
-        """That the training loss is far above that of the first round, in words; empty if not, or if it was noted."""
+        """A remark if a round's training loss is far above that of the first; empty if not, or if that was noted."""
         if number not in self._losses or any(remark.startswith(_DIVERGED) for remark in self._remarks):
             return ""
         first = min(self._losses)

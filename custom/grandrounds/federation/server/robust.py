@@ -28,8 +28,7 @@ from grandrounds.federation.server.means import HELD_BYTES, HeldUpdates
 from grandrounds.option_annotations import ABOVE_ZERO, Range
 from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.entries import floating_entries
-from grandrounds.protocol.messages import Result, State
+from grandrounds.protocol.messages import Result, State, floating_entries
 
 Rule = Literal["mean", "median", "trimmed_mean", "geometric_median"]
 MIN_VALUES = 3

@@ -14,7 +14,7 @@ import torch
 from nvflare.apis.fl_context import FLContext
 from torch import nn
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.counts import SiteCounts, counts_shape
@@ -329,7 +329,7 @@ class ServerImages:
     def __init__(
         self, problem: Problem, seed: int, fl_ctx: FLContext, compute: ServerComputeOptions, needed_by: str
     ) -> None:
-        with told_as(None, ConfigurationError, where=f"{needed_by} needs images at the server"):
+        with reraised_as(None, ConfigurationError, where=f"{needed_by} needs images at the server"):
             data = load_checked_data(problem, SERVER, fl_ctx, False, _logger, trains=False)
         self._rows = data.rows("val")
         self._needed_by = needed_by

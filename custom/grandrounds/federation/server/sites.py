@@ -18,7 +18,7 @@ from nvflare.apis.signal import Signal
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.json_files import read_json_object, require_object
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.messages import Registration
 from grandrounds.seeding import numpy_generator
 
 MAX_PAUSE = 8

@@ -11,7 +11,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import (
     CheckpointError,
     ConfigurationError,
@@ -24,8 +24,7 @@ from grandrounds.errors import (
 )
 from grandrounds.federation.site.context import TaskAborted
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, State
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 READY, TASK, RESULT, LEFT, DONE = "ready", "task", "result", "left", "done"
 ERROR, LOG, QUESTION, ANSWER = "error", "log", "question", "answer"
@@ -76,7 +75,7 @@ def result_from(header: Mapping[str, Any], body: bytes | bytearray) -> Result:
         raise MessageError("a metric of the training child is no number")
     if kinds.keys() != parts.keys():
         raise MessageError("the releases of the training child are not those of its tensors")
-    with told_as(MessageError, ValueError, where="a release of the training child"):
+    with reraised_as(MessageError, ValueError, where="a release of the training child"):
         releases = {name: Release(ReleaseKind(kinds[name]), tensors) for name, tensors in parts.items()}
     return Result(releases, metrics, samples, facts)
 
@@ -143,7 +142,7 @@ def read_question(header: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
 
 
 def _spending(cost: Mapping[str, Any]) -> Spending:
-    with told_as(MessageError, ValueError, TypeError, KeyError, where="the cost of a training"):
+    with reraised_as(MessageError, ValueError, TypeError, KeyError, where="the cost of a training"):
         numbers = {name: value for name, value in cost.items() if name not in ("mechanism", "unit")}
         if not all(type(value) in (int, float) for value in numbers.values()):
             raise TypeError("not all of it is numbers")
@@ -169,7 +168,9 @@ def _unpacked(names: object, body: bytes | bytearray) -> dict[str, dict[str, Ten
         isinstance(part, list) and all(isinstance(name, str) for name in part) for part in parts.values()
     ):
         raise MessageError("a message between processes has no names of its tensors")
-    with told_as(MessageError, SafetensorError, ValueError, KeyError, where="tensors of a message between processes"):
+    with reraised_as(
+        MessageError, SafetensorError, ValueError, KeyError, where="tensors of a message between processes"
+    ):
         content = safetensors.torch.load(bytes(body))
     wanted = [name for part in parts.values() for name in part]
     if content.keys() != {str(number) for number in range(len(wanted))}:

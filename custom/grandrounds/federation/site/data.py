@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.data.fitness import examine_run, require_healthy
 from grandrounds.data.images.ahead import ViewsAhead
 from grandrounds.data.images.tensors import HeldImages
@@ -44,7 +44,7 @@ def load_checked_data(
     """
     cache = cache_folder(fl_ctx)
     location = locate(problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx))
-    with told_as(None, GrandRoundsError, where=site):
+    with reraised_as(None, GrandRoundsError, where=site):
         data = load_site_data(location, problem, cache)
     findings = examine_run(data, site, needs_labels, trains)
     for finding in findings:
@@ -71,7 +71,7 @@ def load_dataset(name: str, problem: Problem, site: str, fl_ctx: FLContext) -> S
     """
     cache = cache_folder(fl_ctx)
     location = replace(locate(name, site, data_folders(fl_ctx), cache), max_unreadable=0.0)
-    with told_as(None, GrandRoundsError, where=f"{site}: data set {name!r}"):
+    with reraised_as(None, GrandRoundsError, where=f"{site}: data set {name!r}"):
         return load_site_data(location, replace(problem, task=SINGLE.name), cache, foreign_labels=True)
 
 

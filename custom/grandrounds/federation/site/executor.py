@@ -65,10 +65,9 @@ from grandrounds.protocol.messages import (
 )
 from grandrounds.protocol.names import OWN_ROUND, VALIDATION
 from grandrounds.protocol.paths import DETAILS_VARIABLE, claimed_folder, in_kit
-from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.problem import TRAIN_ALL
 from grandrounds.protocol.task import Task
-from grandrounds.protocol.wire import decode_payload, decode_result, encode_result
+from grandrounds.protocol.wire import decode_payload, decode_result, encode_result, round_updates
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.data.site import ModelOverride
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.site.context import SiteContext
@@ -20,7 +20,6 @@ from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, require_buildable
 from grandrounds.models.site_model import OWN
-from grandrounds.protocol.entries import floating_entries, require_like
 from grandrounds.protocol.messages import (
     FROZEN,
     GLOBAL,
@@ -31,7 +30,9 @@ from grandrounds.protocol.messages import (
     ReleaseKind,
     Result,
     State,
+    floating_entries,
     model_update,
+    require_like,
 )
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
 from grandrounds.protocol.spending import Spending, TrainingGate
@@ -349,7 +350,7 @@ def _require_fitting(payload: Payload, network: nn.Module, context: SiteContext)
 
 
 def _changed(spec: ModelSpec, changes: Mapping[str, Any], where: str) -> ModelSpec:
-    with told_as(None, ConfigurationError, where=where):
+    with reraised_as(None, ConfigurationError, where=where):
         changed = replace(spec, **changes)
         if "weights" in changes:
             changed = replace(changed, load_weights=True)

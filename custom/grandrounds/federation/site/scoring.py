@@ -168,7 +168,7 @@ def image_moments(data: SiteData) -> dict[str, Release]:
     patients = len({data.groups[row] for row in rows})
     if patients < max(data.min_support, 1):
         return {}
-    moments = torch.from_numpy(moments_of(data.images, data.originals, rows))
+    moments = torch.from_numpy(moments_of(data.images, data.cache.originals, rows))
     return {IMAGE_MOMENTS: Release(ReleaseKind.IMAGE_MOMENTS, {MOMENTS: moments, SUPPORT: torch.tensor([patients])})}
 
 

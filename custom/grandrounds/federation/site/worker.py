@@ -185,7 +185,6 @@ class _Running:
                 stdout=output,
                 stderr=output,
                 env={**_kept_variables(), **surroundings},
-                cwd=self._scratch,
             )
         self.frames = Frames(mine)
 

@@ -17,10 +17,9 @@ from grandrounds.methods.fedirm.executor import PSEUDO_RELATION, RELATION
 from grandrounds.methods.fedirm.options import ServerOptions
 from grandrounds.methods.fedirm.relation import Relation, mean_relation, require_relation
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
+from grandrounds.protocol.messages import GLOBAL, Payload, Registration, ReleaseKind, Result, State
 from grandrounds.protocol.names import VALIDATION
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.registration import Registration
 
 LABELLED_CHOICE = "labelled_choice"
 

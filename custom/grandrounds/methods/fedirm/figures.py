@@ -12,8 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.history import Event, RunHistory
-from grandrounds.plotting import BLUE, MATRIX_COLOURS, NORMAL_SIZE, PALE, SMALL_SIZE, VERMILION, Drawing, new_figure
-from grandrounds.rounds_figure import round_axis, rounds_to_show
+from grandrounds.plotting import (
+    BLUE,
+    MATRIX_COLOURS,
+    NORMAL_SIZE,
+    PALE,
+    SMALL_SIZE,
+    VERMILION,
+    Drawing,
+    new_figure,
+    round_axis,
+    rounds_to_show,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

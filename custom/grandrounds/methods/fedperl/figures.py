@@ -28,8 +28,9 @@ from grandrounds.plotting import (
     VERMILION,
     Drawing,
     new_figure,
+    round_axis,
+    rounds_to_show,
 )
-from grandrounds.rounds_figure import round_axis, rounds_to_show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,9 +25,8 @@ from grandrounds.methods.mutual.public import comparable
 from grandrounds.methods.mutual.schedule import Exchanges
 from grandrounds.methods.mutual.soft_labels import SoftLabels, encode
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import Payload, ReleaseKind, Result, State
+from grandrounds.protocol.messages import Payload, Registration, ReleaseKind, Result, State
 from grandrounds.protocol.paths import require_confined
-from grandrounds.protocol.registration import Registration
 
 MAX_PUBLIC_IMAGES = 10**7
 PUBLIC_IMAGES = "public_images"

@@ -63,7 +63,7 @@ def _counts(data: SiteData, min_count: int) -> dict[str, float]:
 
 def _histograms(data: SiteData, min_count: int) -> dict[str, float]:
     shares = intensity_shares(data.images, data.rows("train"), data.groups, HISTOGRAM_BINS, min_count)
-    sizes = size_counts(data.shapes, min_count)
+    sizes = size_counts(data.cache.shapes, min_count)
     return {f"size.{edge}": float(count) for edge, count in sizes.items()} | {
         f"intensity.{channel}.{number}": float(share)
         for (channel, number), share in np.ndenumerate(shares)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import read_json_object
 from grandrounds.models.backbones.libraries import NETWORK_LIBRARIES, library_backbone
@@ -79,7 +79,7 @@ def _own(folder: Path, weights: Path) -> Bundle:
         )
     card = read_json_object(folder / OWN_CARD)
     where = f"weights: {folder / OWN_CARD} is no card of grandrounds export"
-    with told_as(ConfigurationError, LookupError, TypeError, AttributeError, where=where):
+    with reraised_as(ConfigurationError, LookupError, TypeError, AttributeError, where=where):
         preprocessing = card["preprocessing"]
         return Bundle(card["architecture"]["backbone"], weights, preprocessing.get("intensities"), card["classes"])
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import GrandRoundsError
 from grandrounds.logs.lines import log_event
 
@@ -59,7 +59,7 @@ class Refused(GrandRoundsError):
 
 def refusing(reason: Reason, *errors: type[Exception], where: str = "") -> AbstractContextManager[None]:
     """Let errors of these kinds be refusals for this reason; their words, after ``where``, are the detail."""
-    return told_as(partial(Refused, reason), *errors, where=where)
+    return reraised_as(partial(Refused, reason), *errors, where=where)
 
 
 AUDIT_NAME = "audit.jsonl"

@@ -34,7 +34,6 @@ from grandrounds.privacy.gate.questions import CHECKPOINTS, OpenTraining, SentAn
 from grandrounds.privacy.gate.treatments import ClipAndNoise, ClipAndNoiseSamples, MinimumSupport, RunningStatistics
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.recovery import note_head
-from grandrounds.protocol.entries import floating_entries, is_running_statistic
 from grandrounds.protocol.messages import (
     DXO_KEY,
     GLOBAL,
@@ -46,14 +45,15 @@ from grandrounds.protocol.messages import (
     TREATED,
     Payload,
     ReleaseKind,
+    floating_entries,
+    is_running_statistic,
     require_head,
 )
 from grandrounds.protocol.paths import PRIVACY_FOLDER, STATES, cache_folder, data_folders
 from grandrounds.protocol.plain import plain_message
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.spending import TRAINING_GATE, Spending
+from grandrounds.protocol.spending import TRAINING_GATE, Spending, Unit, update_sensitivity
 from grandrounds.protocol.tensors import FULL, UPDATE_PRECISION
-from grandrounds.protocol.unit import Unit, update_sensitivity
 from grandrounds.protocol.wire import asks_for_models, decode_payload, executor_arguments, job_backbones
 
 PUBLIC = "public"

@@ -31,7 +31,6 @@ from grandrounds.privacy.gate.treatments import NOT_PRIVATE, ClipAndNoise, Recor
 from grandrounds.privacy.gate.withheld import with_totals_in_tens, without_scores_of_classes, without_small_tables
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
-from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.messages import (
     COUNTS,
     DATA_CHANGES,
@@ -47,6 +46,7 @@ from grandrounds.protocol.messages import (
     VALIDATE,
     WITHHELD,
     ReleaseKind,
+    is_running_statistic,
 )
 from grandrounds.protocol.names import SPENT
 from grandrounds.protocol.spending import Mechanism, Spending, counted, outside_budget

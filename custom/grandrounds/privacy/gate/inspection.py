@@ -21,8 +21,16 @@ from grandrounds.privacy.gate.audit import Reason, Refused, refusing
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected, no_distributions
 from grandrounds.privacy.gate.policy import COUNTED_PARTS, SAMPLES_UNIT, ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.treatments import Logits
-from grandrounds.protocol.messages import FACTS, MAX_SAMPLES, MESSAGE_NAME, METRICS, PROTOCOL, WITHHELD, ReleaseKind
-from grandrounds.protocol.registration import require_facts
+from grandrounds.protocol.messages import (
+    FACTS,
+    MAX_SAMPLES,
+    MESSAGE_NAME,
+    METRICS,
+    PROTOCOL,
+    WITHHELD,
+    ReleaseKind,
+    require_facts,
+)
 
 HEADER = {"protocol", "round", "run_id", "samples"}
 MAX_NUMBERS = 1024

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import require_object
 from grandrounds.option_annotations import ABOVE_ZERO, Min
@@ -29,9 +29,8 @@ from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.kinds import KINDS, treatment_names
 from grandrounds.privacy.gate.treatments import MULTIPLIER_TOLERANCE, Deny, RecordLevel, Treatment
 from grandrounds.protocol.messages import TASKS, UPDATE, ReleaseKind
-from grandrounds.protocol.spending import Mechanism, Spending
+from grandrounds.protocol.spending import Mechanism, Spending, Unit, require_delta
 from grandrounds.protocol.tensors import FULL, UpdatePrecision, require_precision
-from grandrounds.protocol.unit import Unit, require_delta
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def parse_demands(content: Any, where: str) -> SiteDemands:
     noise = entry.get("noise_multiplier")
     if noise is not None:
         require_value(noise, float, ABOVE_ZERO, f"{where}.noise_multiplier")
-    with told_as(ConfigurationError, ConfigurationError, where=where):
+    with reraised_as(ConfigurationError, ConfigurationError, where=where):
         precision = require_precision(entry["update_precision"]) if "update_precision" in entry else None
     return SiteDemands(None if noise is None else float(noise), precision)
 
@@ -278,7 +277,7 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
     entry = require_object(content, where, ["unit", "delta"], optional)
     unit = Unit(_word(entry["unit"], [unit.value for unit in Unit], f"{where}.unit"))
     require_value(entry["delta"], float, None, f"{where}.delta")
-    with told_as(ConfigurationError, ValueError, where=where):
+    with reraised_as(ConfigurationError, ValueError, where=where):
         require_delta(entry["delta"])
     scored = entry.get("scored_answers", SCORED_ANSWERS)
     require_value(scored, int, Min(0), f"{where}.scored_answers")
@@ -329,7 +328,7 @@ def _release(content: Any, unit: Unit, where: str) -> ReleaseRule:
     if not entries and kind is not ReleaseKind.MODEL_UPDATE and treatment is not Deny:
         raise ConfigurationError(f"{where}: entries is missing: name the tensors that a release of {kind} may have")
     settings = {key: value for key, value in entry.items() if key not in (*required, *optional)}
-    with told_as(ConfigurationError, ConfigurationError, where=where):
+    with reraised_as(ConfigurationError, ConfigurationError, where=where):
         made = treatment.from_policy(settings, unit)
     return ReleaseRule(kind, _text(entry["name"], f"{where}.name"), made, entries, outside)
 

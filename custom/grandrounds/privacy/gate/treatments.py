@@ -28,9 +28,8 @@ from grandrounds.options import Options, require_value
 from grandrounds.privacy.mechanisms.clipping import clip_rows, require_clip
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows, withhold_classes
 from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, with_noise
-from grandrounds.protocol.entries import is_running_statistic
-from grandrounds.protocol.spending import SAMPLED, Mechanism, Spending, no_guarantee
-from grandrounds.protocol.unit import Unit, update_sensitivity
+from grandrounds.protocol.messages import is_running_statistic
+from grandrounds.protocol.spending import SAMPLED, Mechanism, Spending, Unit, no_guarantee, update_sensitivity
 
 State = Mapping[str, Tensor]
 RunningStatistics = Literal["refuse", "average", "drop", "keep"]

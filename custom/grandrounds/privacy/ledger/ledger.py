@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.files import write_bytes
 from grandrounds.privacy.accounting import exceeds, renyi_epsilon, spent_epsilon
@@ -34,8 +34,7 @@ from grandrounds.privacy.ledger.lines import (
     Purpose,
     read_any_line,
 )
-from grandrounds.protocol.spending import Spending, counted
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Spending, Unit, counted
 
 DIGEST_FOLDER = "images"
 """Beside the ledger."""
@@ -341,7 +340,7 @@ def read_ledger(path: Path) -> LedgerContent:
 
 
 def _epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> float:
-    with told_as(ConfigurationError, ValueError):
+    with reraised_as(ConfigurationError, ValueError):
         return spent_epsilon(spendings, delta, unit)
 
 

@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.privacy.ledger.chain import LOST_LINES
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 LEDGER_VERSION = 1
 OPENING, BOOKING, AMENDMENT = "opening", "release", "amendment"

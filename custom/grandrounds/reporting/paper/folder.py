@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grandrounds.csv_files import csv_bytes
 from grandrounds.errors import ConfigurationError
-from grandrounds.folders.whole import put_in_place, temporary_sibling
+from grandrounds.folders import put_in_place, temporary_sibling
 from grandrounds.plotting import Drawing
 from grandrounds.reporting.format import plain_markdown
 from grandrounds.reporting.model import Report

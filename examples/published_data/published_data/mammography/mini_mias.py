@@ -38,7 +38,7 @@ from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import write_json
-from grandrounds.folders.whole import in_turn, put_in_place, temporary_sibling
+from grandrounds.folders import in_turn, put_in_place, temporary_sibling
 from grandrounds.seeding import numpy_generator
 from published_data.mammography.records import BREAST_FINDINGS, Finding, Mammogram, most_severe
 

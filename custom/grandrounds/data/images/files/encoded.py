@@ -69,7 +69,7 @@ class EncodedFile(EncodedImage):
             return decode_picture(self.data, self.name, self.reading.bits, draft)
         from PIL import Image
 
-        from grandrounds.data.images.files.windows import read_windows
+        from grandrounds.data.images.dicom import read_windows
 
         return Picture(Image.fromarray(read_windows(self.data, self.name, self.reading.windows)), ("window",))
 
