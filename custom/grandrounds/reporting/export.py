@@ -26,7 +26,7 @@ from grandrounds.files import write_bytes, write_json
 from grandrounds.folders import written_together
 from grandrounds.json_files import read_json_object
 from grandrounds.models.inference.portable import PORTABLE_FILES, write_portable
-from grandrounds.models.inference.script import script_bytes
+from grandrounds.models.inference.tracing import script_bytes
 from grandrounds.models.registry import architecture_fingerprint, chosen_intensities
 from grandrounds.models.trained import load_trained
 from grandrounds.plain import to_plain
