@@ -143,7 +143,7 @@ def _with_own_tensors(value: Any) -> Any:
     if isinstance(value, DXO):
         return DXO(value.data_kind, _with_own_tensors(value.data), dict(value.meta))
     if isinstance(value, dict):
-        own = {key: _with_own_tensors(one) if isinstance(one, _COPIED) else one for key, one in value.items()}
+        own = {key: _with_own_tensors(item) if isinstance(item, _COPIED) else item for key, item in value.items()}
         if type(value) is dict:
             return own
         twin = copy.copy(value)

@@ -290,7 +290,9 @@ class RoundController(Configurable, RoundHooks, Controller):
     def _score(self, model_round: int) -> None:
         scores = self.server_scores()
         at_server = {SERVER: {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
-        counts = {site: found[VALIDATION] for site, found in self.dispatcher.counts.items() if VALIDATION in found}
+        counts = {
+            site: of_site[VALIDATION] for site, of_site in self.dispatcher.counts.items() if VALIDATION in of_site
+        }
         metrics, counts = (at_server, {}) if scores else (self.dispatcher.metrics, counts)
         compared = self._selection.offer(model_round, metrics, self.model(), counts)
         if compared is not None:

@@ -143,21 +143,21 @@ def await_sites(
     """
     deadline = time.monotonic() + timeout
     while True:
-        found = connected()
-        missing = [site for site in mandatory if site not in found]
-        if len(found) >= needed and not missing:
+        present = connected()
+        missing = [site for site in mandatory if site not in present]
+        if len(present) >= needed and not missing:
             return True
         if abort_signal.triggered:
             return False
         if time.monotonic() >= deadline:
-            names = ", ".join(found) or "none"
+            names = ", ".join(present) or "none"
             if missing:
                 raise GrandRoundsError(
                     f"{', '.join(missing)} is mandatory and not connected after {timeout:g} s (connected: {names}); "
                     "ask its administrator to run grandrounds doctor --kit"
                 )
             raise GrandRoundsError(
-                f"{len(found)} sites are connected after {timeout:g} s, min_sites is {needed}: "
+                f"{len(present)} sites are connected after {timeout:g} s, min_sites is {needed}: "
                 f"start more sites or lower min_sites (connected: {names})"
             )
         time.sleep(min(pause, timeout))

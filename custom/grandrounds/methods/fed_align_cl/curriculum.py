@@ -33,8 +33,8 @@ def correct_predictions(network: Callable[[Tensor], Tensor], batches: Iterable[t
     Returns:
         Shape ``(images,)``, in the order of the batches; equal logits count for the first class.
     """
-    found = [(network(images).argmax(dim=1) == labels).cpu().numpy() for images, labels in batches]
-    return np.concatenate(found) if found else np.zeros(0, np.bool_)
+    correct = [(network(images).argmax(dim=1) == labels).cpu().numpy() for images, labels in batches]
+    return np.concatenate(correct) if correct else np.zeros(0, np.bool_)
 
 
 class Memory:

@@ -216,7 +216,7 @@ class FedAlignExecutor(SiteExecutor):
         width = embedding_width(split_network(network).head)
         discriminators = unpack_banks(payload.parts.get(DISCRIMINATOR, {}))
         sizes = payload.values.get(BATCH_SIZES, {})
-        found = {}
+        neighbours = {}
         for other, bank in payload.parts[BANK].items():
             if not isinstance(sizes.get(other), int):
                 raise MessageError(f"the task has a bank of {other}, but not its batch size")
@@ -227,8 +227,8 @@ class FedAlignExecutor(SiteExecutor):
                     self.logger.warning("%s: %s sent no discriminator and is left out", context.site, other)
                     continue
                 discriminator = received_discriminator(discriminators[other], width, f"discriminator of {other}")
-            found[other] = Neighbour(bank.to(context.device), discriminator.to(context.device), sizes[other])
-        return found
+            neighbours[other] = Neighbour(bank.to(context.device), discriminator.to(context.device), sizes[other])
+        return neighbours
 
     def _keep(self, work: LocalSteps, optimizers: Mapping[Role, torch.optim.Optimizer], memory: Memory) -> None:
         network = work.trainer.network

@@ -208,13 +208,13 @@ class LocalSteps:
         numbers = upcoming_rows(self.order, self.interval.last * batch_size, max(size, batch_size))
         # Whole batches, since the embeddings are normalised by them as in training.
         whole = len(numbers) // batch_size * batch_size
-        found = []
+        embeddings = []
         with torch.no_grad(), context.torch_seeded("bank"), context.autocast():
             for step, chosen in enumerate(numbers[:whole].reshape(-1, batch_size)):
                 context.check_abort()
                 pixels, _ = self.images.viewed(chosen, "bank views", step)
-                found.append(self.trainer.embed(pixels).clean)
-        return torch.cat(found)[:size]
+                embeddings.append(self.trainer.embed(pixels).clean)
+        return torch.cat(embeddings)[:size]
 
     def bank(
         self,

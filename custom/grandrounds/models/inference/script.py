@@ -41,15 +41,15 @@ def _canonical(archive: bytes) -> bytes:
         entries = {name: given.read(name) for name in given.namelist() if not name.endswith(BY_CHANCE)}
     code, classes = {name for name in entries if name.endswith(".py")}, {}
     for name in sorted(code):
-        place = name[name.index("/code/") + len("/code/") : -len(".py")].replace("/", ".")
+        module = name[name.index("/code/") + len("/code/") : -len(".py")].replace("/", ".")
         for text in re.split(r"(?m)^(?=class )", entries[name].decode())[1:]:
-            classes[f"{place}.{text[len('class ') : text.index('(')]}"] = text
+            classes[f"{module}.{text[len('class ') : text.index('(')]}"] = text
     outermost = PICKLED_CLASS.search(entries["archive/data.pkl"])
     order: dict[str, str] = {}
 
     def number(name: str) -> None:
-        place, _, last = name.rpartition(".")
-        order[name] = f"{_CLASS_NUMBER.sub('', place)}.___torch_mangle_{len(order)}.{last}"
+        module, _, last = name.rpartition(".")
+        order[name] = f"{_CLASS_NUMBER.sub('', module)}.___torch_mangle_{len(order)}.{last}"
         for other in CODE_CLASS.findall(classes[name]):
             if other in classes and other not in order:
                 number(other)
@@ -57,12 +57,12 @@ def _canonical(archive: bytes) -> bytes:
     if outermost:
         number(b".".join(outermost.groups()).decode())
     kept = {
-        name: PICKLED_CLASS.sub(lambda found: _renamed(found, order), content) if name.endswith(".pkl") else content
+        name: PICKLED_CLASS.sub(lambda match: _renamed(match, order), content) if name.endswith(".pkl") else content
         for name, content in entries.items()
         if name not in code
     }
     for name, new in order.items():
-        text = CODE_CLASS.sub(lambda found: order.get(found[0], found[0]), classes[name])
+        text = CODE_CLASS.sub(lambda match: order.get(match[0], match[0]), classes[name])
         kept[f"archive/code/{new.rpartition('.')[0].replace('.', '/')}.py"] = text.encode()
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w") as target:
@@ -71,6 +71,6 @@ def _canonical(archive: bytes) -> bytes:
     return written.getvalue()
 
 
-def _renamed(found: re.Match[bytes], order: Mapping[str, str]) -> bytes:
-    new = order.get(b".".join(found.groups()).decode())
-    return b"c%b\n%b\n" % tuple(part.encode() for part in new.rsplit(".", 1)) if new else found[0]
+def _renamed(match: re.Match[bytes], order: Mapping[str, str]) -> bytes:
+    new = order.get(b".".join(match.groups()).decode())
+    return b"c%b\n%b\n" % tuple(part.encode() for part in new.rsplit(".", 1)) if new else match[0]

@@ -92,7 +92,7 @@ def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
             os.fsync(stream.fileno())
     except OSError as error:
         raise Refused(Reason.AUDIT, f"{folder / AUDIT_NAME}: {error.strerror or error}") from error
-    told = {name: details.get(name) for name in ("job", "round", "task", "reason")}
-    words = ": ".join(str(told[name]) for name in ("task", "reason") if told[name])
+    fields = {name: details.get(name) for name in ("job", "round", "task", "reason")}
+    words = ": ".join(str(fields[name]) for name in ("task", "reason") if fields[name])
     level = logging.INFO if outcome in NO_WARNING else logging.WARNING
-    log_event(_logger, outcome, f"{outcome}{': ' * bool(words)}{words}", level, **told)
+    log_event(_logger, outcome, ": ".join(filter(None, (outcome, words))), level, **fields)

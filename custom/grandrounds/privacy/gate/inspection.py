@@ -174,9 +174,9 @@ def _numbers(part: Part) -> dict[str, float]:
         _require_name(name, "a metric")
         number = type(value) is int or type(value) is float
         if not number or not abs(value) <= LARGEST:
-            found = "is not" if number else f"is a {type(value).__name__}, not"
+            fault = "is not" if number else f"is a {type(value).__name__}, not"
             raise Refused(
-                Reason.VALUES, f"metric {name!r} {found} a finite number of at most {LARGEST:g}", by_training=number
+                Reason.VALUES, f"metric {name!r} {fault} a finite number of at most {LARGEST:g}", by_training=number
             )
     return {name: struct.unpack("f", struct.pack("f", value))[0] for name, value in part.data.items()}
 

@@ -89,12 +89,12 @@ class Kind:
     def treatment(self, name: str) -> type[Treatment] | None:
         """The treatment of this name in a policy; None if it does not fit this kind."""
         choices: tuple[type[Treatment], ...] = (*self.treatments, Deny)
-        return next((found for found in choices if found.name == name), None)
+        return next((treatment for treatment in choices if treatment.name == name), None)
 
 
 def treatment_names() -> list[str]:
     """The names of all treatments, as a policy writes them."""
-    return sorted({Deny.name, *(found.name for kind in KINDS.values() for found in kind.treatments)})
+    return sorted({Deny.name, *(treatment.name for kind in KINDS.values() for treatment in kind.treatments)})
 
 
 def _unlike_model(name: str, value: Tensor, expected: Expected) -> str:

@@ -64,11 +64,11 @@ class SiteDemands:
 
     def to_json(self) -> dict[str, Any]:
         """What is demanded, as plain values by name."""
-        found = {
+        settings = {
             "noise_multiplier": self.noise_multiplier,
             "update_precision": self.update_precision,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in settings.items() if value is not None}
 
     def require_task(self, terms: Terms) -> None:
         """Check a training task before any work.
@@ -88,9 +88,11 @@ class SiteDemands:
         if self.noise_multiplier is None:
             return
         private = trained is not None and trained.mechanism is Mechanism.DP_SGD
-        found = trained.sigma / trained.sensitivity if trained is not None and private else 0.0
-        if found < self.noise_multiplier * (1 - MULTIPLIER_TOLERANCE):
-            raise Refused(Reason.NOISE, f"the noise multiplier is {found:.4g}, at least {self.noise_multiplier:g} is")
+        multiplier = trained.sigma / trained.sensitivity if trained is not None and private else 0.0
+        if multiplier < self.noise_multiplier * (1 - MULTIPLIER_TOLERANCE):
+            raise Refused(
+                Reason.NOISE, f"the noise multiplier is {multiplier:.4g}, at least {self.noise_multiplier:g} is"
+            )
 
 
 def parse_demands(content: Any, where: str) -> SiteDemands:
@@ -229,11 +231,11 @@ def read_policies(content: Any, where: str) -> dict[str, SitePolicy]:
         raise ConfigurationError(f"{where}: scopes must be a list of objects with a name")
     policies = {}
     for scope in scopes:
-        place = f"{where}: scope {scope['name']!r}"
+        of_scope = f"{where}: scope {scope['name']!r}"
         for chain, direction in (("task_data_filters", "in"), ("task_result_filters", "out")):
             if not _has_gate(scope.get(chain), direction):
-                raise ConfigurationError(f"{place}: {chain} must have a filter with path {GATE}")
-        policies[scope["name"]] = policy_of_scope(scope.get("properties"), place)
+                raise ConfigurationError(f"{of_scope}: {chain} must have a filter with path {GATE}")
+        policies[scope["name"]] = policy_of_scope(scope.get("properties"), of_scope)
     if content["default_scope"] not in policies:
         raise ConfigurationError(
             f"{where}: default_scope {content['default_scope']!r} is not defined (scopes: {', '.join(policies)})"

@@ -222,11 +222,11 @@ class LedgerContent:
             )
         self.opening = opening
         self.losses = tuple(line for line in others if isinstance(line, Loss))
-        booked = [one for line in others for one in (line.bookings if isinstance(line, Loss) else (line,))]
-        self.bookings = tuple(one for one in booked if isinstance(one, Booking))
+        booked = [entry for line in others for entry in (line.bookings if isinstance(line, Loss) else (line,))]
+        self.bookings = tuple(booking for booking in booked if isinstance(booking, Booking))
         self.known = tuple(line for line in others if isinstance(line, Known))
         self.distinctions = {frozenset((line.first, line.second)) for line in others if isinstance(line, Distinction)}
-        self._identities = [one.dataset for one in booked if isinstance(one, Booking | Amendment)]
+        self._identities = [line.dataset for line in booked if isinstance(line, Booking | Amendment)]
 
     @property
     def datasets(self) -> dict[str, str]:

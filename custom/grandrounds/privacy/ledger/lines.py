@@ -251,12 +251,12 @@ def read_loss(line: Mapping[str, Any], where: str) -> Loss:
         DataError: if this version does not know its form, or the signature is not valid; ``where`` is named.
     """
     try:
-        worst = [read_line(one, where) for one in line["worst"]]
+        worst = [read_line(text, where) for text in line["worst"]]
         plain = {name: str(line[name]) for name in ("time", "site", "reason", "signer", "certificate", "signature")}
         heads = tuple(map(str, line["heads"]))
     except (KeyError, TypeError, ConfigurationError) as error:
         raise DataError(f"{where}: {error}; was it written by another version?") from error
-    bookings = tuple(one for one in worst if isinstance(one, Booking))
+    bookings = tuple(line for line in worst if isinstance(line, Booking))
     loss = Loss(bookings=bookings, heads=heads, **plain)
     loss.require_signature(where)
     return loss

@@ -111,7 +111,8 @@ def test_the_cost_of_a_round_follows_from_the_sites_labelled_images(tmp_path):
 
 
 def test_where_nothing_leaves_or_nothing_is_protected_nothing_is_spent(tmp_path):
-    assert executor(class_weights="none", model="own").spending(site(tmp_path)) is None
+    own, context = executor(class_weights="none", model="own"), site(tmp_path)
+    assert own.model.spending(lambda: own.spending(context)) is None
     assert SupervisedExecutor().spending(site(tmp_path)) is None
     assert ProtectionOptions().of_round(10, 4, 1) is None
 
