@@ -249,7 +249,7 @@ def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:
 
     Returns:
         Grey levels, bright tissue, shape ``(H, W)``, in [0, 1] for DICOM files and in the file's own unit for others; and
-        the laterality, which a DICOM file contains and mini-MIAS tells by the number in a film's name.
+        the laterality, which a DICOM file contains and mini-MIAS shows by the number in a film's name.
 
     Raises:
         DataError: naming the image and the cause, if it cannot be decoded.

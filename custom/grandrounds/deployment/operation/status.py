@@ -248,12 +248,12 @@ def _spent(kit: Kit, status: Status) -> None:
             rules = read_policies(content, POLICY_FILE)[content["default_scope"]]
             booked = read_ledger(ledger)
             status.epsilon = {name: booked.spent(name, rules.delta, rules.unit) for name in booked.datasets}
-    except GrandRoundsError:  # which the checks of policy and ledger tell
+    except GrandRoundsError:  # which the checks of policy and ledger report
         return
 
 
 def _answers(kit: Kit, status: Status) -> None:
-    """The site's last answers, and why tasks of the last runs have failed here, which the server is not told."""
+    """The site's last answers, and why tasks of the last runs have failed here, which the server does not learn."""
     try:
         trail = read_trail(kit.local / LEDGER_FOLDER)
     except GrandRoundsError as error:
