@@ -26,7 +26,6 @@ from grandrounds.deployment.operation.status import run_status
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.evaluation.record import NO_COUNTS, EvalRecord
 from grandrounds.protocol.tasks import task_of
-from grandrounds.reporting.external.result import result_json
 from grandrounds.reporting.format import SCORE_NAMES
 from grandrounds.reporting.runs import read_models
 
@@ -338,7 +337,7 @@ def test_an_external_evaluation_has_one_number_in_its_json_tables_and_report(mak
     found = gr.evaluate(done.workspace, {"elsewhere": read_site_config(folder)[name]}, minimum=1, progress=False)
     predicted = found.place.sites["elsewhere"]
     oracle = of_scikit_learn(predicted.labels, predicted.probabilities)
-    written = result_json(found.result)["scores"]["pooled"]["scores"]
+    written = found.result.to_json()["scores"]["pooled"]["scores"]
     tables = found.tables()
     shared = oracle.keys() & written.keys() & tables["pooled"].keys()
     assert {"balanced_accuracy", "auc_macro"} <= shared

@@ -28,8 +28,7 @@ from grandrounds import __version__
 from grandrounds.errors import CheckpointError, GrandRoundsError, InUseError
 from grandrounds.evaluation.clinical.image_moments import training_moments
 from grandrounds.evaluation.counts import SiteCounts
-from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
-from grandrounds.evaluation.own_metrics import OWN_METRICS
+from grandrounds.evaluation.metrics import OWN_METRICS, SCORES_OF_IMAGES
 from grandrounds.evaluation.record import EvalRecord, received
 from grandrounds.federation.machine import graphics_cards, usable_cores
 from grandrounds.files import copy_file, file_digest, is_held, write_bytes
