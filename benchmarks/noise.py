@@ -8,8 +8,7 @@ import dp_accounting  # type: ignore[import-untyped]
 from scipy.optimize import brentq
 
 from grandrounds.privacy.accounting import composed_epsilon, renyi_epsilon
-from grandrounds.protocol.spending import GaussianSteps
-from grandrounds.protocol.unit import require_delta
+from grandrounds.protocol.spending import GaussianSteps, require_delta
 
 TOLERANCE = 5e-4
 

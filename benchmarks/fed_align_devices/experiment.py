@@ -30,8 +30,7 @@ from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.splits import assign_stratified
 from grandrounds.privacy.accounting import spent_epsilon
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.protocol.spending import Mechanism
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Unit
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("benign", "malignant")

@@ -23,7 +23,7 @@ from benchmarks.results import (
 )
 from benchmarks.tables import markdown_table, mean_and_spread
 from grandrounds.evaluation.confusion import confusion_class_scores, confusion_scores
-from grandrounds.methods.fedperl.communities import chance_within_group, within_group_share
+from grandrounds.methods.fedperl.figures import chance_within_group, within_group_share
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.comparison import relative_improvement
 

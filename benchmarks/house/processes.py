@@ -40,6 +40,7 @@ PACKAGE = LISTS.parent
 SITES = ("hospital-a", "hospital-b")
 UNSEEN = ("submitter", "training", "drawing")
 """Processes that are not observed: walls keep the training child, and what it starts, from writing elsewhere."""
+EXAMPLES = Path(__file__).parents[2] / "examples"
 PAGE = Path(__file__).parents[2] / "docs" / "what-a-hospital-runs.md"
 OBSERVER = Path(__file__).parent / "observer"
 FOLDER_VARIABLE = "HOUSE_MODULES"
@@ -74,7 +75,6 @@ BACKBONES = {
 """The module of each network, where it has another name."""
 IMAGES = (
     "data.images.dicom",
-    "data.images.files.windows",
     "data.images.mammogram",
     "data.images.devices",
     "data.images.files.tiff",
@@ -95,7 +95,7 @@ OPTIONS: Mapping[str, Mapping[str, Sequence[str]]] = {"job": BOTH, "server_job":
 REGISTRIES = (
     "models.backbones.own", "models.backbones.libraries", "data.own_datasets", "data.own_schemes",
     "federation.server.controller", "federation.site.executor", "evaluation.metrics", "protocol.tasks",
-    "data.images.augmentation",
+    "data.images.augmentation", "data.datasets.published", "data.options",
 )  # fmt: skip
 """What plug-ins register with."""
 
@@ -122,19 +122,30 @@ def lists() -> dict[str, Any]:
     """The content of ``processes.json``, from the imports of the package as it is."""
     processes = {name: sorted(reached(roots)) for name, roots in ROOTS.items()}
     processes["submitter"] = sorted(reached(ROOTS["submitter"], inside=True))
+    parts = {"client": {}, "job": _methods("client"), "server": {}, "server_job": _methods("server")}
+    plugins = reached(
+        [*REGISTRIES, *_imported_by_examples(), *(root for more in parts.values() for (root,) in more.values())]
+    )
     additions = {}
-    for process, part in (("job", "client"), ("server_job", "server")):
-        paths = {path for name in job_names() for path in named_classes(getattr(load_job(name), part))}
-        own = {path for path in paths if path.startswith("grandrounds.")}
-        methods = {f"path={path}": (path.rpartition(".")[0].partition(".")[2],) for path in own}
-        found = {
-            key: sorted(reached(roots) - {*processes[process]}) for key, roots in (OPTIONS[process] | methods).items()
-        }
-        found["plugins=*"] = sorted(
-            {*reached(REGISTRIES), *(one for more in found.values() for one in more)} - {*processes[process]}
-        )
-        additions[process] = {key: modules for key, modules in sorted(found.items()) if modules}
+    for process, methods in parts.items():
+        roots = {**OPTIONS.get(process, {}), **methods}
+        found = {key: reached(more) - {*processes[process]} for key, more in roots.items()}
+        found["plugins=*"] = (plugins - {*processes[process]}).union(*found.values())
+        additions[process] = {key: sorted(modules) for key, modules in sorted(found.items()) if modules}
     return {"processes": processes, "additions": additions}
+
+
+def _methods(part: str) -> dict[str, tuple[str]]:
+    """The module of each class of this package that jobs name in their configuration of a client, or of a server."""
+    paths = {path for name in job_names() for path in named_classes(getattr(load_job(name), part))}
+    modules = {path: path.rpartition(".")[0].partition(".") for path in paths}
+    return {f"path={path}": (module,) for path, (package, _, module) in modules.items() if package == PACKAGE.name}
+
+
+def _imported_by_examples() -> set[str]:
+    """What the plug-ins of the repository import, inside functions too."""
+    trees = [ast.parse(path.read_text()) for path in EXAMPLES.rglob("*.py")]
+    return {name.partition(".")[2] for tree in trees for name in _imported(tree, inside=True) if "." in name}
 
 
 def reached(roots: Iterable[str], inside: bool = False) -> set[str]:
@@ -151,15 +162,19 @@ def reached(roots: Iterable[str], inside: bool = False) -> set[str]:
 @cache
 def imports(module: str, inside: bool = False) -> frozenset[str]:
     """The modules of the package that a module imports, packages around them included."""
+    known = {*_imported(ast.parse(file_of(module).read_text()), inside), module}
+    parents = {name.rsplit(".", count)[0] for name in known for count in range(1, name.count(".") + 1)}
+    return frozenset(known | parents) - {module}
+
+
+def _imported(tree: ast.AST, inside: bool) -> set[str]:
     names = set[str]()
-    for node in _statements(ast.parse(file_of(module).read_text()), inside):
+    for node in _statements(tree, inside):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         else:
             names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
-    known = {name for name in (*names, module) if name.partition(".")[0] == "grandrounds" and file_of(name).is_file()}
-    parents = {name.rsplit(".", count)[0] for name in known for count in range(1, name.count(".") + 1)}
-    return frozenset(known | parents) - {module}
+    return {name for name in names if name.partition(".")[0] == PACKAGE.name and file_of(name).is_file()}
 
 
 def _statements(tree: ast.AST, inside: bool) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -230,6 +245,8 @@ def page(content: Mapping[str, Any]) -> str:
             for key, modules in more.items()
             if key != "plugins=*"
         ]
+        if not rows:
+            continue
         parts += [f"### {process}", markdown_table(["entry", "modules", "code lines"], rows, 2)]
     return "\n\n".join(parts) + "\n"
 
@@ -248,7 +265,8 @@ ADDITIONS = """## What a job adds
 A process of a job may load these too, if the job's signed configuration, or the participant's own `grandrounds.json` or
 lock, has the entry: a method's class, a network, an option. `manifest=*` is any data set of the hospital's own: readers of
 DICOM files, mammograms and of tables that are no plain CSV, each loaded with the first such file. A kit that lists plug-ins
-(`plugins=*`) may load all of these, and what plug-ins register with. The modules have `grandrounds.` before their name."""
+(`plugins=*`) may load all of these, what plug-ins register with, and what the package's own methods and examples load. The
+modules have `grandrounds.` before their name."""
 
 
 def observed(folder: Path) -> dict[str, set[str]]:
@@ -316,7 +334,7 @@ def _submit(federation: Federation, name: str, results: Path) -> None:
 
 def _own_images(folder: Path) -> dict[str, Settings]:
     """Images of each hospital's own, which are there before its kit."""
-    drawn = {site: phantom_site(site, folder / "images") for site in SITES}
+    drawn = {site: phantom_site(site, folder / "images", labelled=1.0) for site in SITES}
     return {site: Settings(datasets=path if path.is_file() else path / CONFIG_NAME) for site, path in drawn.items()}
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Cost, clocked, peak_mib, resident_mib
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.site import SiteData
 from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.site.context import SiteContext, StateCache
@@ -107,7 +108,9 @@ def context_of(site: str, problem: Problem, images: int, labelled: int, round_nu
     labels = np.arange(images) % len(PHANTOM_CLASSES)
     names = tuple(map(str, range(images)))
     data = SiteData(
-        images=np.stack([draw_phantom(PHANTOM_CLASSES[n], "device-1", problem.image_size, generator) for n in labels]),
+        cache=DecodedCache(
+            np.stack([draw_phantom(PHANTOM_CLASSES[n], "device-1", problem.image_size, generator) for n in labels])
+        ),
         labels=labels,
         labelled=np.arange(images) < labelled,
         split=np.full(images, "train"),

@@ -36,7 +36,7 @@ from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, Enco
 from grandrounds.models.backbones.resnet22 import ResNet22, recompute_activations
 from grandrounds.models.inference.forward import Forward
 from grandrounds.models.split import split_network
-from grandrounds.protocol.entries import floating_entries
+from grandrounds.protocol.messages import floating_entries
 from grandrounds.protocol.tensors import apply_update, difference
 from grandrounds.seeding import numpy_generator, torch_generator
 

@@ -30,7 +30,7 @@ from grandrounds.privacy.gate.treatments import ClipAndNoise
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows
 from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep
 from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
-from grandrounds.protocol.unit import Unit, update_sensitivity
+from grandrounds.protocol.spending import Unit, update_sensitivity
 from grandrounds.seeding import numpy_generator
 
 DELTA, CLIP, EPSILONS = 1e-4, 1.0, (8.0, 2.0)

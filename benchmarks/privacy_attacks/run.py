@@ -30,7 +30,7 @@ from grandrounds.privacy.gate.treatments import ClipAndNoise
 from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, poisson_batches
 from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
 from grandrounds.protocol.problem import ModelSpec
-from grandrounds.protocol.unit import Unit, update_sensitivity
+from grandrounds.protocol.spending import Unit, update_sensitivity
 from grandrounds.seeding import numpy_generator
 
 HERE = Path(__file__).parent

@@ -23,8 +23,8 @@ from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.history import validation_curves
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.spending import Unit
 from grandrounds.protocol.tasks import SINGLE
-from grandrounds.protocol.unit import Unit
 
 SHOWN = ("auc_macro", "balanced_accuracy")
 MIN_SUPPORT = {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "minimum": 10}

@@ -29,8 +29,7 @@ from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model
-from grandrounds.protocol.entries import tensor_bytes
-from grandrounds.protocol.messages import GLOBAL, Payload
+from grandrounds.protocol.messages import GLOBAL, Payload, tensor_bytes
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.protocol.wire import encode_payload
 

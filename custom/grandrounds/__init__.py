@@ -71,19 +71,19 @@ __all__ = sorted([*PLACES, *CONSTRUCTORS, "testing"])
 
 def __getattr__(name: str) -> Any:
     """Import a public name, or look up the installed version, when it is first used."""
-    found: Any
+    value: Any
     if name == "__version__":
-        found = _version()
+        value = _version()
     elif name == "testing":
-        found = import_module(f"{__name__}.testing")
+        value = import_module(f"{__name__}.testing")
     elif name in CONSTRUCTORS:
-        found = import_module(f"{__name__}.api.methods").constructor(name)
+        value = import_module(f"{__name__}.api.methods").constructor(name)
     elif name in PLACES:
-        found = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
+        value = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def _version() -> str:

@@ -121,17 +121,17 @@ def require_known_label(label: str, classes: Sequence[str], where: str) -> None:
 
 
 @contextmanager
-def told_as(kind: Callable[[str], Exception] | None, *errors: type[Exception], where: str = "") -> Iterator[None]:
-    """Let an error of other kinds be one of this kind, in its own words.
+def reraised_as(kind: Callable[[str], Exception] | None, *errors: type[Exception], where: str = "") -> Iterator[None]:
+    """Raise errors of the given classes again as another class, with the same message.
 
     Args:
-        kind: what makes the error, from its words; None: its own class, and only ``where`` is added.
-        errors: the kinds that are told so.
-        where: what the words begin with; nothing if it is empty.
+        kind: makes the new error from the message; None: its own class, and only ``where`` is added.
+        errors: the classes that are caught.
+        where: a prefix of the message; none if it is empty.
 
     Example:
         >>> try:
-        ...     with told_as(DataError, ValueError, where="labels.csv"):
+        ...     with reraised_as(DataError, ValueError, where="labels.csv"):
         ...         int("x")
         ... except DataError as error:
         ...     print(error)

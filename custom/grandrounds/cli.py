@@ -51,7 +51,7 @@ GROUPS = {
     "poc": (FEDERATIONS, "local.poc", "build_group"),
     "kit": (SITES, "kit", "build_group"),
     "privacy": (SITES, "privacy", "build_group"),
-    "ledger": (SITES, "ledger.accounts", "build_group"),
+    "ledger": (SITES, "ledger", "build_group"),
 }
 """By name, its panel, its module, and the function there that makes it."""
 HELP = """Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE.
@@ -99,9 +99,9 @@ def build_app(only: str = "") -> typer.Typer:
     app.callback()(_common)
     for name, (panel, module, text) in COMMANDS.items():
         if only in ("", name):
-            found = _module(module)
-            function = getattr(found, f"{name}_" if iskeyword(name) else name)
-            app.command(name, help=getattr(found, text), rich_help_panel=panel)(function)
+            commands = _module(module)
+            function = getattr(commands, f"{name}_" if iskeyword(name) else name)
+            app.command(name, help=getattr(commands, text), rich_help_panel=panel)(function)
     for name, (panel, module, make) in GROUPS.items():
         if only in ("", name):
             app.add_typer(getattr(_module(module), make)(), name=name, rich_help_panel=panel)

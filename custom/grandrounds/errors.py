@@ -26,7 +26,7 @@ class CheckpointError(GrandRoundsError):
 
 
 class UsageError(ConfigurationError):
-    """Arguments of one call that contradict each other, or of which one is missing; the command exits with status 2."""
+    """Arguments of one call that contradict each other or are incomplete; the command exits with status 2."""
 
 
 class InUseError(ConfigurationError):

@@ -86,21 +86,21 @@ def file_digest(path: Path) -> str:
 
 
 @contextmanager
-def exclusive(folder: Path, told: str = "another job is using this run; choose another run_name") -> Iterator[None]:
+def exclusive(folder: Path, refusal: str = "another job is using this run; choose another run_name") -> Iterator[None]:
     """Hold a folder for this process, so that two jobs cannot write the same run.
 
     Raises:
-        InUseError: if another process holds it; ``told`` is what it says, and what to do.
+        InUseError: if another process holds it; ``refusal`` is what it says, and what to do.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("w") as stream:
-        for patience in (0.05, 0.2, 0.0):  # whoever looks by is_held holds it for a moment
+        for patience in (0.05, 0.2, 0.0):  # is_held holds it for a moment
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if not patience:
-                    raise InUseError(f"{folder}: {told}") from None
+                    raise InUseError(f"{folder}: {refusal}") from None
                 time.sleep(patience)
         yield
 

@@ -60,8 +60,8 @@ def option_types(component: type) -> dict[str, Any]:
         {'device': <class 'str'>}
     """
     groups = _all_groups(component)
-    found = {name: known.type for group in groups for name, known in annotations_of(group).items()}
-    return {**{name: hint for name, (_, hint) in _keywords(component).items()}, **found}
+    types = {name: known.type for group in groups for name, known in annotations_of(group).items()}
+    return {**{name: hint for name, (_, hint) in _keywords(component).items()}, **types}
 
 
 def option_defaults(component: type) -> dict[str, Any]:
@@ -73,9 +73,9 @@ def option_defaults(component: type) -> dict[str, Any]:
         >>> option_defaults(Trainer)
         {'device': 'cpu'}
     """
-    found = {name: parameter.default for name, (parameter, _) in _keywords(component).items()}
-    found |= {option.name: option.default for group in _all_groups(component) for option in describe(group)}
-    return {name: value for name, value in found.items() if value not in (MISSING, inspect.Parameter.empty)}
+    defaults = {name: parameter.default for name, (parameter, _) in _keywords(component).items()}
+    defaults |= {option.name: option.default for group in _all_groups(component) for option in describe(group)}
+    return {name: value for name, value in defaults.items() if value not in (MISSING, inspect.Parameter.empty)}
 
 
 def _all_groups(component: type) -> list[type[Options]]:
@@ -84,7 +84,7 @@ def _all_groups(component: type) -> list[type[Options]]:
 
 def _keywords(component: type) -> dict[str, tuple[inspect.Parameter, Any]]:
     """The keyword arguments of a constructor and of those of the bases that it passes others on to, with annotations."""
-    found: dict[str, tuple[inspect.Parameter, Any]] = {}
+    keywords: dict[str, tuple[inspect.Parameter, Any]] = {}
     for base in component.__mro__:
         if "__init__" not in vars(base):
             continue
@@ -92,7 +92,7 @@ def _keywords(component: type) -> dict[str, tuple[inspect.Parameter, Any]]:
         parameters = inspect.signature(constructor).parameters.values()
         hints = get_type_hints(constructor)
         own = {p.name: (p, hints.get(p.name, Any)) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-        found = {**own, **found}
+        keywords = {**own, **keywords}
         if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
             break
-    return found
+    return keywords

@@ -99,7 +99,7 @@ class Configurable:
 
 
 def with_arguments(component: Any, arguments: Mapping[str, Any]) -> Any:
-    """A copy of a component of which FLARE's job API writes exactly these arguments.
+    """A copy of a component for which FLARE's job API writes exactly these arguments.
 
     By itself it writes an attribute for each name in the signature of ``__init__``, unless it equals the default: of a
     constructor that takes ``**options`` nothing, and of an attribute that was derived from an argument the derived value.
@@ -123,14 +123,14 @@ def groups_of(component: type) -> dict[str, type[Options]]:
         >>> groups_of(SupervisedExecutor)["compute"].__name__
         'ComputeOptions'
     """
-    found: dict[str, type[Options]] = {}
+    groups: dict[str, type[Options]] = {}
     for base in component.__mro__:
         known = vars(sys.modules[base.__module__])
         for name, annotation in inspect.get_annotations(base).items():
             group = known.get(annotation) if isinstance(annotation, str) else annotation
             if isinstance(group, type) and issubclass(group, Options):
-                found.setdefault(name, group)
-    return found
+                groups.setdefault(name, group)
+    return groups
 
 
 def describe(group: type) -> list[OptionInfo]:

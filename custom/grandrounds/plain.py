@@ -28,9 +28,9 @@ def to_plain(value: Any) -> Any:
     if is_dataclass(value) or hasattr(value, "_fields"):
         return {name: to_plain(getattr(value, name)) for name in _names(value)}
     if isinstance(value, Mapping):
-        return {key: to_plain(one) for key, one in value.items()}
+        return {key: to_plain(entry) for key, entry in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
-        return [to_plain(one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
+        return [to_plain(entry) for entry in (value.tolist() if isinstance(value, np.ndarray) else value)]
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -40,8 +40,8 @@ def from_plain(kind: type[Typed], content: Any) -> Typed:
     Raises:
         ValueError: if an entry is missing or of another type; it is named.
     """
-    found: Typed = _typed(kind, content, "")
-    return found
+    value: Typed = _typed(kind, content, "")
+    return value
 
 
 def _typed(kind: Any, content: Any, place: str) -> Any:
@@ -54,13 +54,13 @@ def _typed(kind: Any, content: Any, place: str) -> Any:
     if is_dataclass(kind) or hasattr(kind, "_fields"):
         hints, given = get_type_hints(kind), _read(dict, content, place)
         parts = {name: _typed(hints[name], given[name], f"{place}.{name}") for name in _names(kind) if name in given}
-        return _read(lambda found: kind(**found), parts, place)
+        return _read(lambda values: kind(**values), parts, place)
     if origin is np.ndarray:
         return _read(np.array, content, place)
     if origin is tuple:
-        return tuple(_typed(inner[0], one, f"{place}[]") for one in _read(list, content, place))
+        return tuple(_typed(inner[0], entry, f"{place}[]") for entry in _read(list, content, place))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: _typed(inner[1], one, f"{place}.{key}") for key, one in _read(dict, content, place).items()}
+        return {key: _typed(inner[1], entry, f"{place}.{key}") for key, entry in _read(dict, content, place).items()}
     if kind is float:
         return math.nan if content is None else _read(float, content, place)
     if not isinstance(content, kind):
@@ -76,4 +76,4 @@ def _read(reader: Callable[[Any], Any], content: Any, place: str) -> Any:
 
 
 def _names(kind: Any) -> list[str]:
-    return [one.name for one in fields(kind)] if is_dataclass(kind) else list(kind._fields)
+    return [field.name for field in fields(kind)] if is_dataclass(kind) else list(kind._fields)

@@ -72,13 +72,13 @@ class Distribution(NamedTuple):
             ConfigurationError: if it is not installed, or has no record of its files.
         """
         try:
-            found = distribution(name)
+            metadata = distribution(name)
         except (PackageNotFoundError, ValueError):
             raise ConfigurationError(f"{name} is not installed here; install what was reviewed") from None
-        if not found.files:
+        if not metadata.files:
             raise ConfigurationError(f"{name} has no record of its files; install it by pip from a wheel")
         lines = []
-        for file in found.files:
+        for file in metadata.files:
             text = file.as_posix()
             if any(part in text for part in BESIDE_CONTENT):
                 continue
@@ -89,7 +89,7 @@ class Distribution(NamedTuple):
                 digest = base64.urlsafe_b64encode(content).rstrip(b"=").decode()
             lines.append(f"{text}\0{digest}\n")
         record = hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
-        return cls(_canonical(found.name), found.version, record)
+        return cls(_canonical(metadata.name), metadata.version, record)
 
     def require_installed(self) -> None:
         """Check that this very distribution is installed.
@@ -178,16 +178,16 @@ def load_plugins() -> tuple[Plugin, ...]:
         ConfigurationError: if one cannot be imported, or is not the one that is listed; the module is named.
     """
     listed = os.environ.get(LISTED_VARIABLE)
-    found = installed_plugins()
+    plugins = installed_plugins()
     if listed is not None:
         pins = [Distribution(*pin) for pin in json.loads(listed)]
         for pin in pins:
             pin.require_installed()
-        found = [plugin for plugin in found if plugin.distribution in {pin.name for pin in pins}]
+        plugins = [plugin for plugin in plugins if plugin.distribution in {pin.name for pin in pins}]
     modules = os.environ.get(PLUGINS_VARIABLE, "").split(",") if listed is None else []
-    for module in (*(plugin.module for plugin in found), *filter(None, modules)):
+    for module in (*(plugin.module for plugin in plugins), *filter(None, modules)):
         _import(module)
-    return tuple(found)
+    return tuple(plugins)
 
 
 def installed_plugins() -> list[Plugin]:

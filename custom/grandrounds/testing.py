@@ -47,19 +47,19 @@ def check_view(view: Callable[..., View], **options: Any) -> None:
         AssertionError: naming what is wrong.
     """
     name = getattr(view, "__name__", repr(view))
-    one = view(**options)
+    drawer = view(**options)
     for channels in (1, 3):
         image = _generator(channels).integers(0, 256, (VIEW_SIDE, VIEW_SIDE, channels), dtype=np.uint8)
         kept = image.copy()
         for seed in range(8):
-            found, again = (one.draw(image, _generator(seed)) for _ in range(2))
+            drawn, again = (drawer.draw(image, _generator(seed)) for _ in range(2))
             _require(
-                isinstance(found, np.ndarray) and found.dtype == np.uint8 and found.shape == image.shape,
-                f"view {name}: an image uint8 {image.shape} became {_kind(found)}; keep type and shape",
+                isinstance(drawn, np.ndarray) and drawn.dtype == np.uint8 and drawn.shape == image.shape,
+                f"view {name}: an image uint8 {image.shape} became {_kind(drawn)}; keep type and shape",
             )
             _require(np.array_equal(image, kept), f"view {name} changes the image that it gets; work on a copy")
             _require(
-                np.array_equal(found, again),
+                np.array_equal(drawn, again),
                 f"view {name} gives two results for one state of the generator; draw everything from the generator",
             )
 
@@ -125,10 +125,10 @@ def check_metric(metric: Metric) -> None:
         kept = labels.copy(), probabilities.copy()
         what = f"{len(labels)} images of classes {sorted(set(labels.tolist()))}"
         try:
-            found = float(metric(labels, probabilities))
+            value = float(metric(labels, probabilities))
         except Exception as error:  # a plug-in is foreign code
             raise AssertionError(f"metric {name} fails for {what}: {type(error).__name__}: {error}") from error
-        _require(np.isfinite(found), f"metric {name} gives {found} for {what}; it must be finite")
+        _require(np.isfinite(value), f"metric {name} gives {value} for {what}; it must be finite")
         _require(
             np.array_equal(labels, kept[0]) and np.array_equal(probabilities, kept[1]),
             f"metric {name} changes its arguments; work on copies",
@@ -136,8 +136,8 @@ def check_metric(metric: Metric) -> None:
         order = generator.permutation(len(labels))
         other = float(metric(labels[order], probabilities[order]))
         _require(
-            np.isclose(found, other, rtol=1e-9, atol=1e-12),
-            f"metric {name} gives {found} for {what}, and {other} in another order",
+            np.isclose(value, other, rtol=1e-9, atol=1e-12),
+            f"metric {name} gives {value} for {what}, and {other} in another order",
         )
 
 
@@ -166,7 +166,7 @@ def check_backbone(factory: Callable[[int, int], nn.Module], *, stride: int, hea
             built = [OwnBackbone(name, factory, stride, head, "scaled").build(classes, channels) for _ in range(2)]
         except ConfigurationError as error:
             raise AssertionError(str(error)) from error
-        shapes = [{entry: tuple(value.shape) for entry, value in one.state_dict().items()} for one in built]
+        shapes = [{entry: tuple(value.shape) for entry, value in network.state_dict().items()} for network in built]
         _require(shapes[0] == shapes[1], f"backbone {name} has other entries when it is built again")
         network = built[0].train()
         logits = network(torch.rand(3, channels, 2 * stride, 2 * stride))
@@ -278,7 +278,7 @@ def check_task(task: Task) -> None:
     import torch
 
     name, names = f"task {task.name}", ("a", "b", "c")
-    labels = task.read_labels([*(task.cell([one]) for one in names), ""], names)
+    labels = task.read_labels([*(task.cell([text]) for text in names), ""], names)
     _require(task.known(labels).tolist() == [True] * 3 + [False], f"{name}: an empty cell is unknown, and no other one")
     _require(task.class_counts(labels, 3).tolist() == [1] * 3, f"{name}: cells of one name each must count once each")
     logits = torch.from_numpy(_generator(1).normal(size=(4, 3)))
@@ -286,17 +286,20 @@ def check_task(task: Task) -> None:
     values = probabilities.numpy()
     questions = task.questions(labels, values)
     _require(
-        sum(len(one.scored) for one in questions) == 3, f"{name}: questions must have a scored class for each name"
+        sum(len(question.scored) for question in questions) == 3,
+        f"{name}: questions must have a scored class for each name",
     )
-    for one in questions:
-        _require(np.allclose(one.probabilities.sum(axis=1), 1), f"{name}: probabilities of a question must sum to one")
-    for what, found in (
+    for question in questions:
+        _require(
+            np.allclose(question.probabilities.sum(axis=1), 1), f"{name}: probabilities of a question must sum to one"
+        )
+    for what, output in (
         ("decide", task.decide(values)),
         ("likeliest", task.likeliest(logits).numpy()),
         ("pseudo_labels", task.pseudo_labels(probabilities, 0.5).labels.numpy()),
         ("entropy", task.entropy(probabilities).numpy()),
     ):
-        _require(found.shape == labels.shape, f"{name}: {what} has shape {found.shape}, labels have {labels.shape}")
+        _require(output.shape == labels.shape, f"{name}: {what} has shape {output.shape}, labels have {labels.shape}")
     known, unknown = (torch.from_numpy(part) for part in (labels[:3], labels[3:3]))
     loss = float(task.loss(logits[:3], known))
     _require(0 < loss < np.inf, f"{name}: the loss of three random images is {loss}")

@@ -32,9 +32,8 @@ from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.methods.supervised.training import rows_to_learn, train_supervised
 from grandrounds.option_annotations import ABOVE_ZERO, Min, Range
 from grandrounds.options import Options
-from grandrounds.plotting import Drawing
+from grandrounds.plotting import Drawing, rounds_figure
 from grandrounds.protocol.messages import Payload, Result, State
-from grandrounds.rounds_figure import rounds_figure
 
 OWN, WEIGHTS, SHARE = "own_model", "global_weights", "global_share"
 

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
+from grandrounds import folders
 from grandrounds.cli import build_app
-from grandrounds.folders import whole
 from grandrounds.plotting import Drawing
 from grandrounds.reporting import page
 from tests.contract.disturbing import disturbed, full, interrupting, meanwhile, read_only
@@ -105,7 +105,7 @@ def world(tmp_path_factory, shared_cache):
     made = SimpleNamespace(base=base, images=draw(base / "images", 24, 1), clinic_images=draw(base / "other", 12, 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grandrounds.console.steps.PATIENCE_SECONDS", 3600.0)
-        patch.setattr(whole, "_PATIENCE_SECONDS", 0.0)
+        patch.setattr(folders, "_PATIENCE_SECONDS", 0.0)
         patch.setattr(page, "run_drawings", _one_drawing)
         patch.setattr(page, "svg_of", lambda drawing: drawing.name.encode())
         sound("import", made.images, "--out", base / "sites", "--sites", 2)

@@ -6,8 +6,7 @@ from typing import Any
 
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.mutual.executor import MutualExecutor
-from grandrounds.protocol.messages import Payload, Result
-from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.messages import Payload, Registration, Result
 
 
 class AbsentExecutor(MutualExecutor):

@@ -15,8 +15,7 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.executor import SupervisedExecutor
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
-from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.messages import Payload, Registration, Release, ReleaseKind, Result
 
 
 class AskingController(FedAvgController):

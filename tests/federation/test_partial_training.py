@@ -22,7 +22,7 @@ from grandrounds.federation.site.features import Features
 from grandrounds.models.partial import Front, frozen_digest
 from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
-from grandrounds.protocol.entries import is_running_statistic
+from grandrounds.protocol.messages import is_running_statistic
 from grandrounds.protocol.problem import ModelSpec, Problem
 
 from .conftest import names_in

@@ -17,7 +17,7 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
-from grandrounds.protocol.entries import is_running_statistic
+from grandrounds.protocol.messages import is_running_statistic
 from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.reporting.predictions import site_predictions
 from grandrounds.reporting.runs import read_run

@@ -14,8 +14,7 @@ from grandrounds.deployment.simulate import simulate
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.spending import Mechanism
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Unit
 
 pytestmark = pytest.mark.provisioned
 

@@ -14,7 +14,7 @@ import pytest
 from grandrounds.csv_files import write_csv
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import FICLONE, copy_file, exclusive, replacing, write_json
-from grandrounds.folders.whole import put_in_place
+from grandrounds.folders import put_in_place
 from grandrounds.json_files import append_line, read_json_object
 
 

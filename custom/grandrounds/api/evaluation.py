@@ -31,7 +31,7 @@ from grandrounds.evaluation.curves.files import write_curves
 from grandrounds.evaluation.external import LabelledImages, labels_are_groups, write_predictions
 from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.files import replacing, write_json
-from grandrounds.folders.whole import written_together
+from grandrounds.folders import written_together
 from grandrounds.option_annotations import require_type
 from grandrounds.protocol.names import VALIDATION
 from grandrounds.reporting.external.adaptation import AdaptedPlace, adapt_place

@@ -14,7 +14,7 @@ from grandrounds.deployment.submission import with_roster
 from grandrounds.option_annotations import require_type
 
 if TYPE_CHECKING:
-    from grandrounds.deployment.recipes.recipe import JobRecipe
+    from grandrounds.deployment.recipe import JobRecipe
 
 
 def recipe(
@@ -41,7 +41,7 @@ def recipe(
         >>> recipe = gr.recipe("fedperl", peers=3, rounds=2)
         >>> recipe.execute(SimEnv(num_clients=2)).get_result()  # doctest: +SKIP
     """
-    from grandrounds.deployment.recipes.recipe import JobRecipe
+    from grandrounds.deployment.recipe import JobRecipe
 
     require_type(preset, str | None, "preset")
     require_type(sites, list[str], "sites")

@@ -14,9 +14,8 @@ from grandrounds.api.methods import ConfiguredMethod, unfolded
 from grandrounds.api.sites import Sites
 from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.account import start_line
-from grandrounds.console.follow import following
 from grandrounds.console.output import notes, say
-from grandrounds.console.progress import progress_on
+from grandrounds.console.progress import following, progress_on
 from grandrounds.deployment.assignments import assignment
 from grandrounds.deployment.disclosure import nothing_to_do
 from grandrounds.deployment.jobs import CheckedJob, Job, Values
@@ -352,7 +351,7 @@ def run(
             simulate(checked, folder, names, chosen.folder, engine, threads, wire, named, count, allow_overlap)
         if row:
             if progress:
-                say(notes(), f"for comparison, ridge: {row.told}")
+                say(notes(), f"for comparison, ridge: {row.description}")
             add_reference(row, folder, names, chosen.folder, count)
     return Run(folder, chosen if chosen.folder else None)
 

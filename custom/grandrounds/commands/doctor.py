@@ -21,7 +21,7 @@ from grandrounds.protocol.problem import Preprocessing, Problem
 
 if TYPE_CHECKING:
     from grandrounds.data.fitness import Finding
-    from grandrounds.data.leaks.comparison import Looked
+    from grandrounds.data.leaks import Looked
     from grandrounds.data.site import DatasetLocation, SiteData
 
 FINDING_STYLES: Mapping[str, tuple[str, str]] = {
@@ -89,7 +89,7 @@ def doctor(
         if sites_dir is not None or site_config is not None:
             raise typer.BadParameter("--kit goes with neither --sites-dir nor --site-config")
         if page is not None:
-            raise typer.BadParameter("--page shows images, of which --kit knows none; give --site-config")
+            raise typer.BadParameter("--page shows images, which --kit does not know; give --site-config")
         _check_kit(kit, not no_network, json)
         return
     if channels == 2:
@@ -101,13 +101,13 @@ def doctor(
     problem = Problem.from_dict({**content, **wanted})
     pages = _pages(page, list(located), sites_dir is not None)
     with steps_on(notes()) as step:
-        found, looked = _check_data(located, problem, not accept_unlabelled, purpose, step, pages)
+        findings, looked = _check_data(located, problem, not accept_unlabelled, purpose, step, pages)
         if sites_dir is not None:
             step("comparing the sites")
-            found |= _compared(looked, sites_dir, allow_overlap)
-    failures, warnings = _count(found, "failure"), _count(found, "warning")
+            findings |= _compared(looked, sites_dir, allow_overlap)
+    failures, warnings = _count(findings, "failure"), _count(findings, "warning")
     end = f"fix the failures before {purpose}" if failures else f"these sites are ready for {purpose}"
-    _report(found, f"{len(located)} sites: {failures} failures, {warnings} warnings; {end}", json)
+    _report(findings, f"{len(located)} sites: {failures} failures, {warnings} warnings; {end}", json)
 
 
 def _check_kit(folder: Path, network: bool, json: bool) -> None:
@@ -115,33 +115,33 @@ def _check_kit(folder: Path, network: bool, json: bool) -> None:
     from grandrounds.deployment.kit.read import read_kit, running_processes
 
     kit = read_kit(folder)
-    found = {kit.name: examine_kit(kit, network)}
-    failures, warnings = _count(found, "failure"), _count(found, "warning")
+    findings = {kit.name: examine_kit(kit, network)}
+    failures, warnings = _count(findings, "failure"), _count(findings, "warning")
     state = "running" if running_processes(kit) else "not running"
     end = "fix the failures, then start again" if failures else "it can take part"
     verdict = f"{kit.name} ({kit.kind} of {kit.project}, {state}): {failures} failures, {warnings} warnings; {end}"
-    _report(found, verdict, json)
+    _report(findings, verdict, json)
 
 
-def _report(found: Mapping[str, Sequence[Finding]], verdict: str, json: bool) -> None:
+def _report(by_site: Mapping[str, Sequence[Finding]], verdict: str, json: bool) -> None:
     """Show the findings, and end with status 1 if one is a failure."""
     if json:
-        say_json({name: [asdict(finding) for finding in findings] for name, findings in found.items()})
+        say_json({name: [asdict(finding) for finding in findings] for name, findings in by_site.items()})
     else:
         console = results()
-        console.print(_table(found))
+        console.print(_table(by_site))
         say(console, verdict)
-    if _count(found, "failure"):
+    if _count(by_site, "failure"):
         raise typer.Exit(1)
 
 
-def _count(found: Mapping[str, Sequence[Finding]], level: str) -> int:
-    return sum(finding.level == level for findings in found.values() for finding in findings)
+def _count(by_site: Mapping[str, Sequence[Finding]], level: str) -> int:
+    return sum(finding.level == level for findings in by_site.values() for finding in findings)
 
 
-def _table(found: Mapping[str, Sequence[Finding]]) -> Table:
+def _table(by_site: Mapping[str, Sequence[Finding]]) -> Table:
     table = Table("", "site", "check", "finding")
-    for site, findings in found.items():
+    for site, findings in by_site.items():
         for finding in findings:
             word, style = FINDING_STYLES[finding.level]
             message = finding.message.removeprefix(f"{site}: ")
@@ -195,14 +195,14 @@ def _check_data(
 
     with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
         cache = Path(os.environ.get(CACHE_VARIABLE, temporary)) / "cache"
-        found: dict[str, list[Finding]] = {}
+        findings: dict[str, list[Finding]] = {}
         looked: dict[str, Looked] = {}
         for number, (site, location) in enumerate(located.items(), start=1):
             step(f"reading {site}, {number} of {len(located)}")
             more = _page_writer(site, pages.get(site), problem.preprocessing, location.reading.preprocess)
-            found[site], own = examine_location(location, problem, cache, site, needs_labels, purpose, more)
+            findings[site], own = examine_location(location, problem, cache, site, needs_labels, purpose, more)
             looked |= {site: own} if own else {}
-        return found, looked
+        return findings, looked
 
 
 def _pages(page: Path | None, sites: Sequence[str], several: bool) -> dict[str, Path]:

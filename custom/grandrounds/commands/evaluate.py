@@ -152,20 +152,20 @@ def evaluate(
     from grandrounds.plain import to_plain
 
     of_classes = {"--curves": curves, "--failures": failures}
-    found = arguments.evaluated(run, [option for option, path in of_classes.items() if path is not None])
+    evaluation = arguments.evaluated(run, [option for option, path in of_classes.items() if path is not None])
     if failures is not None:
-        found.draw_failures(failures)
+        evaluation.draw_failures(failures)
     if predictions is not None:
-        found.write_predictions(predictions)
+        evaluation.write_predictions(predictions)
     if curves is not None:
-        found.write_curves(curves)
+        evaluation.write_curves(curves)
     if out is not None:
-        found.write(out)
-    content, model = found.tables(), ", ".join(map(str, found.trained.files.values()))
+        evaluation.write(out)
+    content, model = evaluation.tables(), ", ".join(map(str, evaluation.trained.files.values()))
     if json:
-        say_json(to_plain({"model": model, **content, "external": found.result.to_json()}))
+        say_json(to_plain({"model": model, **content, "external": evaluation.result.to_json()}))
     else:
-        _show(found.result, content, model)
+        _show(evaluation.result, content, model)
 
 
 def prevalences_of(text: str | None) -> list[float]:
@@ -178,7 +178,7 @@ def prevalences_of(text: str | None) -> list[float]:
         >>> prevalences_of("0.02, 0.1")
         [0.02, 0.1]
     """
-    found = []
+    values = []
     for part in comma_separated(text) or []:
         try:
             value = float(part)
@@ -186,8 +186,8 @@ def prevalences_of(text: str | None) -> list[float]:
             value = math.nan
         if not 0 < value < 1:
             raise typer.BadParameter(f"--prevalence: expected numbers above 0 and below 1, got {part!r}")
-        found.append(value)
-    return found
+        values.append(value)
+    return values
 
 
 def groups_of(text: str) -> dict[str, list[str]]:
@@ -258,18 +258,19 @@ def group_table(groups: Mapping[str, Any]) -> Table:
     return table
 
 
-def _adapted_table(found: Mapping[str, Any]) -> Table:
+def _adapted_table(adapted: Mapping[str, Any]) -> Table:
     """What was fitted for each class, and its scores before and after."""
-    used = f"from the labels of {found['images']} images" if found["images"] else "without labels"
-    table = Table("class", *found["by_class"], title=f"the adapted model by class, fitted {used}", title_justify="left")
+    used = f"from the labels of {adapted['images']} images" if adapted["images"] else "without labels"
+    table = Table(
+        "class", *adapted["by_class"], title=f"the adapted model by class, fitted {used}", title_justify="left"
+    )
     for name in ("sensitivity", "adapted", "AUROC", "adapted"):
         table.add_column(name, justify="right")
-    for name, before in found["before"]["classes"].items():
-        scores = [
-            one[key]["value"] for key in ("sensitivity", "auroc") for one in (before, found["after"]["classes"][name])
-        ]
-        fitted = [f"{values[name]:.2f}" for values in found["by_class"].values()]
-        table.add_row(Text(name), *fitted, *("-" if one is None else f"{one:.3f}" for one in scores))
+    for name, before in adapted["before"]["classes"].items():
+        both = (before, adapted["after"]["classes"][name])
+        scores = [by_score[key]["value"] for key in ("sensitivity", "auroc") for by_score in both]
+        fitted = [f"{values[name]:.2f}" for values in adapted["by_class"].values()]
+        table.add_row(Text(name), *fitted, *("-" if score is None else f"{score:.3f}" for score in scores))
     return table
 
 

@@ -58,7 +58,7 @@ NEW_HELP = """Write the skeleton of a plug-in: a package with one module that wo
 def jobs(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[JOB]", help="A job, of which options are shown."),
+        typer.Argument(metavar="[JOB]", help="The job whose options are shown."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show all options of the job.")] = False,
     preset: Annotated[
@@ -74,12 +74,12 @@ def jobs(
     if name is None and (every or preset):
         raise UsageError("--all and --preset need a job")
     read = load_job if name or json else read_job  # the list of jobs needs no options, whose classes take seconds
-    found = [with_preset(read(job), preset) for job in ([name] if name else job_names())]
-    described = [describe(job) for job in found]
+    read_jobs = [with_preset(read(job), preset) for job in ([name] if name else job_names())]
+    described = [describe(job) for job in read_jobs]
     if json:
         say_json(described)
     elif name:
-        _show_options(name, found[0], every)
+        _show_options(name, read_jobs[0], every)
     else:
         _show_jobs(described)
 

@@ -95,25 +95,25 @@ def start(
     from grandrounds.deployment.kit import service
     from grandrounds.deployment.kit.read import require_owner
 
-    found = _participant(kit)
-    require_owner(found.folder)
+    participant = _participant(kit)
+    require_owner(participant.folder)
     with service.stoppable():
-        service.remove_stale_files(found)
-        service.require_running(found)
+        service.remove_stale_files(participant)
+        service.require_running(participant)
         if background:
-            process = service.start_in_background(found)
-            say(results(), f"{found.name} runs (process {process}); logs: {found.folder / 'log.txt'}")
+            process = service.start_in_background(participant)
+            say(results(), f"{participant.name} runs (process {process}); logs: {participant.folder / 'log.txt'}")
         else:
-            service.serve(found, lambda line: say(notes(), line))
+            service.serve(participant, lambda line: say(notes(), line))
 
 
 def stop(kit: KitFolder) -> None:
     """Stop a kit."""
     from grandrounds.deployment.kit import service
 
-    found = _participant(kit)
-    stopped = service.stop(found)
-    say(results(), f"{found.name}: {'stopped' if stopped else 'it was not running'}")
+    participant = _participant(kit)
+    stopped = service.stop(participant)
+    say(results(), f"{participant.name}: {'stopped' if stopped else 'it was not running'}")
 
 
 def renew(
@@ -142,14 +142,14 @@ def clean(
     """Remove or show folders of old jobs."""
     from grandrounds.deployment.kit.cleaning import old_jobs, remove
 
-    found = old_jobs(_participant(kit), older_than)
+    old = old_jobs(_participant(kit), older_than)
     console = results()
-    for job in found:
+    for job in old:
         say(console, f"{job.folder}: {megabytes(job.size)}, unchanged for {job.days:.0f} days")
     if not dry_run:
-        remove(found)
-    size = megabytes(sum(job.size for job in found))
-    say(console, f"{len(found)} folders, {size}" + (" would be removed" if dry_run else " removed"))
+        remove(old)
+    size = megabytes(sum(job.size for job in old))
+    say(console, f"{len(old)} folders, {size}" + (" would be removed" if dry_run else " removed"))
 
 
 def support(
@@ -233,19 +233,21 @@ def overlay(
     from grandrounds.deployment.kit.overlay import Settings, apply_overlay, read_at_start
     from grandrounds.deployment.kit.read import read_kit, require_owner, running_processes
 
-    found = read_kit(kit)
-    require_owner(found.folder)
+    participant = read_kit(kit)
+    require_owner(participant.folder)
     mandatory = None if mandatory_sites is None else comma_separated(mandatory_sites) or []
-    before = read_at_start(found)
+    before = read_at_start(participant)
     lists = (None if given is None else [*filter(None, given)] for given in (plugin, allow_class, network))
-    changes = apply_overlay(found, Settings(wheel, datasets, privacy, gpus, gpu_memory, storage, mandatory, *lists))
-    restart = before != read_at_start(found) and bool(running_processes(found))
+    changes = apply_overlay(
+        participant, Settings(wheel, datasets, privacy, gpus, gpu_memory, storage, mandatory, *lists)
+    )
+    restart = before != read_at_start(participant) and bool(running_processes(participant))
     if json:
         entries = [{**asdict(change), "path": str(change.path)} for change in changes]
-        say_json({"participant": found.name, "kind": found.kind, "files": entries, "restart": restart})
+        say_json({"participant": participant.name, "kind": participant.kind, "files": entries, "restart": restart})
         return
     console = results()
     for change in changes:
         say(console, f"{change.state}: {change.path}")
     if restart:
-        say(console, f"{found.name} is running: restart it, because rights and privacy are read at its start")
+        say(console, f"{participant.name} is running: restart it, because rights and privacy are read at its start")

@@ -54,16 +54,16 @@ def predict(
     finished = Run(run, Sites.read(sites_dir) if sites_dir else None)
     if label_next is not None:
         task_of(finished.summary["configuration"]["problem"]).require_exclusive("--label-next")
-    found = finished.predict(images, ensemble=members or ensemble)
-    classes = list(found.columns[1:])
+    predictions = finished.predict(images, ensemble=members or ensemble)
+    classes = list(predictions.columns[1:])
     header = ["image", "predicted", *(f"probability_{name}" for name in classes)]
-    rows = [[image, *cells] for image, *cells in found.itertuples()]
+    rows = [[image, *cells] for image, *cells in predictions.itertuples()]
     lines = [[image, predicted, *(f"{value:.6f}" for value in values)] for image, predicted, *values in rows]
     if out is not None:
         write_csv(out, header, lines)
         say(notes(), f"{len(lines)} images: {out}")
     if label_next is not None:
-        order = label_order(found[classes].to_numpy())[:LABELLED_NEXT]
+        order = label_order(predictions[classes].to_numpy())[:LABELLED_NEXT]
         write_csv(label_next, header, [lines[row] for row in order])
         say(notes(), f"{len(order)} images to label: {label_next}")
     if json:

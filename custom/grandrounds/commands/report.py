@@ -12,7 +12,7 @@ from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.console.steps import steps_on
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing
-from grandrounds.folders.whole import written_together
+from grandrounds.folders import written_together
 
 REPORT_HELP = """Report on one run, or compare several.
 

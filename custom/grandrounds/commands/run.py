@@ -16,7 +16,7 @@ No site is asked: the server has kept the sums of up to 50 sites. With controlle
 training without the site. Else it is one at the old class weights, to which the site's images have counted: for training
 without it, run the job again with the other sites. The temperature stays that of the run.
 
-Whoever has both runs sees their difference, which is the sums of the site. Delete the old one.
+Anyone who has both runs sees their difference, which is the sums of the site. Delete the old one.
 
 [bold]Example[/bold]
 
@@ -43,11 +43,11 @@ def leave(
     """Write the run that sites have left."""
     from grandrounds.methods.ridge.leave import leave as without
 
-    found = without(run, site, out)
+    left = without(run, site, out)
     if json:
-        say_json({**found.to_json(), "stayed": list(found.stayed), "out": str(out)})
+        say_json({**left.to_json(), "stayed": list(left.stayed), "out": str(out)})
         return
-    say(results(), f"the head of {', '.join(found.stayed)}, without {', '.join(found.sites)}: {out}")
-    if not found.exact:
+    say(results(), f"the head of {', '.join(left.stayed)}, without {', '.join(left.sites)}: {out}")
+    if not left.exact:
         say(results(), "it is at the old class weights; for training without them run the job with the other sites")
-    say(results(), "whoever has both runs sees the sums of who has left: delete the old one")
+    say(results(), "anyone who has both runs sees the sums of the sites that have left: delete the old one")

@@ -144,7 +144,7 @@ def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJ
 
 
 def _takes_rounds(job: Job, rounds: int) -> bool:
-    """Whether the job can have so many rounds; a head in closed form has three."""
+    """Whether the job can have this number of rounds; a head in closed form has three."""
     from grandrounds.errors import ConfigurationError
 
     try:

@@ -63,17 +63,17 @@ def status(
     from grandrounds.deployment.operation.status import kit_status
 
     try:
-        found = kit_status(read_kit(kit), not no_network)
+        current = kit_status(read_kit(kit), not no_network)
     except (GrandRoundsError, OSError) as error:
         _write(prometheus, UNREAD)
         say(notes(), f"error: {error}")
         raise typer.Exit(UNREADABLE) from None
-    _write(prometheus, exposition(found))
+    _write(prometheus, exposition(current))
     if json:
-        say_json(found.to_json())
+        say_json(current.to_json())
     else:
-        _show(found)
-    raise typer.Exit(EXIT[found.level])
+        _show(current)
+    raise typer.Exit(EXIT[current.level])
 
 
 def monitor(
@@ -106,21 +106,21 @@ def _source(kit: Path | None, run: Path | None) -> Callable[[], Status]:
     if (kit is None) == (run is None):
         raise typer.BadParameter("give either --kit or --run")
     if kit is not None:
-        found = read_kit(kit)
-        return lambda: kit_status(found)
+        own = read_kit(kit)
+        return lambda: kit_status(own)
     assert run is not None
     folder = record_folder(run)
     return lambda: run_status(folder)
 
 
-def _failed(found: Status) -> Iterator[str]:
-    for name, task in found.failed_tasks.items():
+def _failed(current: Status) -> Iterator[str]:
+    for name, task in current.failed_tasks.items():
         number = "" if task["round"] is None else f" of round {task['round']}"
         yield f"run {name}: {task['task']}{number} failed at {task['time']}: {task['cause']}"
 
 
-def _answered(found: Status) -> Iterator[str]:
-    for word, line in (("released", found.released), ("refused", found.refused)):
+def _answered(current: Status) -> Iterator[str]:
+    for word, line in (("released", current.released), ("refused", current.refused)):
         if line:
             run = f" of run {line['run']}" if line["run"] else ""
             number = "" if line["round"] is None else f", round {line['round']}"
@@ -128,24 +128,24 @@ def _answered(found: Status) -> Iterator[str]:
             yield f"last {word}: {line['time']}, {line['task']}{run}{number}{why}"
 
 
-def _show(found: Status) -> None:
+def _show(current: Status) -> None:
     console = results()
-    if found.sites:
+    if current.sites:
         table = Table("site", "last seen", "FLARE")
-        for site, facts in found.sites.items():
+        for site, facts in current.sites.items():
             seen = facts.get("last_seen")
             table.add_row(site, "-" if seen is None else f"{seen:.0f} s ago", facts.get("flare") or "-")
         console.print(table)
-    if found.runs:
-        console.print(_run_table(found.runs))
-    for name, epsilon in found.epsilon.items():
+    if current.runs:
+        console.print(_run_table(current.runs))
+    for name, epsilon in current.epsilon.items():
         say(console, f"privacy spent by {name}: epsilon {epsilon:.3g}")
-    for line in (*_answered(found), *_failed(found)):
+    for line in (*_answered(current), *_failed(current)):
         say(console, line)
     words = {"ok": "OK", "warning": "WARN", "failure": "FAIL"}
-    for finding in sorted(found.findings, key=lambda finding: [*words].index(finding.level)):
+    for finding in sorted(current.findings, key=lambda finding: [*words].index(finding.level)):
         say(console, f"{words[finding.level]}: {finding.check}: {finding.message}")
-    say(console, f"{found.name} ({found.kind}, grandrounds {found.version}): {found.level}")
+    say(console, f"{current.name} ({current.kind}, grandrounds {current.version}): {current.level}")
 
 
 def _run_table(runs: Sequence[Mapping[str, Any]]) -> Table:

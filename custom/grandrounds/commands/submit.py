@@ -110,16 +110,16 @@ def submit(
 
 def _by_site(text: str | None) -> dict[str, float]:
     """The numbers of ``a=1,b=2``."""
-    found = {}
+    values = {}
     for part in comma_separated(text) or ():
         site, _, number = part.partition("=")
         try:
-            found[site] = float(number)
+            values[site] = float(number)
         except ValueError:
-            found[site] = 0.0
-        if not site or not 0 < found[site] < float("inf"):
+            values[site] = 0.0
+        if not site or not 0 < values[site] < float("inf"):
             raise typer.BadParameter(f"--gpu-memory must be SITE=GIB,... with numbers above 0, got {part!r}")
-    return found
+    return values
 
 
 def _run(job: CheckedJob, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcome | None:

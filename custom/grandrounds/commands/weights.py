@@ -55,11 +55,11 @@ def list_files(json: Json = False) -> None:
             require_intact(file)
         except ConfigurationError as error:
             damaged[file.path] = str(error)
-    found = [{**_described(file), "intact": file.path not in damaged} for file in files]
+    listed = [{**_described(file), "intact": file.path not in damaged} for file in files]
     if json:
-        say_json({"folder": str(weights_folder()), "weights": found})
-    elif found:
-        _show(found)
+        say_json({"folder": str(weights_folder()), "weights": listed})
+    elif listed:
+        _show(listed)
     else:
         say(results(), f"no weights; the folder is {weights_folder()}")
     if damaged:

@@ -32,7 +32,7 @@ def account_lines(description: Mapping[str, Any]) -> list[str]:
         account(content),
         *content.get("named", ()),
         *(f"{note[0].upper()}{note[1:]}" for note in content.get("notes", ())),
-        f"{len(classes)} classes ({', '.join(classes)}) at {len(sites)} site{'s' * (len(sites) != 1)} "
+        f"{len(classes)} classes ({', '.join(classes)}) at {len(sites)} site{'' if len(sites) == 1 else 's'} "
         f"({', '.join(sites)}){sizes}",
     ]
 
@@ -40,11 +40,11 @@ def account_lines(description: Mapping[str, Any]) -> list[str]:
 def start_line(job: Job, description: Mapping[str, Any], sites: Sequence[str]) -> str:
     """What a run starts with: images, size, network, weights, labels; the first line that it prints."""
     counts = [description["sites"][site] for site in sites] if description else []
-    train = sum(one["images"]["train"] for one in counts)
-    labelled = sum(one["labelled"] for one in counts)
+    train = sum(count["images"]["train"] for count in counts)
+    labelled = sum(count["labelled"] for count in counts)
     labels = "all of them labelled" if labelled == train else f"{labelled} of them labelled"
-    images = f"{sum(sum(one['images'].values()) for one in counts)} images at" if counts else "synthetic images at"
+    images = f"{sum(sum(count['images'].values()) for count in counts)} images at" if counts else "synthetic images at"
     training = f" ({train} for training, {labels})" if counts else ""
     preset = job.options("controller").get("preset")
     preset = f"; preset {preset}" if preset else ""
-    return f"{images} {len(sites)} site{'s' * (len(sites) != 1)}{training}; {job.network}{preset}"
+    return f"{images} {len(sites)} site{'' if len(sites) == 1 else 's'}{training}; {job.network}{preset}"

@@ -13,7 +13,7 @@ from grandrounds.federation.server.record import traffic
 from grandrounds.reporting.format import format_bytes
 from grandrounds.reporting.parts import FEW
 from grandrounds.reporting.run import ReadRun, reference_sentences
-from grandrounds.reporting.scores import NAMES, table_rows
+from grandrounds.reporting.scores import NAMES, Row, table_rows
 
 COLUMNS: Mapping[str, str] = {
     "accuracy": "accuracy",
@@ -44,27 +44,39 @@ def score_table(runs: Sequence[ReadRun]) -> Table:
     unit = runs[0].tests.unit
     of = "selected model, each site's own choice" if len(shown) == len(runs) else SAME_MODELS
     title = f"test images: {means}; a case is a {unit}; {of}"
-    table = Table(
-        title=title, title_justify="left", padding=(0, 0, 0, 1), caption_justify="left"
-    )  # fits into 100 columns
-    table.add_column("site", no_wrap=True)
-    always = ["majority\naccuracy"] if "majority" in task.references else []
-    for label in ("images", *always, *(f"{model}\n{COLUMNS[name]}" for model in by_model for name in task.scores)):
-        table.add_column(label, justify="right", no_wrap=True)
-    names = list(dict.fromkeys(name for rows in by_model.values() for name in rows))
-    for name in names:
+    with_majority = "majority" in task.references
+    majority = ["majority\naccuracy"] if with_majority else []
+    columns = [f"{model}\n{COLUMNS[name]}" for model in by_model for name in task.scores]
+    table = _empty_table(title, ["images", *majority, *columns])
+    for name in dict.fromkeys(name for rows in by_model.values() for name in rows):
         if name == "mean":
             table.add_section()
-        rows = [found.get(name) for found in by_model.values()]
-        first = next(row for row in rows if row)
-        scores = [row.scores.get(key) if row else None for row in rows for key in task.scores]
-        images = "" if first.images is None else str(first.images)
-        majority = [_number(first.majority)] if always else []
-        table.add_row(name, images, *majority, *map(_score, scores))
-    shown_scores = [score for found in by_model.values() for row in found.values() for score in row.scores.values()]
-    idle = runs[0].origin.idle
-    table.caption = "\n".join([*([f"{runs[0].log.method}: {idle}"] if idle else []), *_remarks(shown_scores)])
+        rows = [by_name.get(name) for by_name in by_model.values()]
+        table.add_row(name, *_cells(rows, list(task.scores), with_majority))
+    shown_scores = [score for by_name in by_model.values() for row in by_name.values() for score in row.scores.values()]
+    remarks = _remarks(shown_scores)
+    if idle := runs[0].origin.idle:
+        remarks = [f"{runs[0].log.method}: {idle}", *remarks]
+    table.caption = "\n".join(remarks)
     return table
+
+
+def _empty_table(title: str, columns: Sequence[str]) -> Table:
+    """A table that fits into 100 columns."""
+    table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1), caption_justify="left")
+    table.add_column("site", no_wrap=True)
+    for label in columns:
+        table.add_column(label, justify="right", no_wrap=True)
+    return table
+
+
+def _cells(rows: Sequence[Row | None], metrics: Sequence[str], with_majority: bool) -> list[str]:
+    """The number of images, and the scores of each model; ``rows`` has the row of each model, if it has one."""
+    first = next(row for row in rows if row)
+    scores = [row.scores.get(metric) if row else None for row in rows for metric in metrics]
+    images = "" if first.images is None else str(first.images)
+    majority = [_number(first.majority)] if with_majority else []
+    return [images, *majority, *map(_score, scores)]
 
 
 def _without_repeated(runs: Sequence[ReadRun]) -> Sequence[ReadRun]:
@@ -73,7 +85,7 @@ def _without_repeated(runs: Sequence[ReadRun]) -> Sequence[ReadRun]:
     scored = {site: record.to_json() for site, record in first.tests.sites.items()}
     return [
         first,
-        *(one for one in others if {site: record.to_json() for site, record in one.tests.sites.items()} != scored),
+        *(run for run in others if {site: record.to_json() for site, record in run.tests.sites.items()} != scored),
     ]
 
 
@@ -87,12 +99,12 @@ def _score(score: Score | None) -> str:
 
 def _remarks(scores: Sequence[Score]) -> list[str]:
     """What marks mean, and why there are dashes."""
-    found = [f"{FEW} rests on fewer than {MIN_CASES} cases"] if any(score.few for score in scores) else []
+    remarks = [f"{FEW} rests on fewer than {MIN_CASES} cases"] if any(score.few for score in scores) else []
     parts = dict.fromkeys(score.of for score in scores if score.of)
-    found += [
+    remarks += [
         f"({part.split()[0]}/{part.split()[2]}) over {part}; the others are withheld or have none" for part in parts
     ]
-    return found + [f"- {reason}" for reason in dict.fromkeys(score.reason for score in scores if score.reason)]
+    return remarks + [f"- {reason}" for reason in dict.fromkeys(score.reason for score in scores if score.reason)]
 
 
 def facts(summary: Mapping[str, Any]) -> list[str]:

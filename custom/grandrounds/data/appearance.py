@@ -35,17 +35,17 @@ def appearance(data: SiteData) -> Iterator[Findings]:
 
 
 def _applied_rules(data: SiteData) -> Findings:
-    counts = count_rules(data.rules)
+    counts = count_rules(data.cache.rules)
     if counts:
         listed = ", ".join(f"{count} {DONE[rule]}" for rule, count in sorted(counts.items()))
         yield "ok", "decoding", f"of {len(data.names)} images: {listed}"
-    elif data.rules:
+    elif data.cache.rules:
         yield "ok", "decoding", "all images are shown as they are stored"
 
 
 def _dark_images(data: SiteData) -> Findings:
     dark = _is_dark(data.images)
-    dark[[row for row, _, _ in data.quarantined]] = False
+    dark[data.cache.unreadable] = False
     names = [data.names[row] for row in np.flatnonzero(dark)]
     if names:
         more = f" and {len(names) - SHOWN_DARK} more" if len(names) > SHOWN_DARK else ""
@@ -67,8 +67,8 @@ def _is_dark(images: NDArray[np.uint8]) -> NDArray[np.bool_]:
     # A part at a time: the images may be a large map.
     parts = [images[start : start + AT_ONCE] for start in range(0, len(images), AT_ONCE)]
     dark = [part.reshape(len(part), -1).max(axis=1) < DARK for part in parts]
-    found = np.concatenate(dark) if dark else np.zeros(0, np.bool_)
-    for row in np.flatnonzero(found):
+    is_dark = np.concatenate(dark) if dark else np.zeros(0, np.bool_)
+    for row in np.flatnonzero(is_dark):
         colours = images[row].reshape(-1, images.shape[-1])
-        found[row] = (colours != colours[0]).any()
-    return found
+        is_dark[row] = (colours != colours[0]).any()
+    return is_dark

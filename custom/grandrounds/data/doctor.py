@@ -31,7 +31,7 @@ from grandrounds.data.fitness import (
     unreadable,
     vocabulary,
 )
-from grandrounds.data.leaks.comparison import (
+from grandrounds.data.leaks import (
     NOTHING_SHARED,
     Looked,
     Sharing,
@@ -49,8 +49,8 @@ ALL_SITES = "all sites"
 """Where a finding is about several sites."""
 SHIPPED_MINIMUM = 10
 """Patients behind a count that leaves, in the policy of startup kits."""
-MIN_IMAGES_OF_MIX = 50
-DIFFERENT_MIX = 0.2
+MIN_IMAGES_OF_DISTRIBUTION = 50
+DIFFERENT_DISTRIBUTION = 0.2
 """Half the sum of the absolute differences of two sites' shares of the classes; 1 if they have no class in common."""
 
 
@@ -75,14 +75,14 @@ def examine_location(
     except (DataError, ConfigurationError) as error:
         return [Finding("failure", "data set", f"{site}: {error}")], None
     looked = look(data, site)
-    found = examine(data, site, needs_labels, purpose == "training", purpose == "evaluation", looked)
-    return [*found, *more(data)], looked
+    findings = examine(data, site, needs_labels, purpose == "training", purpose == "evaluation", looked)
+    return [*findings, *more(data)], looked
 
 
 def compare_sites(
     sites: Mapping[str, Looked], sharing: Sharing = NOTHING_SHARED, overlap_allowed: bool = False
 ) -> list[Finding]:
-    """What sites on one machine have in common beyond ``sharing``, and whether their mixes of classes differ.
+    """What sites on one machine have in common beyond ``sharing``, and whether their class distributions differ.
 
     What is ``overlap_allowed`` is a warning.
     """
@@ -92,8 +92,8 @@ def compare_sites(
         ("warning" if overlap_allowed and level == "failure" else level, check, message)
         for level, check, message in shared_between(sites, sharing)
     ]
-    found = [*contradictions(sites.values()), *shared, *_mixes(sites)]
-    return [Finding(level, check, f"{ALL_SITES}: {message}") for level, check, message in found]
+    findings = [*contradictions(sites.values()), *shared, *_class_distributions(sites)]
+    return [Finding(level, check, f"{ALL_SITES}: {message}") for level, check, message in findings]
 
 
 def examine(
@@ -112,11 +112,11 @@ def examine(
         needs_labels: whether an empty labelled set is a failure.
         trains: whether training images and their classes are examined.
         tests: whether the site only tests a finished model, for which labelled test images are all it must have.
-        looked: what :func:`~grandrounds.data.leaks.comparison.look` has found, if it has looked already.
+        looked: what :func:`~grandrounds.data.leaks.look` has found, if it has looked already.
     """
     looked = looked or look(data, site)
     rows = rows_by_digest(data)
-    found = [
+    checks = [
         unreadable(data),
         vocabulary(data),
         training_images(data, needs_labels) if trains else (),
@@ -132,7 +132,7 @@ def examine(
         _original_shapes(data),
         *appearance(data),
     ]
-    return [Finding(level, check, f"{site}: {message}") for part in found for level, check, message in part]
+    return [Finding(level, check, f"{site}: {message}") for part in checks for level, check, message in part]
 
 
 def _test_images(data: SiteData) -> Findings:
@@ -178,11 +178,11 @@ def _empty_images(data: SiteData, empty: Sequence[int]) -> Findings:
 
 def _original_shapes(data: SiteData) -> Findings:
     check = "original sizes"
-    grey, colour = (sum(shape[-1] for shape in data.shapes if shape[-2] == channels) for channels in (1, 3))
+    grey, colour = (sum(shape[-1] for shape in data.cache.shapes if shape[-2] == channels) for channels in (1, 3))
     if grey and colour:
         message = f"{grey} grey and {colour} colour images; check that both belong to this data set"
         yield "warning", check, message
-    sizes = sorted({(height, width) for height, width, _, _ in data.shapes}, key=lambda size: size[0] * size[1])
+    sizes = sorted({(height, width) for height, width, _, _ in data.cache.shapes}, key=lambda size: size[0] * size[1])
     if not sizes:
         yield "ok", check, "the sizes before resizing are not known"
         return
@@ -190,21 +190,23 @@ def _original_shapes(data: SiteData) -> Findings:
     yield "ok", check, f"{len(sizes)} original sizes, {span} (height x width)"
 
 
-def _mixes(sites: Mapping[str, Looked]) -> Findings:
+def _class_distributions(sites: Mapping[str, Looked]) -> Findings:
     """Whether the shares of the classes differ between sites, so that a site's statistics are not of its device alone."""
-    labels = {site: one.known[one.known != UNKNOWN_LABEL] for site, one in sites.items() if one.known.ndim == 1}
+    labels = {
+        site: looked.known[looked.known != UNKNOWN_LABEL] for site, looked in sites.items() if looked.known.ndim == 1
+    }
     count = max((int(known.max(initial=-1)) for known in labels.values()), default=-1) + 1
     shares = {
         site: np.bincount(known, minlength=count) / len(known)
         for site, known in labels.items()
-        if len(known) >= MIN_IMAGES_OF_MIX
+        if len(known) >= MIN_IMAGES_OF_DISTRIBUTION
     }
     apart = {(a, b): float(np.abs(shares[a] - shares[b]).sum()) / 2 for a, b in combinations(shares, 2)}
-    if not apart or max(apart.values()) < DIFFERENT_MIX:
+    if not apart or max(apart.values()) < DIFFERENT_DISTRIBUTION:
         return
     pair = max(apart, key=apart.__getitem__)
     message = (
-        f"{' and '.join(pair)} have different mixes of classes ({apart[pair]:.0%} apart): do not set problem.norm=site; it "
-        "helped where mixes were equal and devices synthetic, and cost AUC on real devices"
+        f"{' and '.join(pair)} have different class distributions ({apart[pair]:.0%} apart): do not set problem.norm=site; "
+        "it helped where distributions were equal and devices synthetic, and cost AUC on real devices"
     )
-    yield "ok", "mixes of classes", message
+    yield "ok", "class distributions", message

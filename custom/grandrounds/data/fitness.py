@@ -63,7 +63,7 @@ def examine_run(data: SiteData, site: str, needs_labels: bool, trains: bool) -> 
         trains: whether training images and their classes are examined.
     """
     rows = rows_by_digest(data)
-    found = [
+    checks = [
         unreadable(data),
         vocabulary(data),
         training_images(data, needs_labels) if trains else (),
@@ -73,12 +73,12 @@ def examine_run(data: SiteData, site: str, needs_labels: bool, trains: bool) -> 
         two_labels(data, rows),
         repeated_images(data, rows),
     ]
-    return [Finding(level, check, f"{site}: {message}") for part in found for level, check, message in part]
+    return [Finding(level, check, f"{site}: {message}") for part in checks for level, check, message in part]
 
 
 def rows_by_digest(data: SiteData) -> dict[str, list[int]]:
     """The rows of equal pictures, without unreadable ones and those of one colour."""
-    unreadable_rows = {row for row, _, _ in data.quarantined}
+    unreadable_rows = set(data.cache.unreadable)
     rows: dict[str, list[int]] = defaultdict(list)
     for row, digest in enumerate(data.digests):
         if digest and row not in unreadable_rows:
@@ -89,11 +89,11 @@ def rows_by_digest(data: SiteData) -> dict[str, list[int]]:
 def unreadable(data: SiteData) -> Findings:
     """How many images cannot be read."""
     check = "readable images"
-    if not data.quarantined:
+    if not data.cache.quarantined:
         yield "ok", check, f"all {len(data.names)} images can be read"
         return
-    reasons = "; ".join(reason for _, _, reason in data.quarantined[:SHOWN])
-    count = len(data.quarantined)
+    reasons = "; ".join(reason for _, _, reason in data.cache.quarantined[:SHOWN])
+    count = len(data.cache.quarantined)
     share = f"{count} of {len(data.names)} images ({count / len(data.names):.2%})"
     remedy = "cannot be read and are left out; repair them or take them out of the manifest"
     yield "warning", check, f"{share} {remedy}: {reasons}{more(count)}"
@@ -173,7 +173,7 @@ def divided_groups(data: SiteData) -> Findings:
     splits: dict[str, set[str]] = defaultdict(set)
     for group, split in zip(data.groups, data.split, strict=True):
         splits[group].add(str(split))
-    divided = [group for group, found in splits.items() if len(found) > 1]
+    divided = [group for group, parts in splits.items() if len(parts) > 1]
     if divided:
         first = f"{divided[0]!r} in {' and '.join(sorted(splits[divided[0]], key=SPLITS.index))}"
         remedy = "keep all images of one in one split"
@@ -184,13 +184,13 @@ def divided_groups(data: SiteData) -> Findings:
 
 def two_labels(data: SiteData, rows_of: Mapping[str, list[int]]) -> Findings:
     """Equal pictures whose known labels exclude each other."""
-    found = [pair for rows in rows_of.values() for pair in _excluding(data, rows)]
-    if found:
+    pairs = [pair for rows in rows_of.values() for pair in _excluding(data, rows)]
+    if pairs:
         shown = "; ".join(
             " and ".join(f"{data.names[row]} is {data.task.label_cell(data.labels[row], data.classes)}" for row in pair)
-            for pair in found[:SHOWN]
+            for pair in pairs[:SHOWN]
         )
-        message = f"one picture has two labels: {shown}{more(len(found))}; correct one, or take both out"
+        message = f"one picture has two labels: {shown}{more(len(pairs))}; correct one, or take both out"
         yield "failure", TWO_LABELS, message
 
 
@@ -198,8 +198,8 @@ def _excluding(data: SiteData, rows: Sequence[int]) -> Iterator[tuple[int, int]]
     """The first two rows whose known labels differ."""
     first = {data.labels[row].tobytes(): row for row in reversed(rows)}
     for pair in combinations(sorted(first.values()), 2):
-        one, other = data.labels[list(pair)]
-        if np.any((one != other) & (one >= 0) & (other >= 0)):
+        its, other = data.labels[list(pair)]
+        if np.any((its != other) & (its >= 0) & (other >= 0)):
             yield pair
             return
 
@@ -223,8 +223,8 @@ def repeated_images(data: SiteData, rows_of: Mapping[str, list[int]]) -> Finding
 
 def listed(names: Iterable[str]) -> str:
     """The first names."""
-    found = list(names)
-    return ", ".join(found[:SHOWN]) + more(len(found))
+    listed_names = list(names)
+    return ", ".join(listed_names[:SHOWN]) + more(len(listed_names))
 
 
 def more(count: int) -> str:

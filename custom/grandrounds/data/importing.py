@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from grandrounds.data.found import (
+from grandrounds.data.image_files import (
     DAMAGED,
     FRAMES,
     OTHER,
@@ -88,7 +88,7 @@ class Import:
             if reason not in (NOT_THERE, DAMAGED, FRAMES) and not reason.startswith("over"):
                 continue
             names = [printable(name) for name, own in self.left_out.items() if own == reason]
-            lines.append(f"{reason}: {', '.join(names[:_NAMED])}{' ...' * (len(names) > _NAMED)}")
+            lines.append(f"{reason}: {', '.join(names[:_NAMED])}{' ...' if len(names) > _NAMED else ''}")
         return lines
 
 
@@ -150,22 +150,22 @@ class Names:
     @cached_property
     def _by_end(self) -> Mapping[tuple[str, ...], list[str]]:
         """All files by each end of their path, with and without their suffix, folded."""
-        found: dict[tuple[str, ...], list[str]] = {}
+        names_by_end: dict[tuple[str, ...], list[str]] = {}
         for name, _ in sorted(self._place.entries()):
             *folders, last = _folded_parts(name)
             for own in dict.fromkeys((last, PurePosixPath(last).stem)):
                 for first in range(len(folders) + 1):
-                    found.setdefault((*folders[first:], own), []).append(name)
-        return found
+                    names_by_end.setdefault((*folders[first:], own), []).append(name)
+        return names_by_end
 
     @cached_property
     def _by_number(self) -> Mapping[tuple[str, ...], list[str]]:
         """Those that are called by a number with zeros before it, without these."""
-        found: dict[tuple[str, ...], list[str]] = {}
+        names_by_number: dict[tuple[str, ...], list[str]] = {}
         for (*folders, last), names in self._by_end.items():
             if match := _PADDED.fullmatch(last):
-                found.setdefault((*folders, f"{match[1]}{match[2] or ''}"), []).extend(names)
-        return found
+                names_by_number.setdefault((*folders, f"{match[1]}{match[2] or ''}"), []).extend(names)
+        return names_by_number
 
     def _similar(self, parts: tuple[str, ...], absolute: bool) -> list[str]:
         """The files whose path ends like this one, of an absolute one with as few of its folders as need be."""
@@ -220,36 +220,52 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
     files: dict[int, str] = {}
     bad: list[tuple[int, str, str]] = []
     used: dict[str, Seen] = {}
-    beside: set[str] = set()
+    masks: set[str] = set()
     for line, text in rows:
         seen = {name: place.look(name) for name in names.find(text)}
-        # Beside an image there may be a file of the same name about it, such as its JSON or text.
-        found = [name for name, one in seen.items() if one.reason != OTHER] or [*seen]
-        if len(found) > 1:
-            masks = set(masks_among(place, {name: seen[name] for name in found}))
-            found, beside = [name for name in found if name not in masks], beside | masks
-        if len(found) > 1:
-            above = [shlex.quote(str(root / PurePosixPath(name).parent)) for name in found[:2]]
-            folders = f"name the folder by --root {above[0]} or --root {above[1]}, or " * (above[0] != above[1])
-            raise DataError(
-                f"{source} line {line}: {printable(text)} may be {printable(found[0])} or {printable(found[1])}; "
-                f"{folders * root.is_dir()}write one"
-            )
-        picture = seen[found[0]] if found else Seen("", reason=NOT_THERE)
+        candidates, beside = _candidates(place, seen)
+        masks |= beside
+        _require_one_file(candidates, root, f"{source} line {line}: {printable(text)}")
+        picture = seen[candidates[0]] if candidates else Seen("", reason=NOT_THERE)
         reason = picture.reason or (FRAMES if picture.frames > 1 else "")
         if reason:
             bad.append((line, text, f"{reason} ({picture.frames} frames)" if reason == FRAMES else reason))
         else:
-            files[line] = found[0]
-            used[found[0]] = picture
+            files[line] = candidates[0]
+            used[candidates[0]] = picture
     if bad and (not skip or not files):
         raise DataError(_refusal(source, root, bad, len(rows)))
     require_text_names(root, files.values())
     left = {f"line {line}: {text}": reason.partition(" (")[0] for line, text, reason in bad}
     renamed = sum(files[line] != text for line, text in rows if line in files)
-    more = [*notes, *([f"{renamed} names are written otherwise than the files'"] if renamed else [])]
-    more += [f"{len(beside)} images beside others of their name are masks, first {min(beside)}"] if beside else []
+    more = [*notes]
+    if renamed:
+        more.append(f"{renamed} names are written otherwise than the files'")
+    if masks:
+        more.append(f"{len(masks)} images beside others of their name are masks, first {min(masks)}")
     return Listed(files, Import("rows", used, left, tuple(more)))
+
+
+def _candidates(place: ImageFiles, seen: Mapping[str, Seen]) -> tuple[list[str], set[str]]:
+    """The files that a table's image may be, and the masks beside it.
+
+    Beside an image there may also be a file of the same name about it, such as its JSON or text.
+    """
+    images = [name for name, picture in seen.items() if picture.reason != OTHER] or [*seen]
+    if len(images) < 2:
+        return images, set()
+    masks = set(masks_among(place, {name: seen[name] for name in images}))
+    return [name for name in images if name not in masks], masks
+
+
+def _require_one_file(candidates: Sequence[str], root: Path, where: str) -> None:
+    if len(candidates) < 2:
+        return
+    first, second = candidates[:2]
+    above = [shlex.quote(str(root / PurePosixPath(name).parent)) for name in (first, second)]
+    roots = f"name the folder by --root {above[0]} or --root {above[1]}, or "
+    remedy = f"{roots if above[0] != above[1] and root.is_dir() else ''}write one"
+    raise DataError(f"{where} may be {printable(first)} or {printable(second)}; {remedy}")
 
 
 def _in_arrays(source: str, root: Path, rows: Sequence[tuple[int, str]], notes: Sequence[str]) -> Listed:
@@ -291,7 +307,7 @@ def _proposed_root(root: Path, text: str) -> str:
 def _nearby(folder: Path) -> Iterator[Path]:
     count = 0
     for above, folders, files in os.walk(folder):
-        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        folders[:] = sorted(subfolder for subfolder in folders if not subfolder.startswith("."))
         for name in files:
             count += 1
             if count > _SEARCHED:

@@ -75,7 +75,7 @@ def comparison_key(text: str) -> str:
     visible = "".join(character for character in folded if unicodedata.category(character) != "Cf").strip()
     number = _NUMBER.fullmatch(visible)
     if number:
-        return f"{'-' * (number[1] == '-')}{number[2]}"
+        return f"{'-' if number[1] == '-' else ''}{number[2]}"
     return _SEPARATORS.sub(" ", visible.strip("_., /\\"))
 
 
@@ -121,7 +121,7 @@ class KeyChoices:
 
     def names(self, kind: Kind) -> frozenset[str]:
         """The words that are names of their own."""
-        return frozenset(canonical(one.partition(":")[2]) for one in self.distinct if one.startswith(f"{kind}:"))
+        return frozenset(canonical(entry.partition(":")[2]) for entry in self.distinct if entry.startswith(f"{kind}:"))
 
     def require_used(self, kind: Kind, names: Iterable[str]) -> None:
         """Refuse an entry about a name that does not occur.
@@ -129,10 +129,10 @@ class KeyChoices:
         Raises:
             ConfigurationError: naming option and name.
         """
-        found = {canonical(name) for name in names}
+        known = {canonical(name) for name in names}
         for option, stated in (("merge", self.renamed(kind)), ("distinct", self.names(kind))):
             for name in stated:
-                if name not in found:
+                if name not in known:
                     raise ConfigurationError(f"{option} {kind}:{name}: there is no {kind} {name!r}; correct the option")
 
 
@@ -195,11 +195,13 @@ def settle(
         return keys
     often: Counter[str] = Counter(dict.fromkeys(words, 0))
     for spelling, key in keys.items():
-        often[key] += counts[spelling] * (key != "")
+        often[key] += counts[spelling] if key else 0
     near = _near([key for key in often if key and key not in choices.names(kind)])
     if near and kind not in choices.merge:
         raise DataError(_refusal(kind, near, where, in_file))
-    kept = {key: max(group, key=lambda one: (one in words, often[one])) for group in near for key in group}
+    kept = {
+        key: max(group, key=lambda candidate: (candidate in words, often[candidate])) for group in near for key in group
+    }
     return {spelling: kept.get(key, key) for spelling, key in keys.items()}
 
 

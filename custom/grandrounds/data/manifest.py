@@ -125,18 +125,19 @@ def _plain_rows(path: Path, required: Sequence[str]) -> list[Row] | None:
     except (OSError, UnicodeDecodeError, csv.Error):
         return None
     (_, header), *rows = lines or [(0, [])]
-    further = [place for place, name in enumerate(header) if name not in MANIFEST_COLUMNS]
-    plain = (
-        {*required} <= {*header}
-        and len({name.casefold() for name in header}) == len(header)
-        and not {header[place].casefold() for place in further} & {"", *MANIFEST_COLUMNS}
-        and all(name.isascii() and name.isprintable() and name == name.strip() for name in header)
-        and all(len(values) == len(header) for _, values in rows)
-        and not any("," in values[place] for _, values in rows for place in further)
-    )
-    if not plain or not rows or "\0" in text:
+    further = [index for index, name in enumerate(header) if name not in MANIFEST_COLUMNS]
+    if not {*required} <= {*header} or not _is_plain_header(header) or not rows or "\0" in text:
+        return None
+    if any(len(values) != len(header) or any("," in values[index] for index in further) for _, values in rows):
         return None
     return [(line, dict(zip(header, map(str.strip, values), strict=True))) for line, values in rows]
+
+
+def _is_plain_header(header: Sequence[str]) -> bool:
+    """Whether the headings are plain text, differ from each other, and are spelt as those of the package."""
+    further = {name.casefold() for name in header if name not in MANIFEST_COLUMNS}
+    plain = all(name.isascii() and name.isprintable() and name == name.strip() for name in header)
+    return plain and len({name.casefold() for name in header}) == len(header) and not further & {"", *MANIFEST_COLUMNS}
 
 
 def write_manifest(records: Sequence[Record], path: Path | str) -> str:

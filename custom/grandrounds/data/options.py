@@ -120,7 +120,7 @@ class PartitionOptions(Options):
         needed = SCHEME_DEFAULTS.get(self.scheme, {}).get("sites")
         if not self.has_shares and self.site_count != needed:
             raise ConfigurationError(
-                f"scheme {self.scheme} has {needed} site{'s' * (needed != 1)}, got {self.site_count}; set sites to "
+                f"scheme {self.scheme} has {needed} site{'' if needed == 1 else 's'}, got {self.site_count}; set sites to "
                 f"{needed}"
             )
         shares = self.shares

@@ -31,14 +31,14 @@ def describe_population(sites_dir: Path, sites: Sequence[str]) -> dict[str, Any]
         DataError: if the folder is no partition, or a manifest is not the one that was written.
     """
     content = read_partition(sites_dir)
-    found = {site: read_manifest(sites_dir / site / MANIFEST_FILE) for site in sites}
+    records_of = {site: read_manifest(sites_dir / site / MANIFEST_FILE) for site in sites}
     task = task_of(content)
     return {
         "classes": content["classes"],
         "division": {name: content[name] for name in DIVISION_PARTS if name in content},
-        "sites": {site: counts_by_part(records, content["classes"], task) for site, records in found.items()},
-        "images": {site: images_by_part(records) for site, records in found.items()},
-        "patients": {site: len({record.group for record in records}) for site, records in found.items()},
+        "sites": {site: counts_by_part(records, content["classes"], task) for site, records in records_of.items()},
+        "images": {site: images_by_part(records) for site, records in records_of.items()},
+        "patients": {site: len({record.group for record in records}) for site, records in records_of.items()},
         "sha256": {site: content["sites"][site]["sha256"] for site in sites},
         **{name: content[name] for name in ("site_names", "import") if name in content},
     }
@@ -63,7 +63,7 @@ def counts_by_part(records: Sequence[Record], classes: Sequence[str], task: Task
 
 
 def images_by_part(records: Sequence[Record]) -> dict[str, int]:
-    """Number of images of each part, of which some may have several findings."""
+    """Number of images of each part; an image may have several findings."""
     counts = Counter(part for record in records for part in _parts_of(record))
     return {part: counts[part] for part in POPULATION_PARTS}
 

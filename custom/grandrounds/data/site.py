@@ -27,11 +27,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import told_as
-from grandrounds.data.images.cache import DecodedCache, OriginalShape, Quarantined, open_cache
+from grandrounds.checks import reraised_as
+from grandrounds.data.images.cache import DecodedCache, open_cache
 from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
-from grandrounds.data.images.preparation import Shape
 from grandrounds.data.keys import NO_CHOICES, KeyChoices
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError
@@ -95,54 +94,49 @@ class DatasetLocation:
 
 @dataclass(frozen=True, eq=False)
 class SiteData:
-    """The images of one data set at one site and what is known of each; ``images`` to ``groups`` have N entries.
+    """The images of one data set at one site and what is known of each; ``labels`` to ``groups`` have N entries.
 
     Attributes:
-        images: ``(N, H, W, C)`` uint8.
+        cache: the decoded images, and how they were decoded.
         labels: int64, of the task: index into ``classes``; of findings 1 or 0, shape ``(N, classes)``; -1 where unknown.
         labelled: bool, whether training may use the label.
         split: ``train``, ``val`` or ``test``.
         names: the images' names.
         groups: the patient, else the lesion, else the image itself.
         classes: the job's vocabulary, in the order of the model's outputs.
-        quarantined: row, name and reason of the images that cannot be read; their rows are zero.
-        shapes: height, width, channels and number of the images before resizing; empty when unknown.
-        rules: those of decoding that were applied to each image; empty when unknown.
-        originals: height, width and channels of each image before resizing, zeros if it cannot be read; empty when unknown.
         sources: device, hospital or data set of each image, empty where the manifest has none; empty when unknown.
         min_support: minimum number of patients behind any value of a class that leaves the site.
         root: folder, zip, npz or idx file that the images came from; None where they came from nowhere.
         patients: the patient of each image, empty where the manifest has none; no entries where that is not known at all.
         task: what labels are.
-        recorded_digests: of each image, from the cache; empty when unknown.
     """
 
-    images: NDArray[np.uint8]
+    cache: DecodedCache
     labels: NDArray[np.int64]
     labelled: NDArray[np.bool_]
     split: NDArray[np.str_]
     names: tuple[str, ...]
     groups: tuple[str, ...]
     classes: tuple[str, ...]
-    quarantined: tuple[Quarantined, ...] = ()
-    shapes: tuple[OriginalShape, ...] = ()
-    rules: tuple[tuple[str, ...], ...] = ()
-    originals: tuple[Shape, ...] = ()
     sources: tuple[str, ...] = ()
     min_support: int = 0
     root: Path | None = None
     patients: tuple[str, ...] = ()
     task: Task = SINGLE
-    recorded_digests: tuple[str, ...] = ()
+
+    @property
+    def images(self) -> NDArray[np.uint8]:
+        """The pixels, shape ``(N, H, W, C)``; quarantined rows are zero."""
+        return self.cache.images
 
     @property
     def digests(self) -> Sequence[str]:
         """See :func:`~grandrounds.data.images.decoding.image_digests`."""
-        return self.recorded_digests or image_digests(self.images)
+        return self.cache.digests or image_digests(self.images)
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Whether an image has a known label, or a finding of which it is known whether it is there, shape ``(N,)``."""
+        """Whether an image has a known label or at least one known finding, shape ``(N,)``."""
         return self.task.known(self.labels)
 
     def rows(self, part: Part) -> NDArray[np.int64]:
@@ -164,7 +158,7 @@ class SiteData:
             "labelled": train & self.labelled & known,
             "unlabelled": train & ~(self.labelled & known),
         }.get(part, (self.split == part) & known)
-        chosen[[row for row, _, _ in self.quarantined]] = False
+        chosen[self.cache.unreadable] = False
         return np.flatnonzero(chosen).astype(np.int64)
 
     def patients_by_class(self, part: Part) -> dict[str, int]:
@@ -175,7 +169,7 @@ class SiteData:
             shown = self.task.class_counts(self.labels[[row]], len(self.classes))
             for number in np.flatnonzero(shown):
                 patients[self.classes[number]].add(self.groups[row])
-        return {name: len(found) for name, found in patients.items()}
+        return {name: len(own) for name, own in patients.items()}
 
     def class_counts(self, part: Part) -> NDArray[np.int64]:
         """Number of images of each class, or with each finding, in one part, shape ``(classes,)``, if known."""
@@ -234,11 +228,11 @@ def site_datasets(site: str, folders: Sequence[Path]) -> dict[str, DatasetLocati
     Raises:
         ConfigurationError: if a definition is wrong.
     """
-    found: dict[str, DatasetLocation] = {}
+    locations: dict[str, DatasetLocation] = {}
     for path in config_places(site, folders):
         if path.is_file():
-            found = {**_read_locations(path), **found}
-    return {name: _for_site(location, site) for name, location in found.items()}
+            locations = {**_read_locations(path), **locations}
+    return {name: _for_site(location, site) for name, location in locations.items()}
 
 
 def config_places(site: str, folders: Sequence[Path]) -> list[Path]:
@@ -261,25 +255,19 @@ def load_site_data(
     vocabulary = None if foreign_labels else classes
     records = read_manifest(location.manifest, vocabulary, task, location.keys)
     names = tuple(record.image for record in records)
-    cache = location.decoded(names, problem, cache_dir)
     return SiteData(
-        images=cache.images,
+        cache=location.decoded(names, problem, cache_dir),
         labels=task.read_labels([record.label for record in records], classes),
         labelled=np.array([record.labelled for record in records], np.bool_),
         split=np.array([record.split for record in records], np.str_),
         names=names,
         groups=tuple(record.group for record in records),
         classes=classes,
-        quarantined=cache.quarantined,
-        shapes=cache.shapes,
-        rules=cache.rules,
-        originals=cache.originals,
         sources=tuple(record.source for record in records),
         min_support=location.min_support,
         root=location.root,
         patients=tuple(record.patient for record in records),
         task=task,
-        recorded_digests=cache.digests,
     )
 
 
@@ -290,10 +278,10 @@ def _read_locations(path: Path) -> dict[str, DatasetLocation]:
     datasets = content["datasets"]
     if not isinstance(datasets, dict):
         raise ConfigurationError(f"{path}: datasets must be an object of data sets by name, got {datasets!r}")
-    found = {name: _location(entry, f"{path}: datasets.{name}", path.parent) for name, entry in datasets.items()}
+    locations = {name: _location(entry, f"{path}: datasets.{name}", path.parent) for name, entry in datasets.items()}
     models = _overrides(content.get("models", {}), datasets, path)
     return {
-        name: replace(location, min_support=min_support, model=models.get(name)) for name, location in found.items()
+        name: replace(location, min_support=min_support, model=models.get(name)) for name, location in locations.items()
     }
 
 
@@ -323,9 +311,9 @@ def _choices(entry: Mapping[str, Any], where: str) -> KeyChoices:
     """What is said about near names."""
     lists = {name: entry.get(name, []) for name in CHOICE_KEYS}
     for name, value in lists.items():
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise ConfigurationError(f'{where}.{name} must be a list of texts such as ["patient"], got {value!r}')
-    with told_as(ConfigurationError, ConfigurationError, where=where):
+    with reraised_as(ConfigurationError, ConfigurationError, where=where):
         return KeyChoices(*(tuple(value) for value in lists.values()))
 
 

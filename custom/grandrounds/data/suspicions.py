@@ -1,4 +1,4 @@
-"""Which images of a site look wrong, told from small copies of what a network sees; a person decides.
+"""Which images of a site look wrong, by small copies of what a network sees; a person decides.
 
 The statistics are medians and median absolute deviations, which a minority of wrong images does not move.
 """
@@ -84,7 +84,7 @@ def small_copies(images: NDArray[np.uint8], rows: Iterable[int]) -> NDArray[np.u
 
 def suspicions(copies: SmallCopies) -> dict[str, list[Suspect]]:
     """The suspects of every kind of :data:`SUSPICIONS`, the most conspicuous first."""
-    return {kind: found(copies) if len(copies.images) else [] for kind, (_, found) in SUSPICIONS.items()}
+    return {kind: look(copies) if len(copies.images) else [] for kind, (_, look) in SUSPICIONS.items()}
 
 
 def _dark(copies: SmallCopies) -> list[Suspect]:
@@ -157,12 +157,12 @@ def _apart(copies: SmallCopies) -> list[Suspect]:
     spread = np.maximum(MAD_TO_DEVIATION * np.median(about, axis=0), LEAST_SPREAD)
     # The median of all images is that of the majority: one odd device does not make the others look odd.
     usual = np.median(colours[np.concatenate([*named.values()])], axis=0)
-    found = []
+    suspects = []
     for name, rows in named.items():
         if 2 * len(rows) <= len(about) and (np.abs(medians[name] - usual) / spread).max() > APART:
             reason = f"{name}: median colour {_levels(medians[name])}, of all images {_levels(usual)}"
-            found += [(place, Suspect(row, reason)) for place, row in enumerate(rows.tolist())]
-    return [suspect for _, suspect in sorted(found, key=lambda one: one[0])]  # devices in turn
+            suspects += [(place, Suspect(row, reason)) for place, row in enumerate(rows.tolist())]
+    return [suspect for _, suspect in sorted(suspects, key=lambda pair: pair[0])]  # devices in turn
 
 
 SUSPICIONS: Mapping[str, tuple[str, Callable[[SmallCopies], list[Suspect]]]] = MappingProxyType(

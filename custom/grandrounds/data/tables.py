@@ -20,7 +20,7 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.csv_files import Row, csv_cells
 from grandrounds.data.keys import canonical, comparison_key
 from grandrounds.errors import ConfigurationError, DataError
@@ -58,7 +58,7 @@ _MARKS: Mapping[str, str | None] = {
 _ABOVE = 20
 """Lines among which the headings are looked for."""
 _SHOWN = 1000
-"""Lines whose values tell what a column without a known heading may be."""
+"""Lines whose values show what a column without a known heading may be."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,14 @@ class Columns:
         Raises:
             ConfigurationError: if an entry is not ``COLUMN=HEADING`` with a known column.
         """
-        found = {}
+        headings = {}
         for entry in self.mapped:
             column, equals, heading = (part.strip() for part in entry.partition("="))
             if not equals or not heading or column not in (*self.required, *self.optional):
                 known = ", ".join((*self.required, *self.optional))
                 raise ConfigurationError(f"columns: expected COLUMN=HEADING with COLUMN one of {known}; got {entry!r}")
-            found[column] = heading
-        return found
+            headings[column] = heading
+        return headings
 
     def known_headings(self) -> set[str]:
         """The headings of all columns that have a meaning, and the parts of ``A|B``, casefolded."""
@@ -178,12 +178,12 @@ def _typed(names: Sequence[str], values: Iterable[Any], where: str) -> list[str]
     Raises:
         DataError: if one holds several values.
     """
-    found = list(values)
-    for name, value in zip(names, found, strict=True):
+    cells = list(values)
+    for name, value in zip(names, cells, strict=True):
         if isinstance(value, list | tuple | set | dict) or getattr(value, "ndim", False):
             shown = f"{type(value).__name__} {str(value)[:40]}"
             raise DataError(f"{where}, column {name}: expected one value, got the {shown}; write it as one text")
-    return [_cell(value) for value in found]
+    return [_cell(value) for value in cells]
 
 
 def _numbered(lines: Iterable[list[str]], first: int) -> list[tuple[int, list[str]]]:
@@ -197,8 +197,8 @@ def _separated(data: bytes, path: Path, columns: Columns) -> _Raw:
     separator = hint[1] if hint else _separator(text, columns)
     reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
     lines = list(_non_blank(reader, path, 1 if hint else 0))
-    taken = [f"separated by {SEPARATORS.get(separator, separator)}"] * (separator != ",")
-    return _Raw(lines, (*taken, *([encoding] if encoding else [])), separator != ",")
+    separated = "" if separator == "," else f"separated by {SEPARATORS.get(separator, separator)}"
+    return _Raw(lines, tuple(filter(None, (separated, encoding))), separator != ",")
 
 
 def _decoded(data: bytes, path: Path) -> tuple[str, str]:
@@ -269,6 +269,36 @@ def _parquet(data: bytes, path: Path) -> _Raw:
 
 def _workbook(data: bytes, path: Path, columns: Columns) -> _Raw:
     _require_small(data, path)
+    shown, written = _load_workbooks(data, path)
+    name = _sheet({sheet.title: _first_cells(sheet, columns) for sheet in shown.worksheets}, path, columns)
+    sheet = shown[name]
+    lines, without_result = _sheet_lines(sheet, written[name])
+    number, headings = lines[columns.line_of_headings([cells for _, cells in lines])] if lines else (1, [])
+    known = columns.known_headings()
+    used = {column for column, heading in enumerate(headings, 1) if canonical(heading).casefold() in known}
+    needed = [cell for cell in without_result if cell.row == number or (cell.row > number and cell.column in used)]
+    _require_results(needed if lines else without_result, path)
+    _require_unmerged(sheet, number, path)
+    hidden = sum(bool(sheet.row_dimensions[line].hidden) for line, _ in lines)
+    taken = [f"sheet {name!r}"] if len(shown.worksheets) > 1 else []
+    if hidden:
+        taken.append(f"{hidden} hidden rows are read too")
+    return _Raw(lines, tuple(taken), True)
+
+
+def _sheet_lines(sheet: Any, formulas: Any) -> tuple[list[tuple[int, list[str]]], list[Any]]:
+    """The lines of a sheet that are not blank, and the cells with a formula without a result."""
+    lines, without_result = [], []
+    for row, written in zip(sheet.iter_rows(), formulas.iter_rows(), strict=True):
+        without_result += [cell for value, cell in zip(row, written, strict=True) if _lacks_result(value, cell)]
+        cells = [_shown(cell.value, cell.number_format) for cell in row]
+        if any(cells):
+            lines.append((row[0].row, cells))
+    return lines, without_result
+
+
+def _load_workbooks(data: bytes, path: Path) -> tuple[Any, Any]:
+    """The workbook with the results of its formulas, and with the formulas."""
     try:
         import openpyxl
     except ImportError as error:
@@ -276,37 +306,26 @@ def _workbook(data: bytes, path: Path, columns: Columns) -> _Raw:
             f"{path}: .xlsx needs openpyxl; install it: pip install 'grandrounds[tables]', or save the table as CSV UTF-8"
         ) from error
     try:
-        shown = openpyxl.load_workbook(io.BytesIO(data), data_only=True)
-        written = openpyxl.load_workbook(io.BytesIO(data))
+        return openpyxl.load_workbook(io.BytesIO(data), data_only=True), openpyxl.load_workbook(io.BytesIO(data))
     except Exception as error:  # a damaged file fails in many ways
         raise DataError(f"{path} is no readable .xlsx file: {' '.join(str(error).split())[:200]}") from error
-    name = _sheet({sheet.title: _first_cells(sheet, columns) for sheet in shown.worksheets}, path, columns)
-    sheet = shown[name]
-    lines, open_cells = [], []
-    for seen, own in zip(sheet.iter_rows(), written[name].iter_rows(), strict=True):
-        # Of a formula whose result is the empty text openpyxl keeps its type.
-        pairs = ((one, two) for one, two in zip(seen, own, strict=True) if one.value is None and two.data_type == "f")
-        open_cells += [two for one, two in pairs if one.data_type != "str"]
-        cells = [_shown(one.value, one.number_format) for one in seen]
-        if any(cells):
-            lines.append((seen[0].row, cells))
-    number, headings = lines[columns.line_of_headings([cells for _, cells in lines])] if lines else (1, [])
-    known = columns.known_headings()
-    used = [column for column, heading in enumerate(headings, 1) if canonical(heading).casefold() in known]
-    for cell in open_cells:
-        if not lines or cell.row == number or (cell.row > number and cell.column in used):
-            raise DataError(
-                f"{path}, cell {cell.coordinate}: a formula whose result is not in the file; open and save it in Excel, or "
-                "put values in place of the formulas"
-            )
-    _require_unmerged(sheet, number, path)
-    hidden = sum(bool(sheet.row_dimensions[line].hidden) for line, _ in lines)
-    taken = [f"sheet {name!r}"] * (len(shown.worksheets) > 1) + [f"{hidden} hidden rows are read too"] * (hidden > 0)
-    return _Raw(lines, tuple(taken), True)
+
+
+def _lacks_result(value: Any, formula: Any) -> bool:
+    """Whether a cell is a formula whose result was not saved; of an empty text as the result, openpyxl keeps the type."""
+    return value.value is None and formula.data_type == "f" and value.data_type != "str"
+
+
+def _require_results(without_result: Sequence[Any], path: Path) -> None:
+    if without_result:
+        raise DataError(
+            f"{path}, cell {without_result[0].coordinate}: a formula whose result is not in the file; open and save it in "
+            "Excel, or put values in place of the formulas"
+        )
 
 
 def _require_small(data: bytes, path: Path) -> None:
-    with told_as(DataError, zipfile.BadZipFile, where=f"{path} is a damaged .xlsx file"):
+    with reraised_as(DataError, zipfile.BadZipFile, where=f"{path} is a damaged .xlsx file"):
         parts = zipfile.ZipFile(io.BytesIO(data)).infolist()
     if not any(part.filename.startswith("xl/") for part in parts):
         raise DataError(f"{path} is an archive, not a table; expected CSV, .xlsx or Parquet")
@@ -402,71 +421,93 @@ def _parts(heading: str) -> list[str]:
 
 
 def _with_label(lines: list[tuple[int, list[str]]], columns: Columns, source: str) -> list[tuple[int, list[str]]]:
-    """The lines, with one column in place of those of ``label=A|B``: the names of the ones that are 1, or ``none``.
+    """The lines, with one column in place of those of ``label=A|B``: the names of the columns that are 1, or ``none``.
 
     Raises:
         DataError: if such a heading occurs twice, a value is neither 1 nor 0, or the task has no label of these values.
     """
     (first, cells), *rows = lines
     headings = [canonical(cell) for cell in cells]
-    folded, heading = [one.casefold() for one in headings], columns.headings().get("label", "")
-    parts = _parts(heading)
-    if len(parts) == 1 or heading.casefold() in folded or not set(parts) <= set(folded):
+    label = columns.headings().get("label", "")
+    indices = _label_columns(label, headings, f"{source} line {first}, columns {label}")
+    if not indices:
         return lines
+    kept = [index for index in range(len(cells)) if index not in indices]
+    merged = [(first, [label, *(headings[index] for index in kept)])]
+    for line, values in rows:
+        marks = [(headings[index], values[index].strip() if index < len(values) else "") for index in indices]
+        own = _joined_label(marks, columns.task, headings, label, f"{source} line {line}")
+        merged.append((line, [own, *(values[index] for index in kept if index < len(values)), *values[len(cells) :]]))
+    return merged
+
+
+def _label_columns(label: str, headings: Sequence[str], where: str) -> list[int]:
+    """Where the columns of ``label=A|B`` are; none if there is one column of that name, or not all of these."""
+    folded = [heading.casefold() for heading in headings]
+    parts = _parts(label)
+    if len(parts) == 1 or label.casefold() in folded or not set(parts) <= set(folded):
+        return []
     for part in parts:
         if folded.count(part) > 1:
-            twice = headings[folded.index(part)]
-            raise DataError(f"{source} line {first}, columns {heading}: {twice!r} occurs twice; rename or delete one")
-    places = [folded.index(part) for part in parts]
-    kept = [place for place in range(len(cells)) if place not in places]
-    found = [(first, [heading, *(headings[place] for place in kept)])]
-    for line, values in rows:
-        marked, shown = [], []
-        for place in places:
-            value = values[place].strip() if place < len(values) else ""
-            mark = _MARKS.get(_ZEROS.sub("", value.casefold()), "no")
-            if mark == "no":
-                raise DataError(
-                    f"{source} line {line}, column {headings[place]}: expected 1 or 0, or -1 or nothing for a finding that "
-                    f"is not known, got {value!r}"
-                )
-            marked += [] if mark is None else [f"{mark}{headings[place]}"]
-            shown += [] if mark is None else [f"{headings[place]} {value or 'empty'}"]
-        label = "|".join(marked) or "none"
-        if marked and not set(columns.task.mentioned_in(label)) <= set(headings):
-            raise DataError(
-                f"{source} line {line}, columns {heading}: expected 1 in one and 0 in the others, got {', '.join(shown)}; "
-                "for findings, which may be several or not known, add --task multi (simulate: --set problem.task=multi)"
-            )
-        found.append((line, [label, *(values[n] for n in kept if n < len(values)), *values[len(cells) :]]))
-    return found
+            raise DataError(f"{where}: {headings[folded.index(part)]!r} occurs twice; rename or delete one")
+    return [folded.index(part) for part in parts]
+
+
+def _joined_label(
+    values: Sequence[tuple[str, str]], task: Task, headings: Sequence[str], label: str, where: str
+) -> str:
+    """The names of the columns that are 1, or unknown with a ``?``, joined by ``|``; ``none`` if all are 0."""
+    marks = [(_mark(value, f"{where}, column {name}"), name, value) for name, value in values]
+    present = [(f"{mark}{name}", f"{name} {value or 'empty'}") for mark, name, value in marks if mark is not None]
+    joined = "|".join(name for name, _ in present) or "none"
+    if present and not set(task.mentioned_in(joined)) <= set(headings):
+        cells = ", ".join(cell for _, cell in present)
+        raise DataError(
+            f"{where}, columns {label}: expected 1 in one and 0 in the others, got {cells}; "
+            "for findings, which may be several or not known, add --task multi (simulate: --set problem.task=multi)"
+        )
+    return joined
+
+
+def _mark(value: str, where: str) -> str | None:
+    """What precedes the column's name in the label; None if the class or finding is absent."""
+    text = _ZEROS.sub("", value.casefold())
+    if text not in _MARKS:
+        raise DataError(f"{where}: expected 1 or 0, or -1 or nothing for a finding that is not known, got {value!r}")
+    return _MARKS[text]
 
 
 def _names(
     headings: Sequence[str], lines: Sequence[tuple[int, list[str]]], columns: Columns, where: str
 ) -> list[tuple[str, ...]]:
     """The columns that each heading is: several if they are mapped to the same one; none without a heading."""
-    folded = [heading.casefold() for heading in headings]
     mapped = columns.headings()
-    for column, heading in mapped.items():
-        if heading.casefold() not in folded:
-            near = difflib.get_close_matches(heading.casefold(), folded, n=1)
-            hint = f"; did you mean {column}={headings[folded.index(near[0])]}?" if near else ""
-            raise DataError(f"{where}: there is no column {heading!r} for {column}{hint} (found {', '.join(headings)})")
+    _require_mapped(mapped, headings, where)
     known = {name.casefold(): name for name in (*columns.required, *columns.optional)}
     names = []
-    for heading, plain in zip(headings, folded, strict=True):
-        own = tuple(column for column, wanted in mapped.items() if wanted.casefold() == plain)
-        direct = known.get(plain, heading)
+    for heading in headings:
+        folded = heading.casefold()
+        own = tuple(column for column, wanted in mapped.items() if wanted.casefold() == folded)
+        direct = known.get(folded, heading)
         names.append(own or ((direct,) if heading and direct not in mapped else ()))
-    flat = [name for own in names for name in own]
-    for name in flat:
-        if flat.count(name) > 1:
+    flat = list(itertools.chain.from_iterable(names))
+    for name, count in Counter(flat).items():
+        if count > 1:
             raise DataError(f"{where}: column {name!r} occurs twice; keep one")
     missing = [name for name in columns.required if name not in flat]
     if missing:
         raise DataError(_missing(missing, headings, lines, columns, where))
     return names
+
+
+def _require_mapped(mapped: Mapping[str, str], headings: Sequence[str], where: str) -> None:
+    """Raise ``DataError`` for a column that is mapped to a heading which the table does not have."""
+    folded = [heading.casefold() for heading in headings]
+    for column, heading in mapped.items():
+        if heading.casefold() not in folded:
+            near = difflib.get_close_matches(heading.casefold(), folded, n=1)
+            hint = f"; did you mean {column}={headings[folded.index(near[0])]}?" if near else ""
+            raise DataError(f"{where}: there is no column {heading!r} for {column}{hint} (found {', '.join(headings)})")
 
 
 def _missing(
@@ -476,40 +517,60 @@ def _missing(
     columns: Columns,
     where: str,
 ) -> str:
-    """What to type where required columns are missing: the likeliest heading for each."""
-    mapped = columns.headings()
-    known = (*columns.required, *columns.optional)
-    taken = {heading.casefold() for heading in (*mapped.values(), *known)}
+    """What to type where required columns are missing."""
+    taken = {name.casefold() for name in (*columns.headings().values(), *columns.required, *columns.optional)}
     free = [heading for heading in headings if heading and heading.casefold() not in taken]
-    values = {one: _values(one, headings, lines) for one in free}
-    found, hint = [*columns.mapped], ""
-    for name in (*missing, *(one for one in columns.optional if one not in mapped)):
-        usual = [one for one in free if comparison_key(one) in _WORDS.get(name, ())]
-        files = [one for one in free if name == "image" and all(map(_FILE.search, values[one] or [""]))]
-        marks = [one for one in free if name == "label" and set(values[one]) - {""} and set(values[one]) <= set(_MARKS)]
-        best = next(iter([*files, *usual]), "")
-        if len(marks) > 1 and not best:
-            hint = f"; it is label={'|'.join(marks)} if these columns of 1 and 0 are the classes or findings"
-        if best or name in missing:
-            found.append(f"{name}={best or 'HEADING'}")
-            free = [one for one in free if one != best]
-    named = ", ".join(repr(name) for name in missing)
-    ends = {one: {value.rpartition(".")[2] for value in values[one]} for one in values}
-    if any(_FILE.search(one.casefold()) and one.casefold().rpartition(".")[2] in ends[one] for one in ends):
+    values = {heading: _values(heading, headings, lines) for heading in free}
+    if any(_is_image_name(heading, values[heading]) for heading in free):
         return (
             f"{where} has an image's name in place of headings; add a line with the headings above it: image,label,..."
         )
-    option = f"; if these are other names for them, add --columns '{','.join(found)}'"
-    option += ", with the heading that it is for HEADING" * ("=HEADING" in option) + hint
-    own = "; correct the heading, or make a manifest of the table by grandrounds import"
-    remedy = own if columns.published else option
+    if columns.published:
+        remedy = "; correct the heading, or make a manifest of the table by grandrounds import"
+    else:
+        remedy = _proposed_option(missing, values, columns)
+    named = ", ".join(repr(name) for name in missing)
     return f"{where}: column {named} is missing; expected {', '.join(columns.required)}, found {', '.join(headings)}{remedy}"
+
+
+def _is_image_name(heading: str, values: Sequence[str]) -> bool:
+    """Whether a heading is a file's name that ends as one of the values below it."""
+    name = heading.casefold()
+    return bool(_FILE.search(name)) and name.rpartition(".")[2] in {value.rpartition(".")[2] for value in values}
+
+
+def _proposed_option(missing: Sequence[str], values: Mapping[str, Sequence[str]], columns: Columns) -> str:
+    """The option ``--columns`` with the likeliest heading for each column; ``values`` are those of free headings."""
+    free = list(values)
+    proposed, hint = [*columns.mapped], ""
+    for name in (*missing, *(column for column in columns.optional if column not in columns.headings())):
+        best = _likeliest(name, free, values)
+        marks = [heading for heading in free if name == "label" and _are_marks(values[heading])]
+        if len(marks) > 1 and not best:
+            hint = f"; it is label={'|'.join(marks)} if these columns of 1 and 0 are the classes or findings"
+        if best or name in missing:
+            proposed.append(f"{name}={best or 'HEADING'}")
+            free = [heading for heading in free if heading != best]
+    option = f"; if these are other names for them, add --columns '{','.join(proposed)}'"
+    explanation = ", with the heading that it is for HEADING" if "=HEADING" in option else ""
+    return f"{option}{explanation}{hint}"
+
+
+def _likeliest(column: str, free: Sequence[str], values: Mapping[str, Sequence[str]]) -> str:
+    """The first heading above names of files, for images, or else the first usual one; empty if there is none."""
+    files = [heading for heading in free if column == "image" and all(map(_FILE.search, values[heading] or [""]))]
+    usual = [heading for heading in free if comparison_key(heading) in _WORDS.get(column, ())]
+    return next(iter([*files, *usual]), "")
+
+
+def _are_marks(values: Sequence[str]) -> bool:
+    return bool(set(values) - {""}) and set(values) <= set(_MARKS)
 
 
 def _values(heading: str, headings: Sequence[str], lines: Sequence[tuple[int, list[str]]]) -> list[str]:
     """The first values of a column; of whole numbers without a decimal point."""
-    place = headings.index(heading)
-    shown = (values[place].strip() for _, values in lines[:_SHOWN] if place < len(values))
+    index = headings.index(heading)
+    shown = (values[index].strip() for _, values in lines[:_SHOWN] if index < len(values))
     return [_ZEROS.sub("", value.casefold()) for value in shown]
 
 

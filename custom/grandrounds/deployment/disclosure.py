@@ -54,7 +54,7 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         "(image_moments), and scalar metrics",
         *([OWN_MODEL] if job.value("executor", "release_model") else []),
         f"  minimum counts, where a site keeps the {POLICY_FILE} of startup kits: {_minimum_counts(job)}",
-        "  stays: all counts of a model of which one is too small, and balanced accuracy and F1 with them",
+        "  stays: all counts of a model if one of them is too small, and balanced accuracy and F1 with them",
         f"  privacy: {scope}, as the site's own privacy.json defines it",
     ]
 
@@ -109,15 +109,15 @@ def announced_scores(job: Job, out: Path) -> list[str]:
     if issubclass(job.component("controller"), StatisticsController):
         return []
     dataset, classes = job.value("problem", "dataset"), list(job.value("problem", "classes"))
-    found = _last_statistics(out, dataset, classes)
-    if found is None:
+    last = _last_statistics(out, dataset, classes)
+    if last is None:
         return [
             f"  withheld: not known, because no statistics of data set {dataset!r} with these classes are in {out.parent}; "
             "grandrounds submit statistics, with the same --dataset and --classes, says before a run which scores will be "
             "withheld, and grandrounds doctor --site-config says it at a site"
         ]
-    path, told = found
-    sites = {name: numbers for name, numbers in told.items() if not job.sites or name in job.sites}
+    path, statistics = last
+    sites = {name: numbers for name, numbers in statistics.items() if not job.sites or name in job.sites}
     lines = withheld_scores(sites, classes, SHIPPED_MINIMUM)
     if not lines:
         every = f"every class has no test patient or at least {SHIPPED_MINIMUM}, at every site"
@@ -126,7 +126,7 @@ def announced_scores(job: Job, out: Path) -> list[str]:
 
 
 def withheld_scores(sites: Mapping[str, Mapping[str, float]], classes: Sequence[str], minimum: int) -> list[str]:
-    """Which scores a later run will not have of which site, by the counts that the job ``statistics`` was given.
+    """The scores that a later run will not have, by site, by the counts that the job ``statistics`` was given.
 
     Args:
         sites: released numbers by site; none of a part of the images in which a class has too few patients.
@@ -146,14 +146,14 @@ def withheld_scores(sites: Mapping[str, Mapping[str, float]], classes: Sequence[
     ]
     if not lines:
         return []
-    effect = "counts, balanced accuracy and F1 of these sites are withheld where a policy asks for so many"
+    effect = "counts, balanced accuracy and F1 of these sites are withheld where a policy has this minimum"
     return [*lines, f"{effect} ({SHIPPED_MINIMUM} in that of startup kits); {score_remedy('test')}"]
 
 
 def statistics_of(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """The sites' numbers in the summary of a run of the job ``statistics``; none in that of another job."""
-    found = (entry["statistics"]["sites"] for entry in summary.get("rounds", ()) if "statistics" in entry)
-    return next(found, {})
+    statistics = (entry["statistics"]["sites"] for entry in summary.get("rounds", ()) if "statistics" in entry)
+    return next(statistics, {})
 
 
 def _last_statistics(

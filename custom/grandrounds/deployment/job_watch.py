@@ -83,16 +83,16 @@ def connected_sites(session: Session) -> list[str]:
 
 
 def run_statistics(session: Session, job: str) -> dict[str, Any]:
-    """What the controller of a job tells of its run; empty while the job starts or ends, or has none of ours."""
+    """The statistics of a run by the controller of its job; empty while the job starts or ends, or has none of ours."""
     try:
         stats = session.show_stats(job, "server").get("server", {})
     except Exception:
         return {}
     groups = stats.values() if isinstance(stats, dict) else ()
-    found: dict[str, Any] = {}
+    statistics: dict[str, Any] = {}
     for group in groups:
-        found |= group if isinstance(group, dict) else {}
-    return found
+        statistics |= group if isinstance(group, dict) else {}
+    return statistics
 
 
 def _require_certificate(kit: Kit) -> None:
@@ -173,7 +173,7 @@ class JobWatch:
 
         Args:
             status: FLARE's, such as ``SUBMITTED`` or ``FINISHED:ABNORMAL``.
-            alive: ids of the jobs of which the server has processes.
+            alive: ids of the jobs that have processes at the server.
             seconds: time of the observation, by a monotonic clock.
         """
         if status.startswith(ENDED):

@@ -23,7 +23,7 @@ from grandrounds.checks import as_path
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.own_methods import OWN_METHODS, OwnMethod
 from grandrounds.files import write_json
-from grandrounds.folders.whole import in_turn, put_in_place, temporary_sibling
+from grandrounds.folders import in_turn, put_in_place, temporary_sibling
 from grandrounds.json_files import read_json_object
 from grandrounds.option_annotations import require_type
 from grandrounds.option_keys import by_key, former_option_names, option_defaults, option_types
@@ -191,15 +191,15 @@ class Job:
             self.require_option(part, option)
             return part, option
         known = [(part, option) for part in JOB_PARTS for option in option_types(self.component(part))]
-        found = [key for key in known if key[1] == name]
-        if len(found) > 1:
+        keys = [key for key in known if key[1] == name]
+        if len(keys) > 1:
             raise ConfigurationError(
-                f"{name}: job {self.name} has {' and '.join(map('.'.join, found))}; name one of these"
+                f"{name}: job {self.name} has {' and '.join(map('.'.join, keys))}; name one of these"
             )
-        if not found:
+        if not keys:
             near = difflib.get_close_matches(name, [option for _, option in known], n=1)
             raise ConfigurationError(f"{name}: job {self.name} has no option {name!r}{_hint(near)}")
-        return found[0]
+        return keys[0]
 
     def checked(self) -> CheckedJob:
         """This job, once its controller and executor have been built as FLARE would build them.
@@ -376,12 +376,12 @@ def class_of(path: str) -> type[Any]:
     """
     module, _, name = path.rpartition(".")
     try:
-        found = getattr(import_module(module), name)
+        kind = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be imported: {error}") from error
-    if not isinstance(found, type):
+    if not isinstance(kind, type):
         raise ConfigurationError(f"{path} is not a class")
-    return found
+    return kind
 
 
 def _require_parts(job: Job, folder: Path) -> None:
@@ -394,8 +394,8 @@ def _require_parts(job: Job, folder: Path) -> None:
     ):
         try:
             entry = content["workflows"][0] if file == SERVER_CONFIG else content["executors"][0]["executor"]
-            found = isinstance(entry["path"], str) and isinstance(entry["args"], dict)
+            valid = isinstance(entry["path"], str) and isinstance(entry["args"], dict)
         except (KeyError, IndexError, TypeError):
-            found = False
-        if not found:
+            valid = False
+        if not valid:
             raise ConfigurationError(f"{folder / 'app' / 'config' / file}: expected {expected}")

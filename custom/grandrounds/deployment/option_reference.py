@@ -23,10 +23,10 @@ Set an option with `--set PART.OPTION=VALUE`, or in the job's JSON, which states
 
 def options_of(job: Job, part: str) -> list[OptionInfo]:
     """All options of a part of a job, in the order of the job; the problem is a part of its own."""
-    found = {entry.name: entry for group in option_groups(job, part).values() for entry in describe(group)}
-    found.pop("problem", None)
+    entries = {entry.name: entry for group in option_groups(job, part).values() for entry in describe(group)}
+    entries.pop("problem", None)
     order = {name: number for number, name in enumerate(job.options(part))}
-    return sorted(found.values(), key=lambda entry: order.get(entry.name, len(order)))
+    return sorted(entries.values(), key=lambda entry: order.get(entry.name, len(order)))
 
 
 def option_reference() -> str:

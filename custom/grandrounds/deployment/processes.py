@@ -84,7 +84,7 @@ def signal_processes(processes: list[int], number: signal.Signals) -> None:
 
 
 def await_end(running: Callable[[], bool], seconds: float, poll_seconds: float) -> None:
-    """Wait until nothing runs any more, at most so many seconds."""
+    """Wait until nothing runs any more, at most ``seconds``."""
     deadline = time.monotonic() + seconds
     while running() and time.monotonic() < deadline:
         time.sleep(poll_seconds)

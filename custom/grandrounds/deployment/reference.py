@@ -59,7 +59,7 @@ class RidgeRow:
     network: str
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """In words, beside its scores."""
         return f"head in closed form from the sites' training labels, on {self.network}"
 
@@ -107,7 +107,7 @@ def ridge_row(job: Job, sites: int, noisy: bool = False) -> RidgeRow | None:
 
 
 def _own_network(problem: Mapping[str, Any], recommended: Values) -> Values:
-    """The run's network with a head of several depths, of which nothing is trained."""
+    """The run's untrained network with a head of several depths."""
     norm = "frozen" if problem["norm"] == SITE_NORM else problem["norm"]
     chosen = {"head": DEPTHS, "trainable": TRAIN_HEAD, "norm": norm, "test_view": recommended["problem", "test_view"]}
     kept = {name: problem[name] for name in ("backbone", "weights", "intensities")}
@@ -228,7 +228,7 @@ def submit_reference(job: CheckedJob, finished: Outcome, kit: Kit, out: Path, re
     except GrandRoundsError as error:
         entry: dict[str, Any] = {"reason": f"not computed: {error}"}
     else:
-        entry = {"told": row.told, "records": _tested(outcome.summary)}
+        entry = {"told": row.description, "records": _tested(outcome.summary)}
         if not outcome.finished or not entry["records"]:
             entry = {"reason": _refusal(outcome)}
     results = finished.download / "workspace" / "results"
@@ -255,20 +255,24 @@ def _computed(
     if [*flare.glob("local/privacy.json"), *flare.glob("*/local/privacy.json")]:
         return {"reason": POLICY}
     digest, kept = _digest(row.job, sites, sites_dir), workspace / RESULT
-    if kept.is_file() and (workspace / RIDGE_MODEL).is_file() and (found := read_json_object(kept))["digest"] == digest:
-        return dict(found["entry"])
+    if (
+        kept.is_file()
+        and (workspace / RIDGE_MODEL).is_file()
+        and (content := read_json_object(kept))["digest"] == digest
+    ):
+        return dict(content["entry"])
     cache = os.environ.get(CACHE_VARIABLE, str(workspace / "cache"))
     before = _cpu_seconds()
     try:
         with variables_set({CACHE_VARIABLE: cache}):
-            found = simulate(row.job, folder, list(sites), sites_dir, workers=workers, allow_overlap=True)
+            run = simulate(row.job, folder, list(sites), sites_dir, workers=workers, allow_overlap=True)
     except GrandRoundsError as error:
         return {"reason": f"not computed: {error}"}
     for site in sites:
         predicted = Simulation(folder, "").results / site / "predictions_common.csv"
         if predicted.is_file():
             copy_file(predicted, workspace / "results" / site / f"predictions_{FIRST_JOB}.csv")
-    entry = {"told": row.told, "cpu_seconds": round(_cpu_seconds() - before, 1), "records": _tested(found)}
+    entry = {"told": row.description, "cpu_seconds": round(_cpu_seconds() - before, 1), "records": _tested(run)}
     copy_file(Simulation(folder, "").results / "selected.pt", workspace / RIDGE_MODEL)
     write_json(kept, {"digest": digest, "entry": entry})
     shutil.rmtree(folder)
@@ -287,4 +291,4 @@ def _digest(job: Job, sites: Sequence[str], sites_dir: Path | None) -> str:
 def _cpu_seconds() -> float:
     """Of this process and of the workers that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)

@@ -22,12 +22,12 @@ class Patience:
 
     def __init__(self, report: Callable[[str], None], seconds: float, poll_seconds: float) -> None:
         self._report, self._seconds, self._poll_seconds = report, seconds, poll_seconds
-        self._told = ""
+        self._last_message = ""
         self.renew()
 
     def renew(self) -> None:
         """Wait as long as at the beginning again: what was away has answered."""
-        self._deadline, self._told = time.monotonic() + self._seconds, ""
+        self._deadline, self._last_message = time.monotonic() + self._seconds, ""
 
     def result_of(self, act: Callable[[], Result]) -> Result:
         """The result of an action.
@@ -44,8 +44,8 @@ class Patience:
             except GrandRoundsError as error:
                 if time.monotonic() >= self._deadline:
                     raise
-                if str(error) != self._told:
-                    self._told = str(error)
+                if str(error) != self._last_message:
+                    self._last_message = str(error)
                     self._report(f"waiting: {error}")
                 time.sleep(self._poll_seconds)
 

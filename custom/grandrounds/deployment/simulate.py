@@ -14,7 +14,7 @@ import torch
 
 from grandrounds.data.doctor import compare_sites
 from grandrounds.data.fitness import require_healthy
-from grandrounds.data.leaks.comparison import Looked, look
+from grandrounds.data.leaks import Looked, look
 from grandrounds.data.partition.files import DESCRIPTION_FILE, sharing_of, sites_and_problem
 from grandrounds.data.population import NOTHING_TO_DO, PROVENANCE, describe_population
 from grandrounds.data.site import load_site_data, locate_dataset
@@ -184,19 +184,19 @@ def simulated_classes() -> dict[str, Any]:
 
 def importable() -> dict[str, str]:
     """The variables with which a new process imports this package and the plug-ins of this process."""
-    found = environment()
-    path = found.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
-    return {**found, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *filter(None, [path])])}
+    variables = environment()
+    path = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+    return {**variables, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *filter(None, [path])])}
 
 
 def _run_flare(
     job: Path, run: Simulation, sites: list[str], threads: int, variables: Mapping[str, str], before: RecordSnapshot
 ) -> None:
-    found = importable()
+    paths = importable()
     write_json(run.flare / "local" / "resources.json", simulated_classes())
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(run.flare)]
     command += ["-c", ",".join(sites), "-t", str(threads)]
-    code = run_logged(command, run.log, {**os.environ, **found, **variables}, run.workspace)
+    code = run_logged(command, run.log, {**os.environ, **paths, **variables}, run.workspace)
     summary = before.newer_summary(run.record)
     if code != 0 or summary.get("status") != "finished":
         reported = summary.get("reason") or before.newer_failure(run.record)

@@ -257,9 +257,9 @@ class _Watcher:
         for site, reason in refusals(meta).items():
             self._report_once(f"{site} has not accepted the job: {reason}")
         running = self.job in alive
-        found = run_statistics(session, self.job) if running else {}
-        self._report_change(_progress(found) if running else status)
-        for remark in found.get("remarks", ()):
+        statistics = run_statistics(session, self.job) if running else {}
+        self._report_change(_progress(statistics) if running else status)
+        for remark in statistics.get("remarks", ()):
             self._report_once(remark)
         if running and self.rejoin:
             self._stop_for_returned_sites(session)
@@ -290,16 +290,18 @@ def _client_status(session: Session) -> list[dict[str, Any]]:
         return []
 
 
-def _progress(found: Mapping[str, Any]) -> str:
+def _progress(statistics: Mapping[str, Any]) -> str:
     """The controller's round, and the sites that work on a task."""
-    if not found.get("round"):
+    if not statistics.get("round"):
         return ""
     # After the last round come scores and tests.
-    number, rounds = found["round"], found["rounds"]
+    number, rounds = statistics["round"], statistics["rounds"]
     done = f"round {number} of {rounds}" if number <= rounds else "testing"
     # A task that no site has fetched yet has no sites.
-    tasks = [f"waiting for {', '.join(sites)} ({name})" for name, sites in (found.get("tasks") or {}).items() if sites]
-    return "; ".join([done, *tasks, *(f"{site} is {words}" for site, words in absences(found).items())])
+    tasks = [
+        f"waiting for {', '.join(sites)} ({name})" for name, sites in (statistics.get("tasks") or {}).items() if sites
+    ]
+    return "; ".join([done, *tasks, *(f"{site} is {words}" for site, words in absences(statistics).items())])
 
 
 def _collect(kit: Kit, jobs: tuple[str, ...], status: str, out: Path) -> Outcome:

@@ -215,14 +215,14 @@ def _changed(part: str, now: Mapping[str, Any], before: Mapping[str, Any], names
 
 def _inputs(job: Job, sites: Sequence[str], sites_dir: Path | None) -> dict[str, str]:
     """By site the digest of its manifest; an empty text for synthetic images, and where there is no manifest."""
-    found = dict.fromkeys(sites, "")
+    digests = dict.fromkeys(sites, "")
     if sites_dir is None:
-        return found
+        return digests
     for site in sites:
         with suppress(GrandRoundsError):  # which the run itself reports
             manifest = locate_dataset(site, job.options("problem")["dataset"], [sites_dir]).manifest
-            found[site] = hashlib.sha256(manifest.read_bytes()).hexdigest()
-    return found
+            digests[site] = hashlib.sha256(manifest.read_bytes()).hexdigest()
+    return digests
 
 
 def _changed_sites(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:

@@ -98,7 +98,7 @@ def load_test_images(
     names = [record.image for record in records]
     cache = location.decoded(names, problem, cache_dir)
     readable = np.ones(len(names), np.bool_)
-    readable[[row for row, _, _ in cache.quarantined]] = False
+    readable[cache.unreadable] = False
     rows = np.flatnonzero(readable)
     labels = task.read_labels([one.label for one in records], vocabulary)
     images = cache.images if readable.all() else cache.images[rows]

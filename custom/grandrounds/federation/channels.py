@@ -1,6 +1,6 @@
 """Which requests FLARE's cells may answer: a component that a kit's ``resources.json`` names, not one of a job.
 
-FLARE 2.9 answers admin requests (files of the site, abort, restart, tasks) from whoever reaches a site through the server's
+FLARE 2.9 answers admin requests (files of a site, abort, restart, tasks) from anyone who reaches it through the server's
 relay, and takes user, role and the need for authorisation from headers that the sender writes. ``docs/security`` has the
 details.
 """
@@ -98,9 +98,9 @@ class ChannelGuard(FLComponent):
             seal_kit(kit, sys.argv)
         processors = ClientRequestProcessors.request_processors
         processors[:] = [
-            JobDeletion() if isinstance(found, DeleteRunNumberProcessor) else found
-            for found in processors
-            if not isinstance(found, ShellCommandProcessor)
+            JobDeletion() if isinstance(processor, DeleteRunNumberProcessor) else processor
+            for processor in processors
+            if not isinstance(processor, ShellCommandProcessor)
         ]
         if kit:
             outlive_full_logs()

@@ -265,7 +265,7 @@ class CheckpointFolder:
         self._prune((), needed)
 
     def rounds(self) -> list[int]:
-        """The rounds of which a checkpoint exists that is not marked bad, ascending."""
+        """Rounds with a checkpoint that is not marked bad, ascending."""
         return self._numbers("pt")
 
     def bad_rounds(self) -> list[int]:
@@ -327,12 +327,12 @@ class CheckpointFolder:
                 continue
             for bad in damaged:
                 os.replace(self._path(bad), self._bad_path(bad))
-            told = [
+            damages = [
                 f"the checkpoint after round {bad} is marked bad: {reason}; the run goes on after round {number}"
                 for bad, reason in damaged.items()
             ]
             # The record of a run is read at other places, where the folder means nothing.
-            remarks = [line.replace(f"{self.folder}{os.sep}", "") for line in (*told, *mended)]
+            remarks = [line.replace(f"{self.folder}{os.sep}", "") for line in (*damages, *mended)]
             for line in remarks:
                 _logger.warning(f"{self.folder}: {line}")
             return self._path(number), saved, remarks
@@ -341,7 +341,7 @@ class CheckpointFolder:
 
     def _mended(self, versions: Mapping[str, int]) -> list[str]:
         """Check each part, and put its second copy in the place of one that is damaged; return what was replaced."""
-        told = []
+        remarks = []
         for name, version in versions.items():
             try:
                 self._parts.require_whole(name, version)
@@ -352,8 +352,8 @@ class CheckpointFolder:
                     raise error from None
                 self._parts.discard(name, version)
                 self._parts.copy_from(self._second, name, version)
-                told.append(f"{error}; its second copy has taken its place")
-        return told
+                remarks.append(f"{error}; its second copy has taken its place")
+        return remarks
 
     def discard_from(self, round_number: int) -> None:
         """Delete checkpoints of this round and later, and what a crash has left half written. Marks stay, empty."""
@@ -375,8 +375,8 @@ class CheckpointFolder:
         return self._path(round_number).with_suffix(f".{BAD}")
 
     def _numbers(self, suffix: str) -> list[int]:
-        found = (re.fullmatch(rf"round_(\d+)\.{suffix}", path.name) for path in self.folder.glob(f"round_*.{suffix}"))
-        return sorted(int(match.group(1)) for match in found if match)
+        matches = (re.fullmatch(rf"round_(\d+)\.{suffix}", path.name) for path in self.folder.glob(f"round_*.{suffix}"))
+        return sorted(int(match.group(1)) for match in matches if match)
 
     def _require_kept(self, round_number: int) -> None:
         """Make sure that there is a checkpoint of this round; one that is marked bad loses its mark."""

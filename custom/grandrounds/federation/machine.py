@@ -43,22 +43,22 @@ def _limit(group: Path) -> int | None:
 
 def available_memory() -> int | None:
     """Bytes that new processes may take without swapping, within the limit of the container; None if it is not known."""
-    found = []
+    available = []
     with suppress(OSError, StopIteration):
         line = next(line for line in MEMORY.read_text().splitlines() if line.startswith("MemAvailable:"))
-        found.append(int(line.split()[1]) * 1024)
+        available.append(int(line.split()[1]) * 1024)
     with suppress(OSError, ValueError):
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         statistics = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
-        found.append(max(0, limit - used + int(statistics.get("inactive_file", 0))))
-    return min(found, default=None)
+        available.append(max(0, limit - used + int(statistics.get("inactive_file", 0))))
+    return min(available, default=None)
 
 
 def graphics_cards() -> list[str]:
     """Models of NVIDIA's cards here, by their driver, without CUDA, which must not be started before a fork."""
-    found = []
+    models = []
     for path in sorted(CARDS.glob("*/information")):
         with suppress(OSError):
             lines = path.read_text(errors="replace").splitlines()
-            found += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-    return found
+            models += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return models

@@ -71,8 +71,8 @@ def register_method(
 
     def register(executor: Component) -> Component:
         _require_derived(name, executor, SiteExecutor)
-        found = OwnMethod(executor, controller, summary, paper, options, presets, figures)
-        OWN_METHODS.add(name, found, executor)
+        method = OwnMethod(executor, controller, summary, paper, options, presets, figures)
+        OWN_METHODS.add(name, method, executor)
         return executor
 
     return register

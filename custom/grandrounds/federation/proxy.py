@@ -27,13 +27,13 @@ def proxy_url() -> str | None:
     Raises:
         ConfigurationError: if it is no address of this form.
     """
-    found = os.environ.get(PROXY_VARIABLE)
-    if not found:
+    address = os.environ.get(PROXY_VARIABLE)
+    if not address:
         return None
-    parts = urlsplit(found)
+    parts = urlsplit(address)
     if parts.scheme != "http" or not parts.hostname or not parts.port:
-        raise ConfigurationError(f"{PROXY_VARIABLE} must have the form http://HOST:PORT, got {found!r}")
-    return found
+        raise ConfigurationError(f"{PROXY_VARIABLE} must have the form http://HOST:PORT, got {address!r}")
+    return address
 
 
 def replace_connect() -> None:

@@ -22,10 +22,10 @@ MESSAGE_EVENT = "log"
 JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """The form of an id that FLARE gives a job."""
 JOB_OPTIONS = ("-n", "--job_id")
-"""How FLARE tells a job's process which job it works on."""
+"""The options by which a job's process gets its job from FLARE."""
 CONTEXT = re.compile(r"^\[(identity=[^\[\]]*)\]: ")
 """What FLARE's components write before a message."""
-TOLD = "grandrounds"
+RECORD_ATTRIBUTE = "grandrounds"
 """The attribute of a record that has an event's fields."""
 FIELDS = ("site", "task", "reason")
 """Fields of an event that a line has where the event has them."""
@@ -44,7 +44,7 @@ def log_event(
         level: of :mod:`logging`.
         about: ``job`` and ``round``, where they are not those of this process, and ``site``, ``task`` and ``reason``.
     """
-    logger.log(level, "%s", message, extra={TOLD: {"event": event, **about}})
+    logger.log(level, "%s", message, extra={RECORD_ATTRIBUTE: {"event": event, **about}})
 
 
 def enter_round(number: int | None) -> None:
@@ -69,18 +69,18 @@ class LineFormatter(logging.Formatter):
         """One line, also where the message has several."""
         message = record.getMessage()
         context = CONTEXT.match(message)
-        told: dict[str, Any] = getattr(record, TOLD, {})
-        number = told.get("round", _under_way["round"])
+        about: dict[str, Any] = getattr(record, RECORD_ATTRIBUTE, {})
+        number = about.get("round", _under_way["round"])
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": logging.getLevelName(level_of(record.levelno)),
             "party": self._party,
-            "job": _valid_job(told.get("job")) or _valid_job(_run_of(context)) or self._job,
+            "job": _valid_job(about.get("job")) or _valid_job(_run_of(context)) or self._job,
             "round": number if isinstance(number, int) else None,
-            "event": told.get("event", MESSAGE_EVENT),
+            "event": about.get("event", MESSAGE_EVENT),
             "logger": getattr(record, "fullName", record.name),
             "message": message[context.end() :] if context else message,
-            **{name: str(told[name]) for name in FIELDS if told.get(name)},
+            **{name: str(about[name]) for name in FIELDS if about.get(name)},
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
@@ -109,8 +109,8 @@ def job_of(arguments: Sequence[str]) -> str | None:
 
 def _run_of(context: re.Match[str] | None) -> str | None:
     """The job in what a component of FLARE's has written before its message."""
-    found = re.search(r"\brun=([0-9a-f-]+)", context[1]) if context else None
-    return found[1] if found else None
+    match = re.search(r"\brun=([0-9a-f-]+)", context[1]) if context else None
+    return match[1] if match else None
 
 
 def _valid_job(job: Any) -> str | None:

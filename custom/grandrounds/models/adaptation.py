@@ -17,7 +17,7 @@ from torch import Tensor
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.models.norm import adapt_statistics
 from grandrounds.models.registry import build_model
-from grandrounds.protocol.entries import is_running_statistic
+from grandrounds.protocol.messages import is_running_statistic
 from grandrounds.protocol.problem import ModelSpec
 
 STATISTICS_BATCH = 128
@@ -37,7 +37,7 @@ def site_statistics(
         spec: of the network; its layers have the published weights, whatever has been trained since.
         seed: of the run.
         images: of one site, uint8, shape ``(images, height, width, channels)``.
-        rows: which of them are looked at; of more than 512 so many, evenly spaced.
+        rows: of the images to use; if there are more than 512, this many evenly spaced ones.
         device: where to compute.
 
     Returns:

@@ -170,14 +170,14 @@ class DepthNetwork(nn.Module):
 
     def _features(self, images: Tensor) -> Tensor:
         if not self._carried:
-            maps, found = _pass(((name, self.get_submodule(name)) for name in self._chain), self._taps, images)
-            return torch.cat([*found, self._pool[0](maps)], dim=1)
+            maps, pooled = _pass(((name, self.get_submodule(name)) for name in self._chain), self._taps, images)
+            return torch.cat([*pooled, self._pool[0](maps)], dim=1)
         first, *others = self._chain
         maps, carried = _unpacked(self.get_submodule(first)(images), self._carried)
         if not maps.shape[1]:
             return carried
-        maps, found = _pass(((name, self.get_submodule(name)) for name in others), self._taps, maps)
-        return torch.cat([carried, *found, self._pool[0](maps)], dim=1)
+        maps, pooled = _pass(((name, self.get_submodule(name)) for name in others), self._taps, maps)
+        return torch.cat([carried, *pooled, self._pool[0](maps)], dim=1)
 
 
 def depth_features(network: nn.Module, images: Tensor) -> Tensor:
@@ -236,27 +236,27 @@ class _PackedLayers(nn.Module):
         self.names, self.taps, self.pool = tuple(layers), dict(taps), pool
 
     def get_extra_state(self) -> Tensor:
-        """The taps as bytes, so that the digest of a front tells which layers it reads."""
+        """The taps as bytes, so that the digest of a front depends on the layers that it reads."""
         return torch.tensor(list(repr(self.taps).encode()), dtype=torch.uint8)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images to one tensor of four dimensions."""
-        maps, found = _pass(zip(self.names, self.layers, strict=True), self.taps, images)
+        maps, pooled = _pass(zip(self.names, self.layers, strict=True), self.taps, images)
         if self.pool is not None:
-            return torch.cat([*found, self.pool(maps)], dim=1)[:, :, None, None]
-        return _packed(maps, torch.cat(found, dim=1)) if found else maps
+            return torch.cat([*pooled, self.pool(maps)], dim=1)[:, :, None, None]
+        return _packed(maps, torch.cat(pooled, dim=1)) if pooled else maps
 
 
 def _pass(
     layers: Iterable[tuple[str, nn.Module]], taps: Mapping[str, int], maps: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     """The maps after named layers, and the moments of the tapped ones."""
-    found: list[Tensor] = []
+    pooled: list[Tensor] = []
     for name, layer in layers:
         maps = layer(maps)
         if name in taps:
-            found += moments(maps)
-    return maps, found
+            pooled += moments(maps)
+    return maps, pooled
 
 
 def _packed(maps: Tensor, numbers: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ def spread_range(batch: Tensor) -> Tensor:
         [0.0, 0.0]
     """
     _require_images(batch)
-    low, high = (found.view(-1, 1, 1, 1) for found in batch.flatten(1).aminmax(dim=1))
+    low, high = (bound.view(-1, 1, 1, 1) for bound in batch.flatten(1).aminmax(dim=1))
     width = high - low
     return torch.where(width > 0, 2 * (batch - low) / width.clamp_min(torch.finfo(batch.dtype).tiny) - 1, 0.0)
 

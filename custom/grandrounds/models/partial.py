@@ -103,7 +103,7 @@ def frozen_names(model: nn.Module, trainable: str, chain: Sequence[str]) -> list
     wanted = trainable.removeprefix(FROM)
     blocks = [block_name(name) for name in names]
     # Before the first module with parameters nothing can be frozen.
-    first = next(place for place, name in enumerate(names) if list(model.get_submodule(name).parameters()))
+    first = next(position for position, name in enumerate(names) if list(model.get_submodule(name).parameters()))
     possible = blocks[first + 1 :]
     if wanted not in possible:
         known = f"there are {', '.join(possible)}, and head" if possible else "train all, or the head"
@@ -172,10 +172,10 @@ def frozen_digest(model: nn.Module, statistics: bool = True) -> str | None:
 
 
 def _digest(state: Mapping[str, Tensor]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu()
-        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
         # Flat first: a 1x1 kernel in channels-last memory counts as contiguous but has no bytes side by side to view.
-        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

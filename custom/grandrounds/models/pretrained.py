@@ -61,9 +61,9 @@ def imagenet_file(backbone: str) -> WeightsFile:
     """
     published = imagenet_weights(backbone)
     path = next((path for path in _places(published) if path.is_file()), None)
-    found = WeightsFile.of_imagenet(backbone, path or _download(published))
-    require_intact(found)
-    return found
+    weights = WeightsFile.of_imagenet(backbone, path or _download(published))
+    require_intact(weights)
+    return weights
 
 
 def named_file(name: str) -> WeightsFile:
@@ -109,7 +109,7 @@ def require_intact(file: WeightsFile) -> str:
     """Check a file's SHA-256 and return it.
 
     Raises:
-        ConfigurationError: if it is another one.
+        ConfigurationError: if it differs.
     """
     digest = file_digest(file.path)
     if not digest.startswith(file.sha256):
@@ -173,10 +173,10 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
 def _classes_of(path: Path) -> list[str]:
     """The classes that a file declares, or that the record beside a run's model has; empty where they are not known."""
     record = path.with_name("summary.json")
-    found = read_content(path).get(CLASS_LIST)
-    if found is None and record.is_file():
-        found = read_json_object(record).get("configuration", {}).get("problem", {}).get("classes")
-    return [str(name) for name in found] if isinstance(found, list) else []
+    classes = read_content(path).get(CLASS_LIST)
+    if classes is None and record.is_file():
+        classes = read_json_object(record).get("configuration", {}).get("problem", {}).get("classes")
+    return [str(name) for name in classes] if isinstance(classes, list) else []
 
 
 def _declared_licence(path: Path) -> str:
@@ -191,8 +191,8 @@ def _places(published: ImageNetWeights) -> list[Path]:
     """Where a file may be, in the order of search."""
     places = [weights_folder() / published.file, Path(torch.hub.get_dir()) / "checkpoints" / published.file]
     if published.package:
-        found = importlib.util.find_spec(published.package.replace("-", "_"))
-        return [*(Path(folder) / "models" / published.file for folder in _folders(found)), *places]
+        spec = importlib.util.find_spec(published.package.replace("-", "_"))
+        return [*(Path(folder) / "models" / published.file for folder in _folders(spec)), *places]
     return places
 
 

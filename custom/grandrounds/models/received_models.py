@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.files import file_digest, replacing, write_json
 from grandrounds.json_files import read_json_object
@@ -38,13 +38,13 @@ def write_released(folder: Path, tensors: Mapping[str, Tensor], problem: Problem
     """
     state = dict(tensors)
     content = read_description(state.pop(MODEL_DESCRIPTION, None))
-    with told_as(MessageError, ConfigurationError):
-        found = _described(content, f"the {MODEL_DESCRIPTION} of the model", problem, run_id)
-        if found.site != folder.name:
-            raise ConfigurationError(f"the {MODEL_DESCRIPTION} of the model: site is {found.site!r}")
-        most = _largest(found.spec) if is_backbone(found.spec.backbone) else None
+    with reraised_as(MessageError, ConfigurationError):
+        description = _described(content, f"the {MODEL_DESCRIPTION} of the model", problem, run_id)
+        if description.site != folder.name:
+            raise ConfigurationError(f"the {MODEL_DESCRIPTION} of the model: site is {description.site!r}")
+        most = _largest(description.spec) if is_backbone(description.spec.backbone) else None
     if most is not None and _size(state) > most:
-        raise MessageError(f"the model has {_size(state)} bytes, and {found.spec.backbone} at most {most}")
+        raise MessageError(f"the model has {_size(state)} bytes, and {description.spec.backbone} at most {most}")
     with replacing(folder / f"{OWN}.pt") as stream:
         torch.save(state, stream)
     write_json(folder / f"{OWN}.json", content)
@@ -66,13 +66,13 @@ def read_site_models(paths: Sequence[Path], problem: Problem, run_id: str) -> tu
             raise ConfigurationError(
                 f"{where}: an earlier release made this model or the run's summary; run the job again"
             )
-        found = _described(content, where, problem, run_id)
-        for mark in (f"site {found.site}", file_digest(path)):
+        description = _described(content, where, problem, run_id)
+        for mark in (f"site {description.site}", file_digest(path)):
             if mark in known:
                 raise ConfigurationError(f"{path} and {known[mark]} are the same site's model; name one of them")
             known[mark] = path
-        _require_frozen(found, path)
-        networks.append(SavedNetwork(found.spec, path, found.seed))
+        _require_frozen(description, path)
+        networks.append(SavedNetwork(description.spec, path, description.seed))
     return tuple(networks)
 
 
@@ -106,10 +106,10 @@ def _described(content: Any, where: str, problem: Problem, run_id: str) -> _Desc
     return _Described(spec, content["seed"], content["site"], content["frozen"])
 
 
-def _require_frozen(found: _Described, path: Path) -> None:
-    if found.spec.has_frozen and (frozen_digest(build_model(found.spec, found.seed)) or "") != found.frozen:
+def _require_frozen(built: _Described, path: Path) -> None:
+    if built.spec.has_frozen and (frozen_digest(build_model(built.spec, built.seed)) or "") != built.frozen:
         raise ConfigurationError(
-            f"{path}: the frozen layers are not those that {found.site} had: the weights {found.spec.weights!r} are another "
+            f"{path}: the frozen layers are not those that {built.site} had: the weights {built.spec.weights!r} are another "
             "file here; remove it, ask the site for its own and add that under this name (`grandrounds weights add`)"
         )
 

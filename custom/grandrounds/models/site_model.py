@@ -39,8 +39,8 @@ def model_description(
     model = {**asdict(spec), "weights": weights, "intensities": chosen_intensities(spec), "norm": norm}
     frozen = frozen_digest(network, statistics=not own_statistics) or ""
     content = problem.to_dict()
-    told = {"model": model, "seed": seed, "run_id": run_id, "site": site, "frozen": frozen}
-    return {**told, **{name: content[name] for name in COMPARED}}
+    of_training = {"model": model, "seed": seed, "run_id": run_id, "site": site, "frozen": frozen}
+    return {**of_training, **{name: content[name] for name in COMPARED}}
 
 
 def with_description(state: Mapping[str, Tensor], description: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -116,10 +116,10 @@ def load_start(network: nn.Module, name: str, classes: Sequence[str]) -> str:
     """
     path = _start_file(name)
     state, _ = read_weights(path)
-    told = read_content(path).get(CLASS_LIST)
-    if isinstance(told, list) and told != list(classes):
+    known = read_content(path).get(CLASS_LIST)
+    if isinstance(known, list) and known != list(classes):
         raise ConfigurationError(
-            f"controller.start_from: the weights {name!r} are of classes {told}, and the problem's are {list(classes)}: an "
+            f"controller.start_from: the weights {name!r} are of classes {known}, and the problem's are {list(classes)}: an "
             "output would mean another class; start from a run with the same classes in the same order, or leave it out"
         )
     own, prefix = network.state_dict(), f"{head_name(network)}."

@@ -22,7 +22,7 @@ from grandrounds.models.pretrained import imagenet_file, named_file
 from grandrounds.models.published_weights import imagenet_weights
 from grandrounds.models.split import find_stem, head_name
 from grandrounds.models.weights_content import read_weights
-from grandrounds.protocol.entries import is_running_statistic
+from grandrounds.protocol.messages import is_running_statistic
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities, ModelSpec
 
 COUNTER = "num_batches_tracked"

@@ -21,8 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from grandrounds.protocol.spending import GaussianSteps, Spending, counted
-from grandrounds.protocol.unit import Unit, require_delta
+from grandrounds.protocol.spending import GaussianSteps, Spending, Unit, counted, require_delta
 
 RELATIVE_INTERVAL = 1e-4
 MIN_INTERVAL = 1e-6

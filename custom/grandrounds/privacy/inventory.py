@@ -41,7 +41,7 @@ def take(question: InventoryRequest, known: Mapping[str, str]) -> Inventory:
     Raises:
         GrandRoundsError: if the data set of the task, or the public one, is not defined or cannot be read.
     """
-    read = [str(place) for place in config_places(question.site, _folders(question))]
+    read = [str(path) for path in config_places(question.site, _folders(question))]
     seen: list[str] = []
     for location in _locations(question):
         with contextlib.suppress(GrandRoundsError):
@@ -79,7 +79,7 @@ def dataset_facts(name: str, location: DatasetLocation, known: str | None = None
             digests, content = _read_images(reader, names)
     return DatasetFacts(
         identity,
-        {part: len(found) for part, found in groups.items()},
+        {part: len(digests) for part, digests in groups.items()},
         sum(record.split == "train" for record in records),
         frozenset({*people, *map(comparison_key, people)}),  # one person may be spelled in two ways in two lists
         state,
@@ -123,12 +123,12 @@ def _locations(question: InventoryRequest) -> list[DatasetLocation]:
 
 def _private(question: InventoryRequest) -> dict[str, DatasetLocation]:
     """Where the data set of the task is, and all others that are asked about and can be found."""
-    place = question.site, _folders(question), Path(question.cache)
-    found = {question.dataset: locate(question.dataset, *place)}
-    for name in private_datasets(*place[:2]) if question.private else []:
+    location = question.site, _folders(question), Path(question.cache)
+    locations = {question.dataset: locate(question.dataset, *location)}
+    for name in private_datasets(*location[:2]) if question.private else []:
         with contextlib.suppress(GrandRoundsError):
-            found.setdefault(name, locate(name, *place))
-    return found
+            locations.setdefault(name, locate(name, *location))
+    return locations
 
 
 def _public(question: InventoryRequest) -> DatasetLocation | None:
@@ -153,11 +153,11 @@ def _read_images(reader: ImageReader, names: Sequence[str]) -> tuple[frozenset[s
 
     known = dict(zip(names, in_order(known_by, names), strict=True))
     shown = {
-        name: sorted(digest for digest in found if digest.startswith(STORED_PIXELS)) or sorted(found)
-        for name, found in known.items()
+        name: sorted(digest for digest in digests if digest.startswith(STORED_PIXELS)) or sorted(digests)
+        for name, digests in known.items()
     }
     content = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
-    return frozenset(digest for found in known.values() for digest in found), content
+    return frozenset(digest for digests in known.values() for digest in digests), content
 
 
 def _to_json(inventory: Inventory) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.json_files import require_object
 
@@ -28,7 +28,7 @@ def read_description(encoded: Tensor | None) -> dict[str, Any]:
     if encoded is None or encoded.dtype != torch.uint8 or encoded.dim() != 1:
         raise MessageError(f"a site's model must come with its {MODEL_DESCRIPTION}, bytes of shape (length,)")
     where = f"the {MODEL_DESCRIPTION} of a site's model cannot be read"
-    with told_as(MessageError, ValueError, RecursionError, where=where):
+    with reraised_as(MessageError, ValueError, RecursionError, where=where):
         content: dict[str, Any] = json.loads(encoded.numpy().tobytes())
         require_description(content, MODEL_DESCRIPTION)
     return content

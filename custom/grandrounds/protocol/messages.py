@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -68,6 +68,9 @@ MESSAGE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/ -]{0,127}")
 HEAD = re.compile(r"[0-9a-f]{64}")
 TREATMENT = re.compile(r"[a-z_]{1,32}")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+MAX_FACTS = 8
+MAX_FACT_LENGTH = 128
+RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class ReleaseKind(StrEnum):
@@ -177,3 +180,84 @@ def require_head(head: object) -> str:
     if not isinstance(head, str) or not HEAD.fullmatch(head):
         raise MessageError(f"the head of a ledger must be 64 hexadecimal digits, got {str(head)[:80]!r}")
     return head
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A site's answer when it registers for a run.
+
+    Attributes:
+        scalars: finite numbers by name.
+        facts: short printable texts by name, such as the digest of a public data set; a method declares their names.
+    """
+
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for a checkpoint and the record."""
+        return asdict(self)
+
+
+def require_facts(facts: Any) -> None:
+    """Check that facts are few, short and printable, so that no data can travel as one.
+
+    Raises:
+        MessageError: naming the fact, what was expected and what came.
+
+    Example:
+        >>> require_facts({"backbone": "resnet10"})
+        >>> require_facts({"backbone": "resnet10" * 20})
+        Traceback (most recent call last):
+        grandrounds.errors.MessageError: fact 'backbone' must be 1 to 128 printable characters, got 160
+    """
+    if not isinstance(facts, Mapping) or len(facts) > MAX_FACTS:
+        came = len(facts) if isinstance(facts, Mapping) else type(facts).__name__
+        raise MessageError(f"facts must be at most {MAX_FACTS} texts by name, got {came}")
+    for name, text in facts.items():
+        if not isinstance(name, str) or not name.isidentifier() or len(name) > MAX_FACT_LENGTH:
+            raise MessageError(f"a fact must have a plain name, got {str(name)[:MAX_FACT_LENGTH]!r}")
+        if not isinstance(text, str):
+            raise MessageError(f"fact {name!r} must be a text, got {type(text).__name__}")
+        if not 1 <= len(text) <= MAX_FACT_LENGTH or not text.isprintable():
+            raise MessageError(f"fact {name!r} must be 1 to {MAX_FACT_LENGTH} printable characters, got {len(text)}")
+
+
+def require_like(state: State, template: State, name: str) -> None:
+    """Check that two states have the same entries, shapes and dtypes.
+
+    Raises:
+        MessageError: naming the first entry that differs, what was expected and what came.
+    """
+    missing = sorted(template.keys() - state.keys())
+    unknown = sorted(state.keys() - template.keys())
+    if missing or unknown:
+        what = f"lacks {missing[0]!r}" if missing else f"has the unknown entry {unknown[0]!r}"
+        raise MessageError(f"{name} {what} ({len(missing)} missing, {len(unknown)} unknown): another architecture?")
+    for key, expected in template.items():
+        came = state[key]
+        if came.shape != expected.shape or came.dtype != expected.dtype:
+            raise MessageError(
+                f"{name}[{key!r}] must be {expected.dtype} of shape {tuple(expected.shape)}, "
+                f"got {came.dtype} of shape {tuple(came.shape)}"
+            )
+
+
+def tensor_bytes(states: Mapping[str, State]) -> dict[str, int]:
+    """Bytes of the tensors in each named state."""
+    return {name: sum(t.numel() * t.element_size() for t in state.values()) for name, state in states.items()}
+
+
+def floating_entries(state: State) -> dict[str, Tensor]:
+    """The entries that are trained or averaged: not the integer counters of batch norm, which nothing depends on."""
+    return {name: value for name, value in state.items() if value.is_floating_point()}
+
+
+def is_running_statistic(name: str) -> bool:
+    """Whether a ``state_dict`` name belongs to the running statistics of a normalisation layer.
+
+    Example:
+        >>> is_running_statistic("stem.1.running_mean"), is_running_statistic("stem.1.weight")
+        (True, False)
+    """
+    return name.rpartition(".")[2] in RUNNING_STATISTICS

@@ -14,7 +14,7 @@ from nvflare.apis.dxo import DXO
 from nvflare.apis.shareable import Shareable
 from torch import Tensor, nn
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import MessageError
 
 MAX_DEPTH = 12
@@ -92,7 +92,7 @@ def _items(value: dict[Any, Any], where: str, share: bool, depth: int) -> dict[s
 
 
 def _exchange_object(content: dict[str, Any], where: str) -> DXO:
-    with told_as(MessageError, ValueError, where=f"{where} is no data exchange object"):
+    with reraised_as(MessageError, ValueError, where=f"{where} is no data exchange object"):
         return DXO(content.get("data_kind"), data=content.get("data"), meta=content.get("meta"))
 
 

@@ -143,7 +143,7 @@ class Task(ABC):
 
     @abstractmethod
     def cell(self, names: Sequence[str]) -> str:
-        """The cell of an image of which these names are true and no others."""
+        """The cell of an image that has these names and no others."""
 
     @abstractmethod
     def label_cell(self, label: NDArray[np.int64], classes: Sequence[str]) -> str:
@@ -229,7 +229,7 @@ class Task(ABC):
         """The loss of accepted pseudo-labels: a scalar in nats.
 
         Args:
-            logits: of strong views, at least of those images of which something is accepted, shape ``(images, classes)``.
+            logits: of strong views, at least of the images with an accepted pseudo-label, shape ``(images, classes)``.
             labels: their pseudo-labels.
             accepted: which of these are learnt, bool.
             batch_size: unlabelled images of the batch, with an accepted label or not.

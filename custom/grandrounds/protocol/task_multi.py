@@ -26,7 +26,7 @@ CALLED_FROM = 0.5
 
 
 class MultiLabel(Task):
-    """Detection of findings, of which an image may have any number."""
+    """Detection of findings; an image may have any number of them."""
 
     name = "multi"
     meaning = "any of the classes, its findings"
@@ -94,16 +94,16 @@ class MultiLabel(Task):
             >>> MultiLabel().respelled("mass|hernia", {"hernia": "none"}), MultiLabel().respelled("?x", {"x": "none"})
             ('mass', 'none')
         """
-        found, others = [], False
+        entries, others = [], False
         for part in label.split(SEPARATOR):
             name = part.strip()
-            mark = UNKNOWN_MARK * name.startswith(UNKNOWN_MARK)
+            mark = UNKNOWN_MARK if name.startswith(UNKNOWN_MARK) else ""
             bare = name.removeprefix(mark)
             key = names.get(bare, bare)
             other = key == NO_FINDING != bare
             others |= other
-            found += [f"{mark}{key}"] if key and not other else []
-        return SEPARATOR.join(dict.fromkeys(found)) or NO_FINDING * others
+            entries += [f"{mark}{key}"] if key and not other else []
+        return SEPARATOR.join(dict.fromkeys(entries)) or (NO_FINDING if others else "")
 
     def require_label(self, label: str, classes: Sequence[str], where: str) -> None:
         """Refuse a finding that is not in the vocabulary or is named twice, and ``none`` beside another."""
@@ -127,13 +127,13 @@ class MultiLabel(Task):
         import numpy as np
 
         index = {name: number for number, name in enumerate(classes)}
-        found = np.full((len(labels), len(classes)), ABSENT, np.int64)
-        for row, label in zip(found, labels, strict=True):
+        labels_read = np.full((len(labels), len(classes)), ABSENT, np.int64)
+        for row, label in zip(labels_read, labels, strict=True):
             if not label:
                 row[:] = UNKNOWN
             for names, value in ((self.mentioned_in(label), UNKNOWN), (self.names_in(label), PRESENT)):
                 row[[index[name] for name in names if name in index]] = value
-        return found
+        return labels_read
 
     def known(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether it is known of one finding at least."""
@@ -321,7 +321,7 @@ class MultiLabel(Task):
         return [f"{name} {answer}" for name in classes for answer in ("absent", "present")]
 
     def entries(self, labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The images and findings of which it is known whether they are there, image by image."""
+        """The known findings of the images, image by image."""
         images, findings = (labels >= 0).nonzero()
         return images, 2 * findings + labels[images, findings]
 
@@ -358,7 +358,7 @@ class MultiLabel(Task):
         ]
 
     def questions(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> list[Question]:
-        """A question for each finding: 0 absent, 1 present, of the images of which it is known.
+        """A question for each finding: 0 absent, 1 present, of the images where it is known.
 
         Example:
             >>> import numpy as np
@@ -377,13 +377,13 @@ class MultiLabel(Task):
             )
         if not ((probabilities >= 0) & (probabilities <= 1)).all():
             raise ValueError("probabilities must be in [0, 1]")
-        found = []
+        questions = []
         for truth, present in zip(labels.T, probabilities.T.astype(np.float64), strict=True):
             rows = np.flatnonzero(truth >= 0)
             inside = present[rows]
             both = np.stack([1 - inside, inside], axis=1)
-            found.append(Question(rows, truth[rows], self.decide(inside), both, (PRESENT,)))
-        return found
+            questions.append(Question(rows, truth[rows], self.decide(inside), both, (PRESENT,)))
+        return questions
 
     def answered(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> NDArray[np.floating]:
         """The probability of each known answer, image by image."""
@@ -410,7 +410,7 @@ class MultiLabel(Task):
 
     def prediction_cells(self, label: NDArray[np.int64], values: Sequence[float], classes: Sequence[str]) -> list[str]:
         """1, 0, or nothing where it is not known, for each finding; then the probabilities."""
-        return [*("" if one < 0 else str(one) for one in label), *(f"{value:.9g}" for value in values)]
+        return [*("" if value < 0 else str(value) for value in label), *(f"{value:.9g}" for value in values)]
 
     def read_prediction(self, cells: Sequence[str], classes: Sequence[str]) -> tuple[NDArray[np.int64], list[float]]:
         """The answers, and the probabilities of the findings."""

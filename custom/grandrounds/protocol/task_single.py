@@ -305,10 +305,10 @@ class SingleLabel(Task):
         """
         import numpy as np
 
-        found = np.full((len(labels), classes), 1 / classes)
+        probabilities = np.full((len(labels), classes), 1 / classes)
         rows, known = self.entries(labels)
-        found[rows] = np.eye(classes)[(known + 1) % classes]
-        return found
+        probabilities[rows] = np.eye(classes)[(known + 1) % classes]
+        return probabilities
 
     def prediction_header(self, classes: Sequence[str]) -> list[str]:
         """The class, the predicted class, and a probability for each class."""

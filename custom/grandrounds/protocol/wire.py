@@ -1,5 +1,7 @@
 """Messages as FLARE carries them: DXOs of an update and of the other releases, checked when they are read.
 
+A site rounds updates to the precision of the task, which the server checks.
+
 A job's executors are read where FLARE has put the client's part of the job.
 """
 
@@ -10,13 +12,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
-from grandrounds.checks import told_as
-from grandrounds.errors import MessageError
+from grandrounds.checks import reraised_as
+from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.protocol.messages import (
     DATA_CHANGES,
     DXO_KEY,
@@ -37,15 +39,20 @@ from grandrounds.protocol.messages import (
     ReleaseKind,
     Result,
     State,
+    require_facts,
     require_head,
     require_run_name,
 )
 from grandrounds.protocol.plain import plain
-from grandrounds.protocol.precision import precision_of
-from grandrounds.protocol.registration import require_facts
 from grandrounds.protocol.tensors import (
+    FULL,
+    PRECISION,
+    UPDATE_PRECISION,
+    UpdatePrecision,
     require_finite_tensors,
+    require_precision,
     require_tensors,
+    rounded,
     widened,
 )
 
@@ -94,15 +101,15 @@ def encode_result(
         MessageError: if a release or fact is not declared, an entry no finite tensor, a metric no finite number,
             or a fact no short text.
     """
-    metrics, told = plain(dict(result.metrics), "metrics"), plain(dict(result.facts), "facts")
+    metrics, stated = plain(dict(result.metrics), "metrics"), plain(dict(result.facts), "facts")
     _require_metrics(metrics)
-    require_facts(told)
-    for name in told:
+    require_facts(stated)
+    for name in stated:
         if name not in facts:
             raise MessageError(f"fact {name!r} is not declared by the method (declared: {sorted(facts)})")
     parts = {METRICS: DXO(DataKind.METRICS, data={name: float(value) for name, value in metrics.items()})}
-    if told:
-        parts[FACTS] = DXO(DataKind.APP_DEFINED, data=told)
+    if stated:
+        parts[FACTS] = DXO(DataKind.APP_DEFINED, data=stated)
     for name, release in result.releases.items():
         if declared.get(name) != release.kind:
             raise MessageError(
@@ -166,7 +173,7 @@ def _collection(message: Shareable, share: bool) -> tuple[dict[str, DXO], dict[s
         raise MessageError("the message holds no data exchange object")
     # FLARE's own headers, which are not read here, may hold anything.
     content = plain(encoded, "the message", share)
-    with told_as(MessageError, ValueError, where="the message holds no data exchange object"):
+    with reraised_as(MessageError, ValueError, where="the message holds no data exchange object"):
         dxo = DXO(content.get("kind"), content.get("data"), content.get("meta"))
     if (
         dxo.data_kind != DataKind.COLLECTION
@@ -231,3 +238,43 @@ def job_backbones(executors: Mapping[str, Mapping[str, Any]] | None) -> set[str]
     """
     chosen = (arguments.get("backbones") for arguments in (executors or {}).values())
     return {str(name) for backbones in chosen if isinstance(backbones, Mapping) for name in backbones.values()}
+
+
+def round_updates(message: Shareable, values: Mapping[str, Any]) -> None:
+    """Round the model update of an answer to the precision that the task asks for; other releases stay as they are.
+
+    Args:
+        message: a site's answer, as its filters have let it out; it is changed.
+        values: of the task.
+
+    Raises:
+        MessageError: if the precision is unknown, or an entry is not of single precision or beyond the precision's range;
+            the entry is named.
+    """
+    precision = _asked_precision(values)
+    if precision == FULL:
+        return
+    collection = from_shareable(message)
+    for name, part in collection.data.items():
+        if part.data_kind == DataKind.WEIGHT_DIFF:
+            part.data = rounded(part.data, precision, name)
+            part.set_meta_prop(PRECISION, precision)
+    collection.update_shareable(message)
+
+
+def precision_of(part: DXO, name: str, values: Mapping[str, Any]) -> UpdatePrecision:
+    """The precision in which a release has travelled.
+
+    Raises:
+        MessageError: if it is another than the task has asked for.
+    """
+    asked = _asked_precision(values) if part.data_kind == DataKind.WEIGHT_DIFF else FULL
+    came = part.get_meta_prop(PRECISION, FULL)
+    if came != asked:
+        raise MessageError(f"{name} came in {came!r}, asked for was {asked}: same versions?")
+    return asked
+
+
+def _asked_precision(values: Mapping[str, Any]) -> UpdatePrecision:
+    with reraised_as(MessageError, ConfigurationError, where="the task is of another version"):
+        return require_precision(values.get(UPDATE_PRECISION, FULL))

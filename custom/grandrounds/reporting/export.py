@@ -25,10 +25,10 @@ from grandrounds import __version__
 from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import write_bytes, write_json
-from grandrounds.folders.whole import written_together
+from grandrounds.folders import written_together
 from grandrounds.json_files import read_json_object
 from grandrounds.models.inference.portable import PORTABLE_FILES, write_portable
-from grandrounds.models.inference.script import script_bytes
+from grandrounds.models.inference.tracing import script_bytes
 from grandrounds.models.registry import architecture_fingerprint, chosen_intensities
 from grandrounds.models.trained import load_trained
 from grandrounds.plain import to_plain

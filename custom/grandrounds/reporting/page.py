@@ -13,7 +13,7 @@ from grandrounds.csv_files import write_csv
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.evaluation.score import MIN_CASES, Score, ScoreSheet
 from grandrounds.files import write_bytes, write_json
-from grandrounds.folders.whole import file_names, written_together
+from grandrounds.folders import file_names, written_together
 from grandrounds.json_files import read_json_object
 from grandrounds.plotting import Drawing
 from grandrounds.reporting.details import comparison_section, run_section

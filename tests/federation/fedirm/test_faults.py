@@ -11,7 +11,7 @@ from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
-from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.messages import Registration
 from tests.federations import as_between_kits
 
 LABELLED, UNLABELLED = ["site-1", "site-2"], ["site-3", "site-4"]

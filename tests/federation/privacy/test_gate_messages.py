@@ -20,8 +20,7 @@ from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.filters import GaussianPrivacy, SitePrivacyGate
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.protocol.messages import REASON_HEADER, TREATED, Result
-from grandrounds.protocol.spending import TRAINING_GATE, Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import TRAINING_GATE, Mechanism, Spending, Unit
 from grandrounds.protocol.wire import decode_result, encode_payload, encode_result
 
 

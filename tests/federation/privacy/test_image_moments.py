@@ -43,7 +43,7 @@ def test_the_record_has_the_figures_of_the_sites_that_have_enough_patients_and_a
     problem = Problem.from_dict(finished.summary["configuration"]["problem"])
     location = locate_dataset("site-3", problem.dataset, [shared_cache / "phantom"])
     data = load_site_data(location, problem, shared_cache)
-    whole = rounded_moments(moments_of(data.images, data.originals, data.rows("train")))
+    whole = rounded_moments(moments_of(data.images, data.cache.originals, data.rows("train")))
     assert list(told["figures"]) == list(least_deviations(problem.channels))
     found = np.array(list(told["figures"].values())).T
     assert found == pytest.approx(np.stack(spread(whole)), abs=1e-3)

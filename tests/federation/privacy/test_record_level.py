@@ -8,8 +8,7 @@ import torch
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.privacy.accounting import spent_epsilon
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.protocol.spending import Mechanism
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Unit
 
 SITES = ["site-1", "site-2"]
 PROTECTED = [

@@ -11,6 +11,7 @@ from benchmarks.local_step import loops
 from benchmarks.local_step.fedirm import FedIRMCase
 from benchmarks.local_step.fedperl import FedPerlCase
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.images.randaugment import Strong
 from grandrounds.data.site import SiteData
 from grandrounds.federation.site.context import SiteContext, StateCache
@@ -31,7 +32,7 @@ def images():
     labels = np.arange(48) % len(PHANTOM_CLASSES)
     drawn = [draw_phantom(PHANTOM_CLASSES[label], "device-1", SIZE, generator) for label in labels]
     return SiteData(
-        images=np.stack(drawn),
+        cache=DecodedCache(np.stack(drawn)),
         labels=labels,
         labelled=np.arange(48) < 24,
         split=np.full(48, "train"),

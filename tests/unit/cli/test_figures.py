@@ -10,9 +10,9 @@ from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.population import communities_of
 from grandrounds.evaluation.history import RunHistory
+from grandrounds.plotting import rounds_to_show
 from grandrounds.reporting.figures.runs import training_drawings
 from grandrounds.reporting.runs import read_history
-from grandrounds.rounds_figure import rounds_to_show
 
 SITES = ["site-1", "site-2", "site-10"]
 LIKENESS = [[1.0, 0.8, 0.2], [0.8, 1.0, 0.4], [0.2, 0.4, 1.0]]

@@ -8,8 +8,7 @@ from grandrounds.privacy.accounting import gaussian_epsilon, renyi_epsilon
 from grandrounds.privacy.ledger.chain import ChainedFile
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, dataset_fingerprint
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
-from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, no_guarantee, outside_budget
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, Unit, no_guarantee, outside_budget
 
 SKIN = DatasetIdentity("skin", "a" * 64)
 UPDATE = Spending(Mechanism.GAUSSIAN, Unit.SITE, sensitivity=2.0, sigma=32.0)

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from grandrounds.console.follow import EventTail, following
-from grandrounds.console.progress import RunProgress, progress_on
+from grandrounds.console.progress import EventTail, RunProgress, following, progress_on
 from grandrounds.console.steps import Steps
 
 

@@ -8,6 +8,7 @@ from PIL import Image
 
 from grandrounds.data.doctor import examine, examine_location
 from grandrounds.data.fitness import Finding, require_healthy
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.site import DatasetLocation, SiteData
 from grandrounds.errors import DataError
@@ -20,16 +21,18 @@ CLASSES = ("nevus", "melanoma")
 def healthy(**changes):
     """Four training, two validation and two test images of eight patients, both classes in each part."""
     data = SiteData(
-        images=numpy_generator("doctor").integers(0, 256, (8, 4, 4, 3), dtype=np.uint8),
+        cache=DecodedCache(
+            numpy_generator("doctor").integers(0, 256, (8, 4, 4, 3), dtype=np.uint8), shapes=((4, 4, 3, 8),)
+        ),
         labels=np.array([0, 1, 0, 1, 0, 1, 0, 1]),
         labelled=np.ones(8, np.bool_),
         split=np.array(["train"] * 4 + ["val"] * 2 + ["test"] * 2),
         names=tuple(f"{row}.png" for row in range(8)),
         groups=tuple(f"p{row}" for row in range(8)),
         classes=CLASSES,
-        shapes=((4, 4, 3, 8),),
     )
-    return dataclasses.replace(data, **changes)
+    decoded = {name: changes.pop(name) for name in ("images", "quarantined", "rules", "shapes") if name in changes}
+    return dataclasses.replace(data, cache=dataclasses.replace(data.cache, **decoded), **changes)
 
 
 def messages(findings, level):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.manifest import Record, read_manifest, write_manifest
 from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.partition.make import make_partition
@@ -25,7 +26,7 @@ def site_data():
     labels = np.array([[1, 0, -1], [-1, -1, -1], [1, 1, 0], [0, -1, -1]])
     count = len(labels)
     return SiteData(
-        images=np.zeros((count, 8, 8, 3), np.uint8),
+        cache=DecodedCache(np.zeros((count, 8, 8, 3), np.uint8)),
         labels=labels,
         labelled=np.array([True, False, True, True]),
         split=np.array(["train", "train", "train", "val"]),

@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from grandrounds.data.found import Folder, Seen
+from grandrounds.data.image_files import Folder, Seen
 from grandrounds.data.images.augmentation import draw_views, sample_generator
 from grandrounds.data.partition.make import make_partition
 from grandrounds.seeding import numpy_generator

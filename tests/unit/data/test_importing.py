@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import grandrounds as gr
-from grandrounds.data import found as found_files
-from grandrounds.data import importing
-from grandrounds.data.found import look_at, place_at
+from grandrounds.data import image_files, importing
+from grandrounds.data.image_files import look_at, place_at
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.importing import Import, account, look_up
 from grandrounds.errors import DataError
@@ -134,14 +133,14 @@ def test_archives_have_bounds(tmp_path, monkeypatch):
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(4):
             archive.writestr(f"x/{number}.png", bytes(1_000_000))
-    monkeypatch.setattr(found_files, "MAX_MEMBER_BYTES", 2_000_000)
+    monkeypatch.setattr(image_files, "MAX_MEMBER_BYTES", 2_000_000)
     with pytest.raises(DataError, match="over the limit of 200 times"):
         place_at(bomb)
-    monkeypatch.setattr(found_files, "MAX_EXPANSION", 5000)
-    monkeypatch.setattr(found_files, "MAX_MEMBER_BYTES", 900_000)
+    monkeypatch.setattr(image_files, "MAX_EXPANSION", 5000)
+    monkeypatch.setattr(image_files, "MAX_MEMBER_BYTES", 900_000)
     with pytest.raises(DataError, match=r"x/0\.png has"):
         place_at(bomb)
-    monkeypatch.setattr(found_files, "MAX_MEMBERS", 3)
+    monkeypatch.setattr(image_files, "MAX_MEMBERS", 3)
     with pytest.raises(DataError, match="4 files, over the limit of 3"):
         place_at(bomb)
 

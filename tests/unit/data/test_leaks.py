@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from grandrounds.data.leaks import comparison
-from grandrounds.data.leaks.comparison import Looked, PlacedImage, contradictions, shared_between
+from grandrounds.data import leaks
+from grandrounds.data.leaks import Looked, PlacedImage, contradictions, shared_between
 from grandrounds.seeding import numpy_generator
 
 
@@ -64,8 +64,8 @@ def test_the_labels_of_a_thousand_copies_are_compared_once_for_each_pair_of_labe
         compared.append(len(list(rows)))
         return combinations(rows, size)
 
-    monkeypatch.setattr(comparison, "permutations", pairs_of)
-    monkeypatch.setattr(comparison, "combinations", pairs_of)
+    monkeypatch.setattr(leaks, "permutations", pairs_of)
+    monkeypatch.setattr(leaks, "combinations", pairs_of)
     sites = [looked(f"site-{number}", [("train", 1), ("train", -1)]) for number in range(1000)]
     assert not list(contradictions(sites))
     assert compared == [2]

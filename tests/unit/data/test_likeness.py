@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.spatial import cKDTree
 
-from grandrounds.data.leaks import likeness
-from grandrounds.data.leaks.likeness import near_pairs
+from grandrounds.data import leaks
+from grandrounds.data.leaks import near_pairs
 
 
 def pictures(count, seed=0, noise=0):
@@ -25,19 +25,19 @@ def test_every_picture_finds_its_copy_and_no_other(noise):
 @pytest.mark.parametrize("numbers", [50, 1 << 22])
 def test_the_candidates_are_those_of_a_tree(seed, numbers, monkeypatch):
     """Of points that lie near a plane, some with a coordinate that is the same for all, in small and large parts."""
-    monkeypatch.setattr(likeness, "NUMBERS_AT_A_TIME", numbers)
+    monkeypatch.setattr(leaks, "NUMBERS_AT_A_TIME", numbers)
     generator = np.random.default_rng(seed)
     plane = generator.normal(size=(generator.integers(1, 120), 3)) @ generator.normal(size=(3, 16))
     points = (plane * (1, 5, 20)[seed % 3] + 128 + generator.normal(size=plane.shape)).astype(np.float32)
     points[:, seed % 16] = 5
-    found = [tuple(sorted(pair)) for pair in likeness._within(points, 6.0).tolist()]
+    found = [tuple(sorted(pair)) for pair in leaks._within(points, 6.0).tolist()]
     assert sorted(found) == sorted(cKDTree(points).query_pairs(6.0, p=np.inf))
 
 
 def test_too_many_candidates_are_not_compared(monkeypatch):
-    monkeypatch.setattr(likeness, "MAX_CANDIDATES", 299)
+    monkeypatch.setattr(leaks, "MAX_CANDIDATES", 299)
     assert near_pairs(pictures(300)) is None
-    monkeypatch.setattr(likeness, "MAX_CANDIDATES", 300)
+    monkeypatch.setattr(leaks, "MAX_CANDIDATES", 300)
     assert len(near_pairs(pictures(300))) == 300
 
 

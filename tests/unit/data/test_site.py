@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.site import (
     DatasetLocation,
@@ -136,7 +137,7 @@ def test_loaded_data_follow_the_manifest_and_the_vocabulary(place):
     np.testing.assert_array_equal(data.labels, [1, -1, 0, 0, 1, 0, -1])
     assert data.labels.dtype == np.int64
     assert data.groups == ("p1", "p1", "p2", "p3", "p4", "p5", "l6")
-    assert (data.classes, data.names[2], data.shapes) == (CLASSES, "c.png", ((4, 4, 1, 7),))
+    assert (data.classes, data.names[2], data.cache.shapes) == (CLASSES, "c.png", ((4, 4, 1, 7),))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_quarantined_rows_are_in_no_part(place):
     (place / "images" / "a.png").write_bytes(b"no image")
     location = DatasetLocation(place / "skin.csv", place / "images", 0.2)
     data = load_site_data(location, GREY, place / "cache")
-    assert [row for row, _, _ in data.quarantined] == [0]
+    assert data.cache.unreadable == [0]
     np.testing.assert_array_equal(data.rows("train"), [1, 2, 3])
     np.testing.assert_array_equal(data.rows("labelled"), [3])
     with pytest.raises(DataError, match="1 of 7 images cannot be read"):
@@ -178,7 +179,13 @@ def test_a_label_outside_the_vocabulary_is_refused(place):
 
 def test_an_unknown_part_is_refused():
     empty = SiteData(
-        np.zeros((0, 1, 1, 1), np.uint8), np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, str), (), (), ("a",)
+        DecodedCache(np.zeros((0, 1, 1, 1), np.uint8)),
+        np.zeros(0, np.int64),
+        np.zeros(0, bool),
+        np.zeros(0, str),
+        (),
+        (),
+        ("a",),
     )
     with pytest.raises(ValueError, match=r"part .*got 'dev'"):
         empty.rows("dev")

@@ -19,8 +19,7 @@ from grandrounds.data.site import DatasetLocation
 from grandrounds.deployment.kit import machine
 from grandrounds.deployment.kit.overlay import Settings, apply_overlay
 from grandrounds.deployment.operation import health
-from grandrounds.deployment.operation.status import kit_status
-from grandrounds.deployment.operation.trail import read_trail
+from grandrounds.deployment.operation.status import kit_status, read_trail
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.files import exclusive, write_json
 from grandrounds.privacy.gate.audit import Reason, write_audit
@@ -29,8 +28,7 @@ from grandrounds.privacy.inventory import dataset_facts
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.lines import Purpose
 from grandrounds.privacy.ledger.recovery import note_head
-from grandrounds.protocol.spending import outside_budget
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Unit, outside_budget
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from nvflare.recipe import PocEnv, ProdEnv, SimEnv
 
 import grandrounds as gr
 from grandrounds import plugins
-from grandrounds.deployment.recipes import recipe as recipes
+from grandrounds.deployment import recipe as recipes
 
 
 @pytest.fixture

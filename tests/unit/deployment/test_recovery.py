@@ -15,8 +15,7 @@ from grandrounds.cli import build_app
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.kit.overlay import Settings, apply_overlay
-from grandrounds.deployment.recovery.known import KnownSpending, server_knowledge
-from grandrounds.deployment.recovery.loss import worst_case
+from grandrounds.deployment.recovery import KnownSpending, server_knowledge, worst_case
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.files import write_json
@@ -25,8 +24,7 @@ from grandrounds.privacy.gate.policy import parse_policy
 from grandrounds.privacy.inventory import dataset_identity
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose, read_loss
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "lost-ledger.md"
 GATE = [{"path": "grandrounds.privacy.gate.filters.SitePrivacyGate"}]

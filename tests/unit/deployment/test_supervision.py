@@ -10,10 +10,8 @@ import time
 
 import pytest
 
-from grandrounds.deployment.supervision import output
-from grandrounds.deployment.supervision.output import bound, older
-from grandrounds.deployment.supervision.pulse import Pulse
-from grandrounds.deployment.supervision.systemd import Watchdog, notify, seconds_between
+from grandrounds.deployment import supervision
+from grandrounds.deployment.supervision import Pulse, Watchdog, bound, notify, older, seconds_between
 
 LIMIT_SECONDS = 600
 SERVE = """
@@ -147,7 +145,7 @@ def test_a_log_on_a_full_disk_is_cut_without_a_copy(tmp_path, monkeypatch):
     def copy(*given):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(output, "_copy_end", copy)
+    monkeypatch.setattr(supervision, "_copy_end", copy)
     log = tmp_path / "console.txt"
     log.write_bytes(b"x" * 11)
     assert bound(log, 10)

@@ -12,8 +12,7 @@ import torch
 from nvflare.apis.shareable import Shareable
 
 from grandrounds.federation import machine
-from grandrounds.federation.shared_memory import receive, send
-from grandrounds.federation.workers import NO_WORKER, Errand, Workers
+from grandrounds.federation.workers import NO_WORKER, Errand, Workers, receive, send
 
 MESSAGE = {
     "channels last": torch.arange(24.0).reshape(1, 2, 3, 4).contiguous(memory_format=torch.channels_last),

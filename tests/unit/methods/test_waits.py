@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grandrounds.data.images import tensors
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.images.tensors import HeldImages
 from grandrounds.data.site import SiteData
 from grandrounds.federation.site.context import SiteContext, StateCache
@@ -89,7 +90,7 @@ def _fused_without_memory(monkeypatch):
 
 def site(labelled, device):
     data = SiteData(
-        images=np.random.default_rng(1).integers(0, 256, (COUNT, SIDE, SIDE, 3)).astype(np.uint8),
+        cache=DecodedCache(np.random.default_rng(1).integers(0, 256, (COUNT, SIDE, SIDE, 3)).astype(np.uint8)),
         labels=np.arange(COUNT) % len(CLASSES),
         labelled=np.arange(COUNT) < labelled,
         split=np.full(COUNT, "train"),
@@ -125,7 +126,7 @@ def turned(steps, device):
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(tensors, "may_stay", lambda device, size: True)
         images = np.memmap(Path(folder) / "images", np.uint8, "w+", shape=context.data.images.shape)
-        context = replace(context, data=replace(context.data, images=images), held=held)
+        context = replace(context, data=replace(context.data, cache=DecodedCache(images)), held=held)
         options = TrainingOptions(steps=steps, batch_size=4, weak_view="turns")
         train_supervised(model, adam(model.parameters()), context, options)
 

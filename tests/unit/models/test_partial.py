@@ -13,7 +13,7 @@ from grandrounds.models.partial import freeze_front, front_of, frozen_digest, fr
 from grandrounds.models.registry import BACKBONES, backbone_names, build_model, minimum_image_size
 from grandrounds.models.split import split_network
 from grandrounds.privacy.mechanisms.dp_sgd import require_separate_samples
-from grandrounds.protocol.entries import is_running_statistic
+from grandrounds.protocol.messages import is_running_statistic
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 

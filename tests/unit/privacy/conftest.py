@@ -11,8 +11,7 @@ from grandrounds.privacy.gate.gate import Gate
 from grandrounds.privacy.gate.policy import SitePolicy
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 
 @pytest.fixture

@@ -8,8 +8,15 @@ from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.utils import fobs
 
 from grandrounds.errors import MessageError
-from grandrounds.protocol.entries import require_like, tensor_bytes
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, model_update
+from grandrounds.protocol.messages import (
+    Payload,
+    Release,
+    ReleaseKind,
+    Result,
+    model_update,
+    require_like,
+    tensor_bytes,
+)
 from grandrounds.protocol.wire import decode_payload, decode_result, encode_payload, encode_result
 from grandrounds.seeding import torch_generator
 

@@ -3,7 +3,7 @@
 import pytest
 
 from grandrounds.errors import MessageError
-from grandrounds.protocol.registration import Registration, require_facts
+from grandrounds.protocol.messages import Registration, require_facts
 
 
 def test_numbers_and_texts_survive_a_checkpoint():

@@ -6,8 +6,7 @@ from itertools import product
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending
-from grandrounds.protocol.unit import Unit, distance, update_sensitivity
+from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, Unit, distance, update_sensitivity
 
 
 def test_a_detour_is_never_shorter():

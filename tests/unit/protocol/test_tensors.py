@@ -9,9 +9,8 @@ from nvflare.fuel.utils import fobs
 
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, model_update
-from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.tensors import MANY_VALUES, require_finite_tensors, require_precision, rounded, widened
-from grandrounds.protocol.wire import decode_result, encode_result
+from grandrounds.protocol.wire import decode_result, encode_result, round_updates
 from grandrounds.seeding import torch_generator
 
 INFINITY = float("inf")

@@ -7,7 +7,7 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 from grandrounds.evaluation.bootstrap import cases_of, joined
 from grandrounds.evaluation.history import validation_curves
 from grandrounds.evaluation.score import Score
-from grandrounds.plotting import looks
+from grandrounds.plotting import looks, rounds_figure
 from grandrounds.reporting.figures.curves import (
     confusion_figure,
     precision_recall_curves,
@@ -23,7 +23,6 @@ from grandrounds.reporting.figures.runs import budget_figure, learning_figure
 from grandrounds.reporting.run import Spent, Traffic
 from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of
-from grandrounds.rounds_figure import rounds_figure
 
 from .conftest import CLASSES, SITES
 

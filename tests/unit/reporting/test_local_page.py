@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.site import SiteData
 from grandrounds.protocol.tasks import task_named
 from grandrounds.reporting.local import samples
@@ -20,17 +21,17 @@ PICTURE = re.compile(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]*)"')
 TURNED, DEEP = ("orientation",), ("depth",)
 
 
-def site_data(count=30, labels=None, rules=(), **changes):
+def site_data(count=30, labels=None, rules=(), quarantined=(), **changes):
     """Noise images of two classes in turn."""
+    pixels = numpy_generator("local page").integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
     return SiteData(
-        images=numpy_generator("local page").integers(0, 256, (count, 8, 8, 3), dtype=np.uint8),
+        cache=DecodedCache(pixels, quarantined, rules=rules or ((),) * count),
         labels=np.arange(count) % 2 if labels is None else labels,
         labelled=np.ones(count, np.bool_),
         split=np.array(["train"] * count),
         names=tuple(f"{row}.png" for row in range(count)),
         groups=tuple(f"p{row}" for row in range(count)),
         classes=("nevus", "melanoma"),
-        rules=rules or ((),) * count,
         **changes,
     )
 
@@ -65,7 +66,7 @@ def test_some_images_of_each_class_are_shown_as_the_network_sees_them(written):
 
 def test_grey_images_are_shown_in_grey(written):
     data = site_data(4)
-    _, page = written(dataclasses.replace(data, images=data.images[..., :1]))
+    _, page = written(dataclasses.replace(data, cache=dataclasses.replace(data.cache, images=data.images[..., :1])))
     assert {picture.mode for picture in shown(page).values()} == {"L"}
 
 

@@ -38,11 +38,11 @@ def advise(
     json: Json = False,
 ) -> None:
     """Show what was found and what to run."""
-    found = advising.situation(sites_dir, networks, leaves)
-    advice = advising.advise(found)
+    situation = advising.situation(sites_dir, networks, leaves)
+    advice = advising.advise(situation)
     command = advice.command(sites_dir)
     if json:
         say_json({"command": command, **asdict(advice)})
         return
-    for line in [*found.lines, command, f"why: {advice.reason}", f"evidence: {advice.evidence}"]:
+    for line in [*situation.lines, command, f"why: {advice.reason}", f"evidence: {advice.evidence}"]:
         say(results(), line)

@@ -219,7 +219,7 @@ def _fitting_job(description: Mapping[str, Any]) -> str:
             "fed_align_cl --set problem.channels=1 --set problem.image_size=256 --set problem.intensities=standardised"
         )
     if "import" in description and all(
-        one["labelled"] == one["images"]["train"] for one in description["sites"].values()
+        site["labelled"] == site["images"]["train"] for site in description["sites"].values()
     ):
         return "fedavg"  # semi-supervised methods need images without labels
     group = DATASETS.get(description.get("dataset", ""), PartitionOptions)

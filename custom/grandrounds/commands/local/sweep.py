@@ -65,11 +65,11 @@ def sweep(
     varied = {}
     for text in vary or ():
         name, _, listed = text.partition("=")
-        varied[name] = [value for _, value in values([f"{name}={one}" for one in listed.split(",")])]
+        varied[name] = [value for _, value in values([f"{name}={entry}" for entry in listed.split(",")])]
     numbers = comma_separated(seeds) or []
     if not all(number.isdecimal() for number in numbers):
         raise UsageError(f"--seeds {seeds}: expected whole numbers with commas between them, such as 1,2,3")
-    found = run_all(
+    runs = run_all(
         jobs,
         Sites.read(sites_dir, sites) if sites_dir else sites,
         workspace=workspace,
@@ -79,9 +79,9 @@ def sweep(
         preset=preset,
         processes=processes,
     )
-    scores = pd.concat([found.scores(), found.over_seeds()])
+    scores = pd.concat([runs.scores(), runs.over_seeds()])
     if report is not None:
-        found.report(report)
+        runs.report(report)
     if json:
         say_json({name: row.dropna().to_dict() for name, row in scores.iterrows()})
         return

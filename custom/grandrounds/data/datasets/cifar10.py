@@ -141,9 +141,9 @@ def unpack_cifar10(root: Path | str, folder: Path | str) -> Path:
     batches = batches_folder(root)
     if batches is None:
         raise DataError(f"no CIFAR-10 in {root}: looked for {META_FILE} there and in {BATCHES_FOLDER}")
-    found = _unpickled(batches / META_FILE).get(b"label_names")
-    if found != [name.encode() for name in CIFAR10_CLASSES]:
-        raise DataError(f"{batches / META_FILE}: label_names must be {', '.join(CIFAR10_CLASSES)}, got {found!r}")
+    label_names = _unpickled(batches / META_FILE).get(b"label_names")
+    if label_names != [name.encode() for name in CIFAR10_CLASSES]:
+        raise DataError(f"{batches / META_FILE}: label_names must be {', '.join(CIFAR10_CLASSES)}, got {label_names!r}")
 
     def read() -> dict[str, CifarImages]:
         """The images of both parts."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions, OwnImageOptions
-from grandrounds.data.found import LINKS, ImageFiles, Seen, look_at, place_at
+from grandrounds.data.image_files import LINKS, ImageFiles, Seen, look_at, place_at
 from grandrounds.data.importing import UNWANTED, Import, look_up, shared_root
 from grandrounds.data.keys import canonical
 from grandrounds.data.manifest import (
@@ -81,7 +81,7 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
 
     Raises:
         DataError: if an image is in another place or its patient is not found; it is named.
-        ConfigurationError: if the layout cannot be told from the folders.
+        ConfigurationError: if the folders do not show the layout.
     """
     place = place_at(root)
     if place is None:
@@ -89,20 +89,14 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
             f"{root} is neither a folder nor a .zip of images; save its images as files, or for an .npz write a table whose "
             "column image is ARRAY/NUMBER (test_images/0), and name the .npz by --root"
         )
-    found, left_out = look_at(place)
-    if not found:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in Import("files", {}, left_out).reasons.items())
-        raise DataError(
-            f"{root} has no image that can be used ({reasons or 'no files'}); expected {root.name}/CLASS/image or "
-            f"{root.name}/SITE/CLASS/image"
-            + f"; for files in place of links: cp -rL {shlex.quote(str(root))} NEW"
-            * (LINKS in left_out.values() and root.is_dir())
-        )
-    names = list(found)
+    images, left_out = look_at(place)
+    if not images:
+        raise DataError(_no_images(root, left_out))
+    names = list(images)
     places = [_without_split(PurePosixPath(name).parts[:-1]) for name in names]
     above, inside = _unwrapped([folders for folders, _ in places], options.layout)
     layout = _layout(root, names, inside, options.layout)
-    patients = _patients(place, found, options)
+    patients = _patients(place, images, options)
     owners = [dict(zip(layout.split("/"), folders, strict=True)) for folders in inside]
     labels = _label_map(options.label_map, [own["class"] for own in owners])
     records, sites = [], []
@@ -114,10 +108,28 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
         local = f"{site}/{known}" if site and known else known
         records.append(Record(name, labels.get(label, label), split or "train", local))
         sites.append(site)
-    notes = [f"all images are below {above!r}, which is taken for no site (--layout site/class if it is one)"] * bool(
-        above
-    )
-    if layout == "site/class" and options.layout == "auto":
+    notes = _assumptions(root, above, layout if options.layout == "auto" else "", left_out)
+    account = Import("files", images, left_out, notes)
+    account = account.without(set(names) - {record.image for record in records}, UNWANTED)
+    splits = any(split for _, split in places)
+    return OwnImages(tuple(records), tuple(sites) if any(sites) else (), splits, root, account)
+
+
+def _no_images(root: Path, left_out: Mapping[str, str]) -> str:
+    reasons = ", ".join(f"{count} {reason}" for reason, count in Import("files", {}, left_out).reasons.items())
+    expected = f"{root.name}/CLASS/image or {root.name}/SITE/CLASS/image"
+    message = f"{root} has no image that can be used ({reasons or 'no files'}); expected {expected}"
+    if LINKS in left_out.values() and root.is_dir():
+        return f"{message}; for files in place of links: cp -rL {shlex.quote(str(root))} NEW"
+    return message
+
+
+def _assumptions(root: Path, above: str, assumed_layout: str, left_out: Iterable[str]) -> tuple[str, ...]:
+    """What was assumed in reading a folder, one sentence each."""
+    notes = []
+    if above:
+        notes.append(f"all images are below {above!r}, which is taken for no site (--layout site/class if it is one)")
+    if assumed_layout == "site/class":
         notes.append(
             "the first folders are taken for sites, the second for classes (--layout 'class/*' if the first are classes)"
         )
@@ -126,10 +138,7 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
         notes.append(
             f"the folders are the labels; {tables[0]} is not read: import it with --root {root} if it has the labels"
         )
-    account = Import("files", found, left_out, tuple(notes))
-    account = account.without(set(names) - {record.image for record in records}, UNWANTED)
-    splits = any(split for _, split in places)
-    return OwnImages(tuple(records), tuple(sites) if any(sites) else (), splits, root, account)
+    return tuple(notes)
 
 
 def read_image_table(root: Path, options: ManifestOptions) -> OwnImages:
@@ -174,13 +183,7 @@ def images_of_rows(table: Table, root: Path, options: OwnImageOptions) -> OwnIma
     )
     kept = [(line, {**row, "image": listed.files[line]}) for line, row in wanted if line in listed.files]
     records = [_record(row, f"{table.source} line {line}", labels, pattern, options) for line, row in kept]
-    seen: dict[str, int] = {}
-    for line, row in kept:
-        if seen.setdefault(row["image"], line) != line:
-            raise DataError(
-                f"{table.source} line {line}, column image: {row['image']!r} is already on line "
-                f"{seen[row['image']]}; keep one"
-            )
+    _require_once([(line, row["image"]) for line, row in kept], table.source)
     sites, splits = (
         _all_or_none(table.source, column, [row.get(column, "") for _, row in kept]) for column in ("site", "split")
     )
@@ -190,6 +193,13 @@ def images_of_rows(table: Table, root: Path, options: OwnImageOptions) -> OwnIma
     unwanted = {f"line {line}": UNWANTED for line, _ in table.rows if line not in used}
     account = replace(listed.account, left_out={**listed.account.left_out, **unwanted})
     return OwnImages(tuple(records), sites, bool(splits), root, account, tuple(line for line, _ in kept))
+
+
+def _require_once(images: Iterable[tuple[int, str]], source: str) -> None:
+    seen: dict[str, int] = {}
+    for line, name in images:
+        if seen.setdefault(name, line) != line:
+            raise DataError(f"{source} line {line}, column image: {name!r} is already on line {seen[name]}; keep one")
 
 
 def _record(
@@ -240,6 +250,15 @@ def _unwrapped(folders: Sequence[Sequence[str]], wanted: str) -> tuple[str, list
     return "/".join(above), [own[len(above) :] for own in folders]
 
 
+def _layout_remedy(depth: int) -> str:
+    """What to do where the folders do not show the layout; ``depth`` is 0 if there are none or it differs."""
+    if not depth:
+        return "list the images in a table with the columns image, label and patient"
+    others = ["*"] * (depth - 1)
+    layouts = dict.fromkeys("/".join(own) for own in (["class", *others], [*others, "class"]))
+    return f"say which folder is the class by --layout {' or '.join(map(repr, layouts))}; others are site, patient or *"
+
+
 def _layout(root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], wanted: str) -> str:
     """What the folders between root and image are."""
     depth = Counter(len(own) for own in folders)
@@ -248,13 +267,8 @@ def _layout(root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], 
     usual = levels in (1, 2) or wanted != "auto"
     odd = next((name for name, own in zip(names, folders, strict=True) if len(own) != levels or not usual), None)
     if odd is not None:
-        others = ["*"] * (there - 1)
-        layouts = dict.fromkeys("/".join(own) for own in (["class", *others], [*others, "class"]))
-        proposed = " or ".join(map(repr, layouts))
-        remedy = f"say which folder is the class by --layout {proposed}; others are site, patient or *"
-        if len(depth) > 1 or not there:
-            remedy = "list the images in a table with the columns image, label and patient"
         known = f"{wanted}/image" if wanted != "auto" else "CLASS/image, SITE/CLASS/image or CLASS/PATIENT/image"
+        remedy = _layout_remedy(there if len(depth) == 1 else 0)
         raise DataError(f"{root}: {odd} is not where an image is expected: {known}; {remedy}")
     if wanted != "auto":
         return wanted
@@ -275,13 +289,13 @@ def _layout(root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], 
     return "site/class"
 
 
-def _patients(place: ImageFiles, found: Mapping[str, Seen], options: FolderOptions) -> list[str]:
+def _patients(place: ImageFiles, images: Mapping[str, Seen], options: FolderOptions) -> list[str]:
     pattern = _pattern(options.patient_pattern)
     if pattern is not None:
-        return [_match(pattern, name) for name in found]
+        return [_match(pattern, name) for name in images]
     if not options.patient_tag:
-        return [_header(place, name, "PatientID") if one.format == "DICOM" else "" for name, one in found.items()]
-    patients = {name: _header(place, name, options.patient_tag) for name in found}
+        return [_header(place, name, "PatientID") if image.format == "DICOM" else "" for name, image in images.items()]
+    patients = {name: _header(place, name, options.patient_tag) for name in images}
     missing = next((name for name, patient in patients.items() if not patient), None)
     if missing:
         raise DataError(
@@ -303,14 +317,14 @@ def _header(place: ImageFiles, name: str, keyword: str) -> str:
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:
-    with told_as(ConfigurationError, re.error, where=f"patient_pattern {text!r} is no regular expression"):
+    with reraised_as(ConfigurationError, re.error, where=f"patient_pattern {text!r} is no regular expression"):
         return re.compile(text) if text else None
 
 
 def _match(pattern: re.Pattern[str], name: str) -> str:
     """The first group of the pattern in an image's name, or all that it matches."""
-    found = pattern.search(name)
-    patient = (found.group(1) if pattern.groups else found.group()) if found else ""
+    match = pattern.search(name)
+    patient = (match.group(1) if pattern.groups else match.group()) if match else ""
     if not patient:
         raise DataError(f"image {name!r}: patient_pattern {pattern.pattern!r} finds no patient in its name")
     return patient
@@ -321,7 +335,7 @@ def _label_map(entries: Sequence[str], occurring: Iterable[str]) -> dict[str, st
     spellings: dict[str, list[str]] = defaultdict(list)
     for label in dict.fromkeys(filter(None, occurring)):
         spellings[canonical(label)].append(label)
-    found: dict[str, str] = {}
+    label_map: dict[str, str] = {}
     for entry in entries:
         old, equals, new = (canonical(part) for part in entry.partition("="))
         if not equals or not old:
@@ -330,8 +344,8 @@ def _label_map(entries: Sequence[str], occurring: Iterable[str]) -> dict[str, st
             near = difflib.get_close_matches(old.casefold(), [name.casefold() for name in spellings], n=1)
             hint = next((f"; did you mean {name!r}?" for name in spellings if name.casefold() in near), "")
             raise ConfigurationError(f"label_map {entry!r}: there is no label {old!r}{hint}")
-        found |= dict.fromkeys(spellings[old], new)
-    return found
+        label_map |= dict.fromkeys(spellings[old], new)
+    return label_map
 
 
 def vocabulary_of(records: Sequence[Record], given: Sequence[str], task: Task = SINGLE) -> tuple[str, ...]:
@@ -340,14 +354,14 @@ def vocabulary_of(records: Sequence[Record], given: Sequence[str], task: Task = 
     Raises:
         DataError: if there are fewer than two.
     """
-    occurring = {name for one in records for name in task.mentioned_in(one.label)}
-    found = tuple(given) or tuple(natural_sorted(occurring))
-    if len(found) < 2:
-        names = ", ".join(found) or "none"
+    occurring = {name for record in records for name in task.mentioned_in(record.label)}
+    classes = tuple(given) or tuple(natural_sorted(occurring))
+    if len(classes) < 2:
+        names = ", ".join(classes) or "none"
         raise DataError(f"the images are of too few classes: {names}; expected at least two")
-    return found
+    return classes
 
 
-def with_drawn_splits(found: OwnImages) -> OwnImages:
+def with_drawn_splits(images: OwnImages) -> OwnImages:
     """The same images as if none had a split."""
-    return replace(found, records=tuple(replace(one, split="train") for one in found.records), splits=False)
+    return replace(images, records=tuple(replace(record, split="train") for record in images.records), splits=False)

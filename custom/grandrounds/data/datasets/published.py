@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import require_known_label, told_as
+from grandrounds.checks import require_known_label, reraised_as
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record, read_table
@@ -80,10 +80,10 @@ def images_by_name(root: Path, suffix: str) -> dict[str, str]:
     Of files of one name the one nearest to ``root`` counts, and among those the first in alphabetical order: archives
     are often unpacked twice.
     """
-    found: dict[str, str] = {}
+    images: dict[str, str] = {}
     for path in sorted(_files(root, suffix), key=lambda path: (len(path.parts), path.as_posix())):
-        found.setdefault(path.stem, path.as_posix())
-    return found
+        images.setdefault(path.stem, path.as_posix())
+    return images
 
 
 def images_by_folder(root: Path, folders: Collection[str], suffix: str) -> dict[str, list[str]]:
@@ -92,12 +92,12 @@ def images_by_folder(root: Path, folders: Collection[str], suffix: str) -> dict[
     Returns:
         Sorted paths by folder, and these in the order of their names.
     """
-    found: dict[str, list[str]] = {folder: [] for folder in sorted(folders)}
+    images: dict[str, list[str]] = {folder: [] for folder in sorted(folders)}
     for path in _files(root, suffix):
-        own = next((part for part in path.parts[:-1] if part in found), None)
+        own = next((part for part in path.parts[:-1] if part in images), None)
         if own is not None:
-            found[own].append(path.as_posix())
-    return {folder: sorted(paths) for folder, paths in found.items()}
+            images[own].append(path.as_posix())
+    return {folder: sorted(paths) for folder, paths in images.items()}
 
 
 def images_in_archive(archive: Path, table: Path) -> dict[str, str]:
@@ -107,7 +107,7 @@ def images_in_archive(archive: Path, table: Path) -> dict[str, str]:
         DataError: naming the archive, and the table beside it that names its entries, if it cannot be read.
     """
     where = f"{archive}, which {table.name} belongs to, cannot be read"
-    with told_as(DataError, OSError, zipfile.BadZipFile, where=where), zipfile.ZipFile(archive) as opened:
+    with reraised_as(DataError, OSError, zipfile.BadZipFile, where=where), zipfile.ZipFile(archive) as opened:
         return {name: name for name in opened.namelist()}
 
 
@@ -131,11 +131,11 @@ def read_records(
         DataError: if the table is damaged, or an image occurs twice.
     """
     rows = ((row, f"{table} line {line}") for line, row in read_table(table, columns))
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     for record in (record_of(row, where) for row, where in rows):
-        if record is not None and found.setdefault(record.image, record) is not record:
+        if record is not None and records.setdefault(record.image, record) is not record:
             raise DataError(f"{table}: image {record.image!r} is listed twice; remove one row")
-    return tuple(found.values())
+    return tuple(records.values())
 
 
 def _files(root: Path, suffix: str) -> Iterator[Path]:
@@ -217,8 +217,8 @@ def read_labels(
     try:
         with np.load(path, allow_pickle=False) as content:
             for images, name in arrays.items():
-                found = content[name]
-                column = found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+                stored = content[name]
+                column = stored[:, 0] if stored.ndim == 2 and stored.shape[1] == 1 else stored
                 labels = require_labels(column, len(classes), f"{path}: {name}")
                 records += (
                     Record(f"{images}/{row}", classes[label], source=source) for row, label in enumerate(labels)

@@ -82,24 +82,24 @@ READERS: Mapping[str, Callable[[Path, PartitionOptions], ReadDataset]] = Mapping
 
 def _own_images(dataset: str, root: Path, options: OwnImageOptions) -> ReadDataset:
     if isinstance(options, ManifestOptions):
-        found = read_image_table(root, options)
+        images = read_image_table(root, options)
     elif isinstance(options, FolderOptions):
-        found = read_folder(root, options)
+        images = read_folder(root, options)
     else:
-        found = _rows_of_plugin(dataset, root, options)
+        images = _rows_of_plugin(dataset, root, options)
     if options.splits == "draw":
-        found = with_drawn_splits(found)
-    found, facts = settled_images(found, options, str(getattr(options, "manifest", root)))
+        images = with_drawn_splits(images)
+    images, facts = settled_images(images, options, str(getattr(options, "manifest", root)))
     windows = windows_from(options.windows, "windows") if options.windows else ()
     return ReadDataset(
-        found.records,
-        found.root,
-        vocabulary_of(found.records, options.classes, options.kind),
-        {**facts, **found.account.facts()},
+        images.records,
+        images.root,
+        vocabulary_of(images.records, options.classes, options.kind),
+        {**facts, **images.account.facts()},
         Reading(windows, options.preprocess, options.bits),
         options.dataset_name,
-        found.sites,
-        found.splits,
+        images.sites,
+        images.splits,
         options.kind,
     )
 

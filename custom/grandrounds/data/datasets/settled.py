@@ -24,11 +24,11 @@ NAMED = 3
 """Images or spellings that a remark names."""
 
 
-def settled_images(found: OwnImages, options: OwnImageOptions, source: str) -> tuple[OwnImages, dict[str, Any]]:
+def settled_images(images: OwnImages, options: OwnImageOptions, source: str) -> tuple[OwnImages, dict[str, Any]]:
     """Give every class, site, patient, lesion and source its key.
 
     Args:
-        found: the images as they were read.
+        images: the images as they were read.
         options: of the data set, with the choices about near names.
         source: the table or folder, for errors.
 
@@ -41,24 +41,24 @@ def settled_images(found: OwnImages, options: OwnImageOptions, source: str) -> t
         ConfigurationError: if a choice is about a name that does not occur.
     """
     settling = _Settling(source, options.choices)
-    sites = _sites(found.sites, settling)
-    labels = _labels([record.label for record in found.records], options, settling)
-    for record, label in zip(found.records, labels, strict=True):
+    sites = _sites(images.sites, settling)
+    labels = _labels([record.label for record in images.records], options, settling)
+    for record, label in zip(images.records, labels, strict=True):
         if label and options.classes:
             options.kind.require_label(label, options.classes, f"{source}, image {record.image!r}, column label")
-    patients = _patients(found, sites, settling)
-    lesions = settling.column("lesion", [record.lesion for record in found.records])
-    sources = settling.column("source", [record.source for record in found.records])
+    patients = _patients(images, sites, settling)
+    lesions = settling.column("lesion", [record.lesion for record in images.records])
+    sources = settling.column("source", [record.source for record in images.records])
     records = tuple(
         replace(record, label=label, patient=patient, lesion=lesion, source=origin)
         for record, label, patient, lesion, origin in zip(
-            found.records, labels, patients, lesions, sources, strict=True
+            images.records, labels, patients, lesions, sources, strict=True
         )
     )
-    if found.splits and options.splits == "keep":
+    if images.splits and options.splits == "keep":
         require_grouped(records, source)
     if options.scheme in ("auto", "given"):
-        _require_single_sites(records, sites, found.lines, source)
+        _require_single_sites(records, sites, images.lines, source)
     names = {site_id(site): site for site in sites}
     if len(names) < len(set(sites)):
         raise DataError(
@@ -71,7 +71,7 @@ def settled_images(found: OwnImages, options: OwnImageOptions, source: str) -> t
         **_named_alike(patients, sites),
         **_shortened(patients),
     }
-    return replace(found, records=records, sites=tuple(site_id(site) for site in sites)), facts
+    return replace(images, records=records, sites=tuple(site_id(site) for site in sites)), facts
 
 
 def key_remarks(description: Mapping[str, Any]) -> list[str]:
@@ -89,7 +89,9 @@ def key_remarks(description: Mapping[str, Any]) -> list[str]:
             remarks.append(f"{changed} spellings of a {kind} are written as others, which stand for the same")
         elif changed:
             pairs = [f"{old!r} as {new!r}" for old, new in changed.items()]
-            remarks.append(f"a {kind} has another spelling: {', '.join(pairs[:NAMED])}{' ...' * (len(pairs) > NAMED)}")
+            remarks.append(
+                f"a {kind} has another spelling: {', '.join(pairs[:NAMED])}{' ...' if len(pairs) > NAMED else ''}"
+            )
     if "same_patient_names" in description:
         remarks.append(
             f"{description['same_patient_names']} names of patients occur at several sites, where they count as different "
@@ -101,9 +103,9 @@ def key_remarks(description: Mapping[str, Any]) -> list[str]:
             "different people may have become one, so export the table with the column patient as text"
         )
     if "without_patient" in description:
-        found = description["without_patient"]
-        first = ", ".join(found["first"])
-        remarks.append(f"{found['images']} images have no patient and count as patients of their own, first {first}")
+        unknown = description["without_patient"]
+        first = ", ".join(unknown["first"])
+        remarks.append(f"{unknown['images']} images have no patient and count as patients of their own, first {first}")
     return remarks
 
 
@@ -123,14 +125,14 @@ class _Settling:
         scoped = scopes or [""] * len(values)
         keys: dict[str, dict[str, str]] = {}
         for scope in dict.fromkeys(scoped):
-            own = [value for value, one in zip(values, scoped, strict=True) if one == scope]
-            keys[scope] = settle(kind, own, f"{self.source}{f', site {scope}' * bool(scope)}", self.choices, words)
-        found = [keys[scope][value] for value, scope in zip(values, scoped, strict=True)]
-        self._remember(kind, values, found)
-        return found
+            own = [value for value, own_scope in zip(values, scoped, strict=True) if own_scope == scope]
+            keys[scope] = settle(kind, own, f"{self.source}{f', site {scope}' if scope else ''}", self.choices, words)
+        settled = [keys[scope][value] for value, scope in zip(values, scoped, strict=True)]
+        self._remember(kind, values, settled)
+        return settled
 
-    def _remember(self, kind: Kind, values: Sequence[str], found: Sequence[str]) -> None:
-        pairs = list(zip(values, found, strict=True))
+    def _remember(self, kind: Kind, values: Sequence[str], settled: Sequence[str]) -> None:
+        pairs = list(zip(values, settled, strict=True))
         self._changed[kind] = {value: key for value, key in pairs if key and key != value}
         self._missing[kind] = sum(1 for value, key in pairs if value and not key)
 
@@ -149,15 +151,15 @@ class _Settling:
 
 
 def _sites(sites: Sequence[str], settling: _Settling) -> tuple[str, ...]:
-    found = settling.column("site", sites)
-    missing = len(found) - sum(map(bool, found))
-    if 0 < missing < len(found):
-        word = next(given for given, site in zip(sites, found, strict=True) if not site)
+    settled = settling.column("site", sites)
+    missing = len(settled) - sum(map(bool, settled))
+    if 0 < missing < len(settled):
+        word = next(given for given, site in zip(sites, settled, strict=True) if not site)
         raise DataError(
             f"{settling.source}: {missing} images have no site ({word!r} is a missing value); fill it in, or add "
             f"--distinct site:{word} (distinct=['site:{word}']) if a site is called so"
         )
-    return tuple(found) if any(found) else ()
+    return tuple(settled) if any(settled) else ()
 
 
 def _require_single_sites(records: Sequence[Record], sites: Sequence[str], lines: Sequence[int], source: str) -> None:
@@ -174,7 +176,7 @@ def _require_single_sites(records: Sequence[Record], sites: Sequence[str], lines
                 for site, number in places.items()
             ]
             raise DataError(
-                f"{source}: {len(divided)} {kind}{'s' * (len(divided) > 1)} at several sites, first {name!r}: "
+                f"{source}: {len(divided)} {kind}{'s' if len(divided) > 1 else ''} at several sites, first {name!r}: "
                 f"{', '.join(where)}; write one site for each {kind}, other names for different ones, or add --scheme iid "
                 "(scheme='iid') to divide the images without the column site"
             )
@@ -199,7 +201,11 @@ def _require_single_names(names: Sequence[str], task: Task, choices: KeyChoices,
     if task.parts_are_classes:
         others |= _shared(parts_of.values())
     for name, parts in parts_of.items():
-        if len(parts) > 1 and name not in choices.names("label") and {comparison_key(one) for one in parts} <= others:
+        if (
+            len(parts) > 1
+            and name not in choices.names("label")
+            and {comparison_key(name_part) for name_part in parts} <= others
+        ):
             raise DataError(_joined(name, parts, task, source))
 
 
@@ -219,15 +225,15 @@ def _joined(name: str, parts: Sequence[str], task: Task, source: str) -> str:
     )
 
 
-def _patients(found: OwnImages, sites: Sequence[str], settling: _Settling) -> list[str]:
+def _patients(images: OwnImages, sites: Sequence[str], settling: _Settling) -> list[str]:
     """The keys of the patients; those of folders belong to their site, whose name they begin with."""
-    given = [record.patient for record in found.records]
-    local = bool(found.sites) and all(
-        patient.startswith(f"{site}/") for patient, site in zip(given, found.sites, strict=True) if patient
+    given = [record.patient for record in images.records]
+    local = bool(images.sites) and all(
+        patient.startswith(f"{site}/") for patient, site in zip(given, images.sites, strict=True) if patient
     )
     if not local:
         return settling.column("patient", given)
-    names = [patient.removeprefix(f"{site}/") for patient, site in zip(given, found.sites, strict=True)]
+    names = [patient.removeprefix(f"{site}/") for patient, site in zip(given, images.sites, strict=True)]
     keys = settling.column("patient", names, scopes=sites)
     return [f"{site}/{key}" if key else "" for site, key in zip(sites, keys, strict=True)]
 
@@ -244,8 +250,8 @@ def _named_alike(patients: Sequence[str], sites: Sequence[str]) -> dict[str, int
 
 
 def _shortened(patients: Sequence[str]) -> dict[str, int]:
-    found = {patient for patient in patients if SHORTENED.fullmatch(patient)}
-    return {"shortened_patients": len(found)} if found else {}
+    shortened = {patient for patient in patients if SHORTENED.fullmatch(patient)}
+    return {"shortened_patients": len(shortened)} if shortened else {}
 
 
 def _site_names(names: Mapping[str, str]) -> dict[str, Any]:

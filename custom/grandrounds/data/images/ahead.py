@@ -158,10 +158,10 @@ class ViewsAhead:
         self._begin()
         for process in self._processes:
             process.reach(step)
-        found = next((views for process in self._processes if (views := process.views(step, plan)) is not None), None)
-        if found is None:
+        drawn = next((views for process in self._processes if (views := process.views(step, plan)) is not None), None)
+        if drawn is None:
             return None
-        return torch.from_numpy(found if positions is None else found[positions])
+        return torch.from_numpy(drawn if positions is None else drawn[positions])
 
     def close(self) -> None:
         """Draw nothing more."""

@@ -56,8 +56,8 @@ class MonaiView:
         image = np.random.Generator(np.random.Philox(0)).integers(0, 256, _TRIED_SHAPE, dtype=np.uint8)
         used = cls()
         for seed in range(_TRIED_SEEDS):
-            found, again = (one.draw(image, np.random.Generator(np.random.Philox(seed))) for one in (used, cls()))
-            if not np.array_equal(found, again):
+            drawn, again = (view.draw(image, np.random.Generator(np.random.Philox(seed))) for view in (used, cls()))
+            if not np.array_equal(drawn, again):
                 raise ConfigurationError(
                     f"{cls._name()} gives two results for one random state; take a transform whose only randomness is that "
                     "of set_random_state"
@@ -72,20 +72,20 @@ class MonaiView:
         given = np.moveaxis(image, -1, 0) / np.float32(255)
         try:
             self._own.set_random_state(seed=int(generator.integers(2**32)))
-            found = np.asarray(self._own(given))
+            drawn = np.asarray(self._own(given))
         except Exception as error:  # foreign code
             reason = " ".join(str(error.__cause__ or error).split())[:200]
             raise ConfigurationError(
                 f"{self._name()} fails for an array float32 {given.shape}: {reason}; take the form for arrays (RandAffine, "
                 "not RandAffined)"
             ) from error
-        kept = found.shape == given.shape and found.dtype.kind in "fiu"
-        if not kept or not np.isfinite(found).all():
-            what = "values that are not finite" if kept else f"{found.dtype} {found.shape}"
+        kept = drawn.shape == given.shape and drawn.dtype.kind in "fiu"
+        if not kept or not np.isfinite(drawn).all():
+            what = "values that are not finite" if kept else f"{drawn.dtype} {drawn.shape}"
             raise ConfigurationError(
                 f"{self._name()} makes {what} of an array float32 {given.shape}; keep shape and range"
             )
-        levels: NDArray[np.uint8] = np.rint(np.moveaxis(found, 0, -1).clip(0, 1) * 255).astype(np.uint8)
+        levels: NDArray[np.uint8] = np.rint(np.moveaxis(drawn, 0, -1).clip(0, 1) * 255).astype(np.uint8)
         return levels
 
     @classmethod
@@ -149,12 +149,12 @@ def view_named(name: str, option: str = "view") -> RegisteredView:
     Raises:
         ConfigurationError: if there is none; those that exist are named.
     """
-    found = VIEWS.get(name) or OWN_VIEWS.all(VIEWS).get(name)
-    if found is None:
+    view = VIEWS.get(name) or OWN_VIEWS.all(VIEWS).get(name)
+    if view is None:
         raise ConfigurationError(
             f"{option} must be one of {', '.join(view_names())}, got {name!r}; register others with gr.register_view"
         )
-    return found
+    return view
 
 
 def sample_generator(view: str, key: int, step: int, position: int) -> np.random.Generator:
@@ -200,9 +200,9 @@ def draw_views(
     batch: NDArray[np.uint8] = np.array(images[rows[chosen]])
     if view == "none":  # no generator for each image of every evaluation
         return batch
-    one = make(**options)
+    drawer = make(**options)
     for index, position in enumerate(chosen.tolist()):
-        batch[index] = one.draw(batch[index], _generator(stream, key, step, position))
+        batch[index] = drawer.draw(batch[index], _generator(stream, key, step, position))
     return batch
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
 from grandrounds.data.images.decoding import image_digests
@@ -63,19 +64,24 @@ class DecodedCache:
         images: ``(N, size, size, channels)`` uint8, read-only memory map; rows are in the order of the names.
         quarantined: row, name and reason of each image that cannot be read; these rows are zero.
         decoded: how many images were decoded for this call; 0 when the cache was reused.
-        shapes: height, width, channels and number of the images as they were before resizing.
-        rules: of each image, those of decoding that were applied.
-        originals: height, width and channels of each image as it was, zeros for one that cannot be read.
+        shapes: height, width, channels and number of the images as they were before resizing; empty when unknown.
+        rules: of each image, those of decoding that were applied; empty when unknown.
+        originals: height, width and channels of each image as it was, zeros for one that cannot be read; empty when unknown.
         digests: see :func:`~grandrounds.data.images.decoding.image_digests`; none from a cache of an earlier release.
     """
 
-    images: np.memmap
-    quarantined: tuple[Quarantined, ...]
-    decoded: int
-    shapes: tuple[OriginalShape, ...]
-    rules: tuple[tuple[str, ...], ...]
-    originals: tuple[Shape, ...]
-    digests: tuple[str, ...]
+    images: NDArray[np.uint8]
+    quarantined: tuple[Quarantined, ...] = ()
+    decoded: int = 0
+    shapes: tuple[OriginalShape, ...] = ()
+    rules: tuple[tuple[str, ...], ...] = ()
+    originals: tuple[Shape, ...] = ()
+    digests: tuple[str, ...] = ()
+
+    @property
+    def unreadable(self) -> list[int]:
+        """The rows of the quarantined images."""
+        return [row for row, _, _ in self.quarantined]
 
 
 @dataclass(frozen=True)
@@ -217,9 +223,9 @@ def _build(
         _require_space(files)
         with replacing(array, private=True) as stream, kept_blocks():
             np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": files.shape})
-            found, decoded = _decode(reader, preparation, names, known, stream)
-            _require_few_unreadable(found["quarantined"], len(names), root, max_unreadable)
-        record = {"array": array.name, **found}
+            contents, decoded = _decode(reader, preparation, names, known, stream)
+            _require_few_unreadable(contents["quarantined"], len(names), root, max_unreadable)
+        record = {"array": array.name, **contents}
         opened = _opened(record, files.folder, files.shape)
         stale |= _named_array(files)
         write_json(files.record, record, private=True)
@@ -273,15 +279,15 @@ def _decode(
     quarantined: list[Quarantined] = []
     contents, kind, digests, decoded = [], [], [], 0
     kinds: dict[tuple[Shape, tuple[str, ...]], int] = {}
-    for row, (name, found) in enumerate(zip(names, in_order(prepare, names), strict=True)):
-        if isinstance(found, DataError):
-            quarantined.append((row, name, str(found)))
+    for row, (name, result) in enumerate(zip(names, in_order(prepare, names), strict=True)):
+        if isinstance(result, DataError):
+            quarantined.append((row, name, str(result)))
             stream.write(bytes(preparation.size**2 * preparation.channels))
             contents.append("")
             kind.append(-1)
             digests.append("")
             continue
-        content, square, new = found
+        content, square, new = result
         stream.write(square.pixels.tobytes())
         contents.append(content)
         kind.append(kinds.setdefault((square.shape, square.rules), len(kinds)))

@@ -64,7 +64,7 @@ def image_digests(images: NDArray[np.uint8]) -> list[str]:
     flat = (
         (image[0] == image[0, 0]).all() and (image == image[0, 0]).all() for image in images
     )  # most differ in a row
-    return ["" if one else pixel_digest(image) for one, image in zip(flat, images, strict=True)]
+    return ["" if is_flat else pixel_digest(image) for is_flat, image in zip(flat, images, strict=True)]
 
 
 def to_square(image: Pixels, size: int, channels: int) -> Pixels:

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
 
+from grandrounds.data.images.files.dicom_values import (
+    apply_window,
+)
+from grandrounds.data.images.files.opening import is_dicom
+
 Kind = TypeVar("Kind")
 
 FALLBACK_PERCENTILES = (1.0, 99.0)
@@ -248,8 +253,8 @@ def _grey_image(dataset: Dataset, name: str) -> tuple[NDArray[np.float64], str]:
     photometric = str(dataset.PhotometricInterpretation)
     if int(dataset.SamplesPerPixel) != 1 or photometric == "PALETTE COLOR":
         raise DataError(f"{name} is a colour image; expected grey levels")
-    found, _ = grey_levels(stored_values(dataset), dataset, ALL_VALUES, 0, name)
-    shown = np.clip(found, 0.0, 1.0)
+    levels, _ = grey_levels(stored_values(dataset), dataset, ALL_VALUES, 0, name)
+    shown = np.clip(levels, 0.0, 1.0)
     stated = [str(dataset.get(keyword) or "") for keyword in LATERALITY]
     laterality = next((side for side in stated if side in ("L", "R")), "")
     return 1.0 - shown if photometric == "MONOCHROME1" else shown, laterality
@@ -263,3 +268,37 @@ BRAIN: Window = (40.0, 80.0)
 SUBDURAL: Window = (80.0, 200.0)
 SOFT_TISSUE: Window = (40.0, 380.0)
 HAEMORRHAGE_WINDOWS = (BRAIN, SUBDURAL, SOFT_TISSUE)
+
+
+def read_windows(data: bytes, name: str, windows: Sequence[Window]) -> NDArray[np.uint8]:
+    """Decode a CT slice under windows, each with centre and width in Hounsfield units.
+
+    Returns:
+        Shape ``(H, W)`` for one window, ``(H, W, windows)`` for several, values 0 to 255; dense tissue is bright.
+
+    Raises:
+        DataError: if this is not a DICOM file with Hounsfield units, or it cannot be decoded.
+    """
+    if not is_dicom(data, name):
+        raise DataError(
+            f"{name} is not a DICOM file, which windows are for; take windows out of the data set's description"
+        )
+    channels = window_channels(read_hounsfield(data, name), windows)
+    return channels[..., 0] if len(windows) == 1 else channels
+
+
+def window_channels(hounsfield: NDArray[np.float64], windows: Sequence[Window]) -> NDArray[np.uint8]:
+    r"""Grey levels of a slice under each window (DICOM PS3.3 C.11.2.1.2, LINEAR).
+
+    .. math::
+        y = \mathrm{round}\left(255\,\mathrm{clip}_{[0, 1]}\left(\frac{x - (c - 1/2)}{w - 1} + \frac{1}{2}\right)\right)
+
+    Values in Hounsfield units, shape ``(H, W)``, become levels from 0 to 255, shape ``(H, W, windows)``; :math:`c` and
+    :math:`w` are centre and width of a window.
+
+    Example:
+        >>> window_channels(np.array([[-1000.0, 39.5, 3000.0]]), [(40, 80), (80, 200)]).tolist()
+        [[[0, 0], [128, 76], [255, 255]]]
+    """
+    shown = [apply_window(hounsfield, centre, width) for centre, width in windows]
+    return np.rint(np.stack(shown, axis=-1) * 255).astype(np.uint8)

@@ -22,7 +22,7 @@ from typing import IO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.data.images.decoding import Pixels
 from grandrounds.data.images.files.encoded import ArrayRow, EncodedFile, EncodedImage
 from grandrounds.data.images.files.opening import DICOM_SUFFIXES
@@ -138,7 +138,7 @@ class _FolderReader(ImageReader):
             raise DataError(f"{path}: {error.strerror or error}") from error
 
     def names(self) -> list[str]:
-        files = (Path(folder, file) for folder, _, found in os.walk(self._root) for file in found)
+        files = (Path(folder, file) for folder, _, names in os.walk(self._root) for file in names)
         return sorted(_visible_images(path.relative_to(self._root).as_posix() for path in files))
 
     def fingerprint(self, names: Sequence[str] | None = None) -> str:
@@ -146,10 +146,10 @@ class _FolderReader(ImageReader):
 
     def _state(self, name: str) -> tuple[str, ...]:
         try:
-            found = self._path(name).stat()
+            stat = self._path(name).stat()
         except (OSError, DataError):
             return (name, "unreadable")
-        return (name, str(found.st_size), str(found.st_mtime_ns))
+        return (name, str(stat.st_size), str(stat.st_mtime_ns))
 
     def _path(self, name: str) -> Path:
         parts = PurePosixPath(name)
@@ -168,9 +168,9 @@ def open_archive(root: Path) -> zipfile.ZipFile:
     Raises:
         DataError: if it is damaged or cannot be read.
     """
-    with told_as(DataError, OSError, zipfile.BadZipFile, where=f"{root} cannot be opened"):
+    with reraised_as(DataError, OSError, zipfile.BadZipFile, where=f"{root} cannot be opened"):
         archive = zipfile.ZipFile(root)
-        unsaid = [one.orig_filename for one in archive.infolist() if not one.flag_bits & ZIP_UTF8]
+        unsaid = [member.orig_filename for member in archive.infolist() if not member.flag_bits & ZIP_UTF8]
         if all(map(str.isascii, unsaid)) or not all(map(_is_utf8, unsaid)):
             return _with_slashes(archive)
         archive.close()
@@ -178,10 +178,10 @@ def open_archive(root: Path) -> zipfile.ZipFile:
 
 
 def _with_slashes(archive: zipfile.ZipFile) -> zipfile.ZipFile:
-    if not any("/" in one.filename for one in archive.infolist()):
-        for one in archive.infolist():
-            one.filename = one.filename.replace("\\", "/")
-        archive.NameToInfo = {one.filename: one for one in archive.infolist()}
+    if not any("/" in member.filename for member in archive.infolist()):
+        for member in archive.infolist():
+            member.filename = member.filename.replace("\\", "/")
+        archive.NameToInfo = {member.filename: member for member in archive.infolist()}
     return archive
 
 
@@ -209,9 +209,9 @@ class _ArchiveReader(ImageReader):
 
     def __init__(self, root: Path, reading: Reading) -> None:
         super().__init__(root, reading)
-        found = root.stat()
+        stat = root.stat()
         # Not from before a fork: processes would move each other's place in the file.
-        self._archive = _shared_archive(root, (found.st_ino, found.st_size, found.st_ctime_ns), os.getpid())
+        self._archive = _shared_archive(root, (stat.st_ino, stat.st_size, stat.st_ctime_ns), os.getpid())
 
     def fingerprint(self, names: Sequence[str] | None = None) -> str:
         return _fingerprint(self._archive)
@@ -302,13 +302,13 @@ class _IdxReader(ImageReader):
         return [str(index) for index in range(len(self._images))]
 
     def fingerprint(self, names: Sequence[str] | None = None) -> str:
-        found = self._root.stat()
-        return _digest([("idx", str(found.st_size), str(found.st_mtime_ns))])
+        stat = self._root.stat()
+        return _digest([("idx", str(stat.st_size), str(stat.st_mtime_ns))])
 
     @cached_property
     def _images(self) -> Pixels:
         # gzip and zlib raise many kinds on damaged data.
-        with told_as(DataError, Exception, where=f"{self._root} cannot be read"):
+        with reraised_as(DataError, Exception, where=f"{self._root} cannot be read"):
             data = self._root.read_bytes()
             data = gzip.decompress(data) if self._root.suffix == ".gz" else data
         if len(data) < 16 or not data.startswith(IDX_IMAGES):

@@ -53,19 +53,21 @@ def to_tensor(batch: NDArray[np.uint8] | Tensor, device: torch.device | str = "c
 def _moves_only(view: str) -> bool:
     """Whether the class that draws a view is the one that says where its pixels come from, and not one derived from it."""
     made = view_named(view).make
-    drawn = next((one for one in getattr(made, "__mro__", ()) if "draw" in vars(one) or "places" in vars(one)), object)
+    drawn = next(
+        (kind for kind in getattr(made, "__mro__", ()) if "draw" in vars(kind) or "places" in vars(kind)), object
+    )
     return "places" in vars(drawn)
 
 
 def may_stay(device: torch.device, size: int) -> bool:
-    """Whether so many bytes may stay on a GPU: a quarter of what is free there. On a CPU they would be a second copy."""
+    """Whether these bytes, at most a quarter of what is free, may stay on a GPU. On a CPU they would be a second copy."""
     return device.type == "cuda" and size <= FREE_SHARE * torch.cuda.mem_get_info(device)[0]
 
 
 class HeldImages:
     """Decoded images that stay on an accelerator if they fit, so that views which only move pixels are made there.
 
-    Images of which there is no file stay on the host.
+    Images without a file stay on the host.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -97,8 +99,8 @@ class HeldImages:
         batch = held[to_device(np.asarray(rows)[chosen], self._device)]
         if view == "none":
             return batch
-        one: Any = view_named(view).make()
-        places = [one.places(images.shape[1:], sample_generator(view, key, step, at)) for at in chosen.tolist()]
+        drawer: Any = view_named(view).make()
+        places = [drawer.places(images.shape[1:], sample_generator(view, key, step, at)) for at in chosen.tolist()]
         return _moved(batch, to_device(np.array(places, np.int64).reshape(-1, 6), self._device))
 
     def _of(self, images: NDArray[np.uint8]) -> Tensor | None:

@@ -173,8 +173,8 @@ class Turns:
     def places(self, shape: tuple[int, ...], generator: np.random.Generator) -> Places:
         """See :data:`Places`; of square images."""
         _require_square(shape)
-        way, one, last = int(generator.integers(8)), ONE_PIXEL, (shape[0] - 1) * ONE_PIXEL
-        across, along = (one, 0, 0), (0, one, 0)
+        way, step, last = int(generator.integers(8)), ONE_PIXEL, (shape[0] - 1) * ONE_PIXEL
+        across, along = (step, 0, 0), (0, step, 0)
         for _ in range(way % 4):  # the pixel below comes from the right
             across, along = (-along[0], -along[1], last - along[2]), across
         return (*(across if way < 4 else (-across[0], -across[1], last - across[2])), *along)

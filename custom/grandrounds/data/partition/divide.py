@@ -95,8 +95,8 @@ def by_source(records: Sequence[Record], sites: int, generator: np.random.Genera
     names = site_names(sites)
     sources = _by_majority(records, [record.source for record in records])
     if sites < len(sources):
-        found = ", ".join(repr(source) for source in sources)
-        raise DataError(f"{sites} sites cannot hold {len(sources)} sources ({found}); ask for at least {len(sources)}")
+        listed = ", ".join(repr(source) for source in sources)
+        raise DataError(f"{sites} sites cannot hold {len(sources)} sources ({listed}); ask for at least {len(sources)}")
     shares = shares_to_counts([len(part) for part in sources.values()], sites, minimum=1)
     divided: Sites = {}
     for part, share in zip(sources.values(), shares, strict=True):

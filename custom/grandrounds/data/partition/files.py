@@ -18,7 +18,7 @@ from typing import Any
 
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE, canonical
-from grandrounds.data.leaks.comparison import Sharing
+from grandrounds.data.leaks import Sharing
 from grandrounds.data.manifest import (
     SPLITS,
     Record,
@@ -31,7 +31,7 @@ from grandrounds.data.partition.public_set import PublicSet, list_path, write_pu
 from grandrounds.data.site import CONFIG_NAME, PUBLIC_NAME
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import write_json
-from grandrounds.folders.whole import file_names, in_turn, put_in_place, temporary_sibling
+from grandrounds.folders import file_names, in_turn, put_in_place, temporary_sibling
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import SERVER, Preprocess
 from grandrounds.protocol.task import Task
@@ -162,10 +162,10 @@ def read_partition(out_dir: Path | str) -> dict[str, Any]:
     _require_rule(content, path)
     for name, digest in digests.items():
         file = Path(out_dir) / name
-        found = manifest_digest(file)
-        if found != digest:
+        actual = manifest_digest(file)
+        if actual != digest:
             raise DataError(
-                f"{file} differs from the partition: expected SHA-256 {digest[:12]}..., got {found[:12]}...; "
+                f"{file} differs from the partition: expected SHA-256 {digest[:12]}..., got {actual[:12]}...; "
                 "restore the file or write the partition again"
             )
     return dict(content)
@@ -177,9 +177,9 @@ def _require_rule(content: Mapping[str, Any], path: Path) -> None:
     if rule is None and all(canonical(name) == name for name in content.get("classes", ())):
         return
     if rule != KEY_RULE:
-        told = f"by rule {rule}" if rule is not None else "without a rule"
+        how = f"by rule {rule}" if rule is not None else "without a rule"
         raise DataError(
-            f"{path}: its classes and patients were named {told}, this version of grandrounds has rule {KEY_RULE}; make the "
+            f"{path}: its classes and patients were named {how}, this version of grandrounds has rule {KEY_RULE}; make the "
             "partition again"
         )
 
@@ -239,7 +239,7 @@ def _write_site(
     digest = write_manifest(records, folder / MANIFEST_FILE)
     write_json(folder / CONFIG_NAME, config)
     splits = Counter(record.split for record in records)
-    labels = Counter(name for one in records for name in task.names_in(one.label))
+    labels = Counter(name for record in records for name in task.names_in(record.label))
     sources = Counter(record.source for record in records)
     return {
         "images": {split: splits[split] for split in SPLITS},

@@ -96,7 +96,7 @@ def make_partition(
 
 
 def _filled(scheme: Scheme, read: ReadDataset, options: PartitionOptions) -> tuple[Division, dict[str, int]]:
-    """Divide a data set; images of one's own between as many sites as they fill, where no number is asked for.
+    """Divide a data set; own images without a number of sites are divided between all sites that they fill.
 
     Returns:
         The division, and ``fewer_sites``, the usual number, if there are fewer.

@@ -1,6 +1,6 @@
 """A hospital of drawn pictures: the data set of a federation that has downloaded nothing.
 
-Hospitals differ as real ones do: each has its own device, which took most of its pictures, and its own mix of classes.
+Hospitals differ as real ones do: each has its own device, which took most of its pictures, and its own class distribution.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from grandrounds.data.partition.splits import assign_splits
 from grandrounds.data.site import CONFIG_NAME, FINDINGS_NAME, PHANTOM_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing, write_json
-from grandrounds.folders.whole import file_names, in_turn, put_in_place, temporary_sibling
+from grandrounds.folders import file_names, in_turn, put_in_place, temporary_sibling
 from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.seeding import derive_seed, numpy_generator
 
@@ -53,8 +53,8 @@ def phantom_site(
 ) -> Path:
     """Draw the data set ``phantom`` or ``phantom_findings`` of one site into ``<folder>/<site>``, unless it is there.
 
-    ``site-k`` has mostly pictures of device k, counted cyclically, and a few of the others; the mix of classes shifts from
-    site to site (without a number in the name, by the name). Patients have one to three pictures of one class, and are
+    ``site-k`` has mostly pictures of device k, counted cyclically, and a few of the others; the class distribution shifts
+    from site to site (without a number in the name, by the name). Patients have one to three pictures of one class, and are
     divided 60 : 15 : 25 between training, validation and testing. The same arguments give the same pictures on every
     machine; other arguments replace them. ``size`` is the side in pixels, ``labelled`` the share of the training pictures
     with a label. Findings are independent of each other; how frequent each is differs between sites as the classes do.
@@ -111,7 +111,10 @@ def _draw_records(
     class_shares = np.roll(CLASS_SHARES, number + number // len(devices))
     if dataset == FINDINGS_NAME:
         present = generator.random((patients[-1] + 1, len(PHANTOM_FINDINGS))) < FINDING_SHARE + class_shares[:-1] - 0.25
-        label_of = [FINDINGS.cell([n for n, one in zip(PHANTOM_FINDINGS, row, strict=True) if one]) for row in present]
+        label_of = [
+            FINDINGS.cell([n for n, is_present in zip(PHANTOM_FINDINGS, row, strict=True) if is_present])
+            for row in present
+        ]
     else:
         label_of = _in_random_order(PHANTOM_CLASSES, class_shares, patients[-1] + 1, generator)
     device_of = _in_random_order(devices, _device_shares(number, len(devices)), patients[-1] + 1, generator)

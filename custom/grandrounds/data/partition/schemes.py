@@ -84,7 +84,7 @@ class SiteScheme(Scheme):
         """Draw the server's images if it gets any, divide the others between sites, and draw their splits."""
         named = dict(zip((record.image for record in read.records), read.sites, strict=False))
         server, records = _server(read.records, options)
-        sites = self.sites(records, [named[one.image] for one in records] if named else [], options)
+        sites = self.sites(records, [named[record.image] for record in records] if named else [], options)
         return Division(server | keep_some_labels(self.split(read, sites, options), options))
 
     @abstractmethod
@@ -111,10 +111,10 @@ class RuleScheme(SiteScheme):
     def sites(self, records: Sequence[Record], named: Sequence[str], options: PartitionOptions) -> Sites:
         """The records of each site in the order of the data set, by the plug-in's rule."""
         place = {record: index for index, record in enumerate(records)}
-        found = self._rule.sites(records, options, scheme_generator(options))
-        if empty := [site for site, members in found.items() if not members]:
+        divided = self._rule.sites(records, options, scheme_generator(options))
+        if empty := [site for site, members in divided.items() if not members]:
             raise DataError(f"scheme {options.scheme} gives no image to {', '.join(empty)}; ask for fewer sites")
-        return {site: tuple(sorted(members, key=place.__getitem__)) for site, members in found.items()}
+        return {site: tuple(sorted(members, key=place.__getitem__)) for site, members in divided.items()}
 
 
 def scheme_generator(options: PartitionOptions) -> np.random.Generator:

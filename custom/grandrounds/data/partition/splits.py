@@ -171,9 +171,9 @@ def assign_stratified(
         parts = divide_into_counts(own, dict(zip(shares, counts[label], strict=True)), generator)
         place = {record: index for record, index in zip(own, members, strict=True)}
         part_of |= {place[record]: part for part, taken in parts.items() for record in taken}
-    found = set(part_of.values())
+    assigned = set(part_of.values())
     for part, share in shares.items():
-        if share > 0 and part not in found:
+        if share > 0 and part not in assigned:
             raise TooFewImages(
                 f"{site} has too few patients or lesions for a part {part} of {share:.0%}; give it more images"
             )
@@ -193,7 +193,7 @@ def _counts(sizes: Mapping[str, int], shares: Sequence[float]) -> dict[str, list
 def keep_labels(
     records: Sequence[Record], images: int, generator: np.random.Generator, site: str
 ) -> tuple[Record, ...]:
-    """Let training use the labels of so many training images of one site only, with the classes in their proportions.
+    """Let training use the labels of a number of training images of one site, with the classes in their proportions.
 
     Returns:
         The records in their order, with ``labelled`` set.
@@ -221,8 +221,8 @@ def _strata(records: Sequence[Record]) -> Mapping[str, list[int]]:
     strata: dict[str, list[int]] = defaultdict(list)
     for members in whole_groups(records):
         if all(records[index].split != "test" for index in members):
-            found = {name for index in members for name in classes[index]}
-            rarest = min(found, key=lambda name: (counts[name], name))
+            own = {name for index in members for name in classes[index]}
+            rarest = min(own, key=lambda name: (counts[name], name))
             strata[rarest].extend(members)
     return {label: sorted(strata[label]) for label in sorted(strata, key=lambda label: (counts[label], label))}
 

@@ -45,7 +45,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 def subject_text(certificate: x509.Certificate, attribute: x509.ObjectIdentifier) -> str:
     """What a certificate says of its subject; empty where it says nothing."""
-    return next((str(found.value) for found in certificate.subject.get_attributes_for_oid(attribute)), "")
+    return next((str(entry.value) for entry in certificate.subject.get_attributes_for_oid(attribute)), "")
 
 
 def certificate_fault(kit: Kit) -> str:
@@ -99,11 +99,11 @@ def connection_fault(kit: Kit, seconds: float = CERTIFICATE_CONNECT_SECONDS) -> 
         address += f" through {proxy}"
     else:
         try:
-            found = socket.getaddrinfo(kit.host, kit.port, type=socket.SOCK_STREAM)
+            addresses = socket.getaddrinfo(kit.host, kit.port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:  # UnicodeError: not a valid name
             reason = getattr(error, "strerror", None) or error
             return f"the name {kit.host!r} is not known ({reason}); ask for a DNS entry, or add it to /etc/hosts"
-        address += f" ({found[0][4][0]})"
+        address += f" ({addresses[0][4][0]})"
     try:
         return _handshake(kit, seconds)
     except ssl.SSLCertVerificationError as error:

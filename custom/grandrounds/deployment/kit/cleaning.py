@@ -28,8 +28,8 @@ def old_jobs(kit: Kit, days: float) -> list[OldJob]:
     Models, states, the ledger, the audit trail and the server's stored results are in other folders.
     """
     running = _arguments_of(kit)
-    found = [_described(folder) for folder in job_folders(kit)]
-    old = [job for job in found if job.days >= days and job.folder.name not in running]
+    jobs = [_described(folder) for folder in job_folders(kit)]
+    old = [job for job in jobs if job.days >= days and job.folder.name not in running]
     return sorted(old, key=lambda job: -job.days)
 
 

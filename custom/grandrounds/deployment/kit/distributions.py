@@ -71,12 +71,12 @@ def reviewed_plugins(names: Sequence[str]) -> list[Distribution]:
     Raises:
         ConfigurationError: if one is not installed, or is no plug-in.
     """
-    found = [Distribution.installed(name) for name in names]
+    plugins = [Distribution.installed(name) for name in names]
     known = {plugin.distribution for plugin in installed_plugins()}
-    for one in found:
-        if one.name not in known:
-            raise ConfigurationError(f"{one.name} is no plug-in: it has no entry point of the group {GROUP}")
-    return sorted(found)
+    for reviewed in plugins:
+        if reviewed.name not in known:
+            raise ConfigurationError(f"{reviewed.name} is no plug-in: it has no entry point of the group {GROUP}")
+    return sorted(plugins)
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def installed_libraries() -> list[Distribution]:
 def locked_distributions(listed: Sequence[Distribution], networks: Mapping[str, Distribution]) -> dict[str, Any]:
     """What the lock says of plug-ins, networks and libraries."""
     return {
-        LISTED: [one._asdict() for one in listed],
-        NETWORKS: {name: one._asdict() for name, one in networks.items()},
-        "libraries": [one._asdict() for one in installed_libraries()],
+        LISTED: [distribution._asdict() for distribution in listed],
+        NETWORKS: {name: distribution._asdict() for name, distribution in networks.items()},
+        "libraries": [distribution._asdict() for distribution in installed_libraries()],
     }

@@ -86,7 +86,7 @@ def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
 
 
 def _listed(kit: Kit) -> list[Distribution]:
-    """None where the lock is damaged, of which :func:`overlay` tells."""
+    """None where the lock is damaged, which :func:`overlay` reports."""
     try:
         return locked_plugins(kit)
     except (GrandRoundsError, TypeError, AttributeError):
@@ -225,9 +225,9 @@ def data_sets(kit: Kit) -> Iterator[Finding]:
         records = read_manifest(location.manifest)
         # The job says what a label is; a cell of one class mentions the same name where labels are findings.
         labels = sorted({name for record in records for name in FINDINGS.mentioned_in(record.label)})
-        found = ", ".join(labels) if labels else "none"
+        listed = ", ".join(labels) if labels else "none"
         splits = ", ".join(f"{sum(r.split == split for r in records)} {split}" for split in ("train", "val", "test"))
-        message = f"{name!r}: {splits}; labels: {found}; check the images by grandrounds doctor --site-config"
+        message = f"{name!r}: {splits}; labels: {listed}; check the images by grandrounds doctor --site-config"
         yield Finding("ok" if labels else "warning", "data sets", message)
 
 

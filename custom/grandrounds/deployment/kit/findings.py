@@ -20,8 +20,8 @@ def verdict(check: str, fault: str, good: str) -> Finding:
     return Finding("failure", check, fault) if fault else Finding("ok", check, good)
 
 
-def told(error: Exception, hint: str = "") -> str:
-    """An error in words; of one that nobody has foreseen, as of a file that was edited by hand, its kind and a hint."""
+def error_text(error: Exception, hint: str = "") -> str:
+    """The message of an error; of an unexpected one, such as of a file that was edited by hand, its class and a hint."""
     return str(error) if isinstance(error, GrandRoundsError | OSError) else f"{type(error).__name__}: {error}{hint}"
 
 
@@ -30,7 +30,7 @@ def guarded(check: Check, kit: Kit, hint: str = "") -> list[Finding]:
     try:
         return list(check(kit))
     except Exception as error:
-        return [Finding("failure", check.__name__.strip("_").replace("_", " "), told(error, hint))]
+        return [Finding("failure", check.__name__.strip("_").replace("_", " "), error_text(error, hint))]
 
 
 def in_force(kit: Kit, name: str) -> dict[str, Any]:

@@ -38,11 +38,11 @@ def python(kit: Kit) -> Iterator[Finding]:
     level = "ok" if sys.version_info[:2] >= MIN_PYTHON else "failure"
     advice = "" if level == "ok" else f"; install {'.'.join(map(str, MIN_PYTHON))} or newer"
     yield Finding(level, "python", f"{platform.python_version()} at {sys.executable}{advice}")  # type: ignore[arg-type]
-    found = shutil.which("python3")
-    if kit.kind != "person" and (found is None or not _same_environment(found)):
+    interpreter = shutil.which("python3")
+    if kit.kind != "person" and (interpreter is None or not _same_environment(interpreter)):
         message = (
-            f"FLARE's start script would use {found or 'no python3'}; put {sys.prefix}/bin first on the PATH of the user "
-            "who starts the kit"
+            f"FLARE's start script would use {interpreter or 'no python3'}; put {sys.prefix}/bin first on the PATH of the "
+            "user who starts the kit"
         )
         yield Finding("warning", "python", message)
 
@@ -61,11 +61,11 @@ def packages(kit: Kit) -> Iterator[Finding]:
         requirement = Requirement(text)
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             try:
-                found = version(requirement.name)
+                installed = version(requirement.name)
             except PackageNotFoundError:
-                found = "nothing"
-            if found == "nothing" or not requirement.specifier.contains(found, prereleases=True):
-                wrong.append(f"{requirement.name} is {found}, expected {requirement.specifier}")
+                installed = "nothing"
+            if installed == "nothing" or not requirement.specifier.contains(installed, prereleases=True):
+                wrong.append(f"{requirement.name} is {installed}, expected {requirement.specifier}")
     if wrong:
         yield Finding("failure", "packages", f"{'; '.join(wrong)}; install the wheel again with its requirements")
     else:
@@ -77,9 +77,9 @@ def libraries(kit: Kit) -> Iterator[Finding]:
     if not (kit.local / LOCK).is_file():
         return
     pinned, now = locked_libraries(kit), installed_libraries()
-    changed = [f"{one.name} {one.version}" for one in now if one not in pinned]
+    changed = [f"{library.name} {library.version}" for library in now if library not in pinned]
     fault = f"{', '.join(changed)}: not what the lock pins; if the change is meant, {APPLY} {kit.folder}"
-    good = f"{', '.join(f'{one.name} {one.version}' for one in now)}, unchanged"
+    good = f"{', '.join(f'{library.name} {library.version}' for library in now)}, unchanged"
     yield verdict("libraries", fault if changed else "", good)
 
 
@@ -98,17 +98,19 @@ def disk(kit: Kit) -> Iterator[Finding]:
 def gpu(kit: Kit) -> Iterator[Finding]:
     """The number of GPUs is the one that the site offers to jobs."""
     manager = component(read_json_object(kit.local / "resources.json"), GPU_MANAGER)
-    offered, found = int(manager.get("args", {}).get("num_of_gpus", 0)), _gpus_here()
-    if offered > found:
-        message = f"{offered} are offered to jobs, {found} found; correct it by grandrounds overlay --gpus {found}"
+    offered, present = int(manager.get("args", {}).get("num_of_gpus", 0)), _gpus_here()
+    if offered > present:
+        message = f"{offered} are offered to jobs, {present} found; correct it by grandrounds overlay --gpus {present}"
         yield Finding("failure", "gpu", message)
-    elif found > offered:
+    elif present > offered:
         message = (
-            f"{found} found, {offered} offered to jobs; two jobs at once would share them (overlay --gpus {found})"
+            f"{present} found, {offered} offered to jobs; two jobs at once would share them (overlay --gpus {present})"
         )
         yield Finding("warning", "gpu", message)
     else:
-        yield Finding("ok", "gpu", f"{found} found and offered to jobs" if found else "none; training is on the CPU")
+        yield Finding(
+            "ok", "gpu", f"{present} found and offered to jobs" if present else "none; training is on the CPU"
+        )
 
 
 def training_child(kit: Kit) -> Iterator[Finding]:
@@ -164,7 +166,7 @@ def listens(processes: Iterable[int], port: int) -> bool:
             continue
         except psutil.Error:  # it has ended
             continue
-        if any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in connections):
+        if any(connection.status == psutil.CONN_LISTEN and connection.laddr.port == port for connection in connections):
             return True
     return hidden and bool(port_fault(port))
 

@@ -80,16 +80,16 @@ def read_kit(folder: Path) -> Kit:
         ConfigurationError: if the folder is not a kit, or one of its files is missing, damaged or incomplete.
     """
     folder = folder.absolute()
-    found = [name for name in KIT_MARKERS if (folder / "startup" / name).is_file()]
-    if not found:
+    markers = [name for name in KIT_MARKERS if (folder / "startup" / name).is_file()]
+    if not markers:
         raise ConfigurationError(
             f"{folder} is no startup kit: there is no {', '.join(KIT_MARKERS)} in its folder startup; name the folder that "
             "the operator of the server has given you"
         )
-    path = folder / "startup" / found[0]
+    path = folder / "startup" / markers[0]
     content = read_json_object(path)
     try:
-        return _kit(folder, KIT_MARKERS[found[0]], content)
+        return _kit(folder, KIT_MARKERS[markers[0]], content)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ConfigurationError(
             f"{path}: {type(error).__name__} {error}; ask the operator for the kit again"
@@ -170,12 +170,12 @@ def _inside(argument: str, folder: Path) -> bool:
 
 
 def _from_pid_files(folder: Path) -> list[int]:
-    found = []
+    processes = []
     for name in ("pid.fl", "daemon_pid.fl"):
         try:
             number = int((folder / name).read_text())
             os.kill(number, 0)
         except (OSError, ValueError):
             continue
-        found.append(number)
-    return sorted(found)
+        processes.append(number)
+    return sorted(processes)

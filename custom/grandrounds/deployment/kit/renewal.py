@@ -59,8 +59,8 @@ def renew(kit: Kit, new: Kit) -> Renewal:
 
 
 def _require_successor(kit: Kit, new: Kit) -> None:
-    if found := running_processes(kit):
-        raise ConfigurationError(f"{kit.name} is running (process {found[0]}); stop it, renew, and start it again")
+    if processes := running_processes(kit):
+        raise ConfigurationError(f"{kit.name} is running (process {processes[0]}); stop it, renew, and start it again")
     if kit.folder == new.folder:
         raise ConfigurationError(f"{kit.folder} is both the kit in use and the new one; name the new one by --from")
     if (kit.kind, kit.name, kit.project) != (new.kind, new.name, new.project):

@@ -28,7 +28,7 @@ from grandrounds.privacy.ledger.ledger import Ledger
 
 def plug_ins(kit: Kit) -> Iterator[Finding]:
     """No plug-in is installed that is not listed, and the libraries of listed networks are those that were reviewed."""
-    names = {one.name for one in locked_plugins(kit)}
+    names = {plugin.name for plugin in locked_plugins(kit)}
     for plugin in installed_plugins():
         if plugin.distribution not in names:
             message = (
@@ -39,14 +39,14 @@ def plug_ins(kit: Kit) -> Iterator[Finding]:
     if os.environ.get(PLUGINS_VARIABLE):
         yield Finding("failure", "plug-ins", f"{PLUGINS_VARIABLE} is set, which no kit reads; remove it")
     try:
-        found = [f"{found.distribution} {found.version} ({found.module})" for found in load_plugins()]
+        shown = [f"{plugin.distribution} {plugin.version} ({plugin.module})" for plugin in load_plugins()]
         for name, library in locked_networks(kit).items():
             library.require_installed()
-            found.append(f"{name} ({library.name} {library.version})")
+            shown.append(f"{name} ({library.name} {library.version})")
     except ConfigurationError as error:
         yield Finding("failure", "plug-ins", str(error))
     else:
-        yield Finding("ok", "plug-ins", ", ".join(found) or "none")
+        yield Finding("ok", "plug-ins", ", ".join(shown) or "none")
 
 
 def allowed_classes(kit: Kit) -> Iterator[Finding]:
@@ -64,11 +64,11 @@ def allowed_classes(kit: Kit) -> Iterator[Finding]:
 
 def authorisation(kit: Kit) -> Iterator[Finding]:
     """No role may send code with a job, or read files of this participant."""
-    found = [
+    faults = [
         f"{role} may {FORBIDDEN.get(right, FORBIDDEN['shell_commands'])} ({right})"
         for role, right in forbidden_rights(in_force(kit, AUTHORIZATION))
     ]
-    fault = f"{AUTHORIZATION}: {', '.join(found)}; {APPLY} {kit.folder}, and restart" if found else ""
+    fault = f"{AUTHORIZATION}: {', '.join(faults)}; {APPLY} {kit.folder}, and restart" if faults else ""
     yield verdict("authorisation", fault, "no job may bring code of its own, and no role may read files")
 
 

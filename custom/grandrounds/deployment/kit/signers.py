@@ -1,6 +1,6 @@
 """Who may sign a job that a site runs: roles and names, in the site's own file ``signers.json``.
 
-FLARE accepts the signature of whoever has a certificate of the project's authority, and the server says who has submitted a
+FLARE accepts the signature of anyone with a certificate of the project's authority, and the server says who has submitted a
 job. The list is of the people whose jobs the hospital has agreed to run, by what their certificates say.
 """
 
@@ -30,7 +30,7 @@ SUBMITTERS = ("project_admin", "lead")
 
 @dataclass(frozen=True)
 class Signers:
-    """Who may sign a job: whoever has one of the roles, or one of the names, in the certificate."""
+    """Who may sign a job: people with one of the roles, or one of the names, in their certificate."""
 
     roles: tuple[str, ...]
     names: tuple[str, ...]
@@ -65,10 +65,10 @@ def read_signers(content: Any, where: str) -> Signers:
         ('lead',)
     """
     entry = require_object(content, where, ["roles", "names"])
-    found = Signers(*(_texts(entry, key, where) for key in ("roles", "names")))
-    if not found.roles and not found.names:
+    signers = Signers(*(_texts(entry, key, where) for key in ("roles", "names")))
+    if not signers.roles and not signers.names:
         raise ConfigurationError(f"{where} allows nobody, so no job could run; name roles or people")
-    return found
+    return signers
 
 
 def signers_of(app: bytes, authority: Path) -> list[tuple[str, str, str]]:

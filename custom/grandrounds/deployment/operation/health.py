@@ -103,7 +103,7 @@ def _connection(kit: Kit) -> Iterator[Finding]:
 
 def _remote_ports(processes: Sequence[int]) -> set[int] | None:
     """The ports to which these processes are connected; None where one cannot be looked into."""
-    found: set[int] = set()
+    ports: set[int] = set()
     for number in processes:
         try:
             connections = psutil.Process(number).net_connections(kind="tcp")
@@ -111,8 +111,12 @@ def _remote_ports(processes: Sequence[int]) -> set[int] | None:
             return None
         except psutil.Error:  # it has ended
             continue
-        found |= {one.raddr.port for one in connections if one.status == psutil.CONN_ESTABLISHED and one.raddr}
-    return found
+        ports |= {
+            connection.raddr.port
+            for connection in connections
+            if connection.status == psutil.CONN_ESTABLISHED and connection.raddr
+        }
+    return ports
 
 
 def _identity(kit: Kit) -> Iterator[Finding]:
@@ -130,7 +134,7 @@ def _copies(kit: Kit) -> Iterator[Finding]:
 
 def _policy(kit: Kit) -> Iterator[Finding]:
     """The site's privacy policy can be used; what it says is the doctor's matter."""
-    return (found for found in privacy(kit) if found.level == "failure")
+    return (finding for finding in privacy(kit) if finding.level == "failure")
 
 
 def _ledger(kit: Kit) -> Iterator[Finding]:
@@ -146,7 +150,7 @@ def _data_sets(kit: Kit) -> Iterator[Finding]:
     if not path.is_file():
         return
     content: LedgerContent | None = None
-    with suppress(GrandRoundsError):  # which the check of the ledger tells
+    with suppress(GrandRoundsError):  # which the check of the ledger reports
         content = _read_ledger(kit)
     for name in read_json_object(path).get("datasets", {}):
         try:

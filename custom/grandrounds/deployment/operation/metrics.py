@@ -69,9 +69,9 @@ def exposition(status: Status, now: datetime | None = None) -> str:
     lines: list[str] = []
     samples = list(_samples(status, now or datetime.now(UTC)))
     for name, text in METRIC_HELP.items():
-        if found := [sample for sample in samples if sample.name == name]:
+        if own := [sample for sample in samples if sample.name == name]:
             lines += [f"# HELP grandrounds_{name} {text}", f"# TYPE grandrounds_{name} gauge"]
-            lines += [f"grandrounds_{name}{_labels({**common, **one.labels})} {one.value:.15g}" for one in found]
+            lines += [f"grandrounds_{name}{_labels({**common, **sample.labels})} {sample.value:.15g}" for sample in own]
     return "\n".join(lines) + "\n"
 
 
@@ -82,8 +82,8 @@ def reason_code(reason: str) -> str:
         >>> reason_code("privacy budget spent"), reason_code("no answer within 25 s"), reason_code("patient 7: odd")
         ('refused_budget', 'silent', 'other')
     """
-    known = [f"refused_{one.name.lower()}" for one in Reason if one.value == reason]
-    known += [f"fault_{one.name.lower()}" for one in Fault if one.value == reason]
+    known = [f"refused_{entry.name.lower()}" for entry in Reason if entry.value == reason]
+    known += [f"fault_{entry.name.lower()}" for entry in Fault if entry.value == reason]
     known += [code for beginning, code in BEGINNINGS.items() if reason.startswith(beginning)]
     return known[0] if known else "other"
 
@@ -91,7 +91,7 @@ def reason_code(reason: str) -> str:
 def _samples(status: Status, now: datetime) -> Iterator[Sample]:
     yield Sample("up", 1, {})
     yield Sample("level", BY_LEVEL.index(status.level), {})
-    for (check, level), number in Counter((one.check, one.level) for one in status.findings).items():
+    for (check, level), number in Counter((finding.check, finding.level) for finding in status.findings).items():
         yield Sample("findings", number, {"check": check, "level": level})
     if status.free is not None:
         yield Sample("disk_free_bytes", status.free, {})

@@ -1,4 +1,4 @@
-"""Runs as whoever watches sees them: from a server's records, or from what a running job tells."""
+"""Runs as an observer sees them: from a server's records, or from the statistics of a running job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SeenRun(NamedTuple):
         facts: name, status, reason, round, rounds, seconds left, validation scores by round, contributions, sites
             that are not at work, remarks, drops by site, bytes, checkpoints, and seconds since it ended; None while it runs.
         events: the last ones.
-        epsilon: spent by site, as far as it is told.
+        epsilon: spent by site, as far as it is reported.
     """
 
     facts: dict[str, Any]
@@ -98,9 +98,13 @@ def recorded_run(folder: Path) -> SeenRun:
     return SeenRun(facts, events[-LAST_EVENTS:], epsilon)
 
 
-def told_run(name: str, job: str, status: str, told: Mapping[str, Any]) -> SeenRun:
-    """A run of a job, from what its controller tells of itself; nothing while it starts or ends."""
-    number, rounds, pace = told.get("round") or 0, told.get("rounds") or 0, told.get("seconds_per_round")
+def running_run(name: str, job: str, status: str, statistics: Mapping[str, Any]) -> SeenRun:
+    """A run of a job, from the statistics of its controller; nothing while it starts or ends."""
+    number, rounds, pace = (
+        statistics.get("round") or 0,
+        statistics.get("rounds") or 0,
+        statistics.get("seconds_per_round"),
+    )
     kept = ("scores", "contributions", *ABSENCES, "moved")
     facts: dict[str, Any] = {
         "name": name,
@@ -111,10 +115,10 @@ def told_run(name: str, job: str, status: str, told: Mapping[str, Any]) -> SeenR
         "seconds_left": None if pace is None else max(0, rounds - number + 1) * pace,
         "ended": None,
         "dropped": [],
-        "remarks": told.get("remarks") or [],
-        **{key: told.get(key) or {} for key in kept},
+        "remarks": statistics.get("remarks") or [],
+        **{key: statistics.get(key) or {} for key in kept},
     }
-    return SeenRun(facts, [], told.get("epsilon") or {})
+    return SeenRun(facts, [], statistics.get("epsilon") or {})
 
 
 def running_first(runs: list[SeenRun]) -> list[SeenRun]:

@@ -122,7 +122,7 @@ def refused_here(kit: Path) -> str:
 
 
 def _elsewhere(held: SfmConnection, connection: SfmConnection) -> bool:
-    places = [getattr(one, "place", "") for one in (held, connection)]
+    places = [getattr(holder, "place", "") for holder in (held, connection)]
     return all(places) and places[0] != places[1]
 
 

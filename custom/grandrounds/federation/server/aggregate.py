@@ -17,8 +17,7 @@ from torch import Tensor
 from grandrounds.errors import MessageError
 from grandrounds.option_annotations import ABOVE_ZERO, Range
 from grandrounds.options import Options
-from grandrounds.protocol.entries import floating_entries, require_like
-from grandrounds.protocol.messages import Result, State
+from grandrounds.protocol.messages import Result, State, floating_entries, require_like
 from grandrounds.protocol.tensors import UpdatePrecision, apply_update, require_finite_tensors
 
 
@@ -49,7 +48,7 @@ class Aggregator(ABC):
 
     @abstractmethod
     def open(self, sites: Iterable[str]) -> None:
-        """A round begins in which these sites are asked; whatever is left of the last one is forgotten."""
+        """Begin a round with these sites and discard what is left of the last round."""
 
     def check(self, site: str, result: Result, model: State) -> None:
         """Refuse a contribution that does not fit, without any other effect.

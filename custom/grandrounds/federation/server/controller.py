@@ -41,11 +41,10 @@ from grandrounds.models.inference.forms import EXACT
 from grandrounds.models.registry import require_buildable, with_intensities
 from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, Payload, State
+from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, Payload, Registration, State
 from grandrounds.protocol.names import SERVER, VALIDATION, VALIDATION_PREFIX
 from grandrounds.protocol.paths import claimed_folder, in_kit, require_confined, result_folder
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UPDATE_PRECISION
 from grandrounds.protocol.wire import asks_for_models, executor_arguments
 
@@ -64,7 +63,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         round_number: counts from 1; 0 before the first round.
         run_id: identifies this start of the run; a resumed run keeps it.
         frozen_digest: of the layers that are not trained, which the sites' must be equal to; None without such layers.
-        checkpointed: the rounds of which the server has checkpoints.
+        checkpointed: the rounds with checkpoints at the server.
         sites: who has registered, was refused or has missed rounds.
         dispatcher: sends tasks; from the start of the run on, as ``record``, ``folder`` and ``fl_ctx``.
     """
@@ -291,7 +290,9 @@ class RoundController(Configurable, RoundHooks, Controller):
     def _score(self, model_round: int) -> None:
         scores = self.server_scores()
         at_server = {SERVER: {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
-        counts = {site: found[VALIDATION] for site, found in self.dispatcher.counts.items() if VALIDATION in found}
+        counts = {
+            site: of_site[VALIDATION] for site, of_site in self.dispatcher.counts.items() if VALIDATION in of_site
+        }
         metrics, counts = (at_server, {}) if scores else (self.dispatcher.metrics, counts)
         compared = self._selection.offer(model_round, metrics, self.model(), counts)
         if compared is not None:

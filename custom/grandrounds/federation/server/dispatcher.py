@@ -12,7 +12,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import GrandRoundsError, MessageError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
 from grandrounds.evaluation.counts import IMAGES, MOST_COUNTED, PATIENTS, SiteCounts, check_counts, counts_shape
@@ -30,7 +30,6 @@ from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribe
 from grandrounds.models.received_models import write_released
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.gate.treatments import SUPPORT
-from grandrounds.protocol.entries import tensor_bytes
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import (
     CURVES,
@@ -39,13 +38,14 @@ from grandrounds.protocol.messages import (
     SITE_MODEL,
     TEST,
     TRAIN,
+    Registration,
     ReleaseKind,
     Result,
     State,
+    tensor_bytes,
 )
 from grandrounds.protocol.paths import result_folder
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.registration import Registration
 
 OF_TESTS = (ReleaseKind.COUNTS, ReleaseKind.IMAGE_MOMENTS)
 """Kinds of releases that no method has."""
@@ -63,7 +63,7 @@ class TaskDispatcher:
         problem: whose vocabulary curves and counts must have.
         sites: registered, refused and paused sites; kept up to date.
         record: of the run.
-        subscribers: are told of answers.
+        subscribers: are notified of answers.
         fl_ctx: FLARE's context of the server.
         abort_signal: FLARE's.
         signs: of life of the sites; None where they are all on one machine, and a site that waits its turn is not late.
@@ -202,7 +202,7 @@ class TaskDispatcher:
             self._changed(site)
         counts, moments = received_counts(answer, self._problem), received_moments(answer, self._problem.channels)
         # A method sees its own releases alone.
-        own = {name: one for name, one in answer.releases.items() if one.kind not in OF_TESTS}
+        own = {name: release for name, release in answer.releases.items() if release.kind not in OF_TESTS}
         result = replace(answer, releases=own)
         if task == TRAIN:
             self._hooks.check(site, result)
@@ -218,13 +218,17 @@ class TaskDispatcher:
             write_released(result_folder(self._fl_ctx) / site, model, self._problem, self._record.run_id)
         number, record = self._round_number, self._record
         # Curves and counts are not part of what training costs; like the scores they come with, they are not counted.
-        released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}
+        released = {
+            name: release.travelled_bytes
+            for name, release in result.releases.items()
+            if release.kind is not ReleaseKind.CURVES
+        }
         facts = {"facts": dict(result.facts)} if result.facts else {}
         left = {"released": released_parts(answer)} if answer.releases else {}
         record.event("answer", round=number, site=site, task=task, metrics=result.metrics, **facts, **left)
         self._subscribers.tell(RoundSubscriber.answered, site, number, result.metrics)
         record.count_bytes(site, "up", released)
-        record.note_privacy(site, {name: one.treated for name, one in answer.releases.items()}, result.metrics)
+        record.note_privacy(site, {name: release.treated for name, release in answer.releases.items()}, result.metrics)
         # Last, when nothing can go wrong any more: what is absorbed counts.
         if task == TRAIN:
             self._hooks.absorb(site, result)
@@ -246,11 +250,11 @@ def released_parts(answer: Result) -> dict[str, dict[str, Any]]:
     """What has left a site, by name: kind, bytes of tensors, and the gate's treatment if it reports one."""
     return {
         name: {
-            "kind": one.kind.value,
-            "bytes": one.travelled_bytes,
-            **({"treated": one.treated} if one.treated else {}),
+            "kind": release.kind.value,
+            "bytes": release.travelled_bytes,
+            **({"treated": release.treated} if release.treated else {}),
         }
-        for name, one in answer.releases.items()
+        for name, release in answer.releases.items()
     }
 
 
@@ -270,9 +274,9 @@ def require_possible_scores(metrics: Mapping[str, float]) -> None:
     """
     for name, value in metrics.items():
         _, *parts = name.split(".")
-        for place, part in enumerate(parts, 1):
+        for position, part in enumerate(parts, 1):
             lowest, highest = score_range(part)
-            if value > highest + ROUNDING and place == len(parts):
+            if value > highest + ROUNDING and position == len(parts):
                 raise MessageError(f"{name} is at most {highest:g}, got {value:g}")
             if value < lowest - ROUNDING:
                 raise MessageError(f"{name} is at least {lowest:g}, got {value:g}")
@@ -308,7 +312,7 @@ def released_model(result: Result, asked: bool) -> State | None:
         MessageError: if it was not asked for, or is a release of another name or kind.
     """
     releases = result.releases
-    named = [name for name, one in releases.items() if name == SITE_MODEL or one.kind is ReleaseKind.SITE_MODEL]
+    named = [name for name, release in releases.items() if name == SITE_MODEL or release.kind is ReleaseKind.SITE_MODEL]
     for name in named:
         if not asked or name != SITE_MODEL or releases[name].kind is not ReleaseKind.SITE_MODEL:
             raise MessageError(
@@ -324,15 +328,15 @@ def received_curves(result: Result, classes: tuple[str, ...]) -> dict[str, SiteC
     Raises:
         MessageError: if a name is not in ``CURVES``, or counts are misshapen or of fewer than ``MINIMUM`` cases.
     """
-    found = {}
+    curves = {}
     for name, release in result.releases.items():
         if release.kind is not ReleaseKind.CURVES:
             continue
         if name not in CURVES.values() or release.tensors.keys() != {CURVE_COUNTS}:
             raise MessageError(f"curves must be {' or '.join(CURVES.values())} with {CURVE_COUNTS}, got {name!r}")
-        with told_as(MessageError, ValueError, where=name):
-            found[name] = decode_counts(release.tensors[CURVE_COUNTS].numpy(), classes, MINIMUM)
-    return found
+        with reraised_as(MessageError, ValueError, where=name):
+            curves[name] = decode_counts(release.tensors[CURVE_COUNTS].numpy(), classes, MINIMUM)
+    return curves
 
 
 def received_counts(result: Result, problem: Problem) -> dict[str, SiteCounts]:
@@ -341,7 +345,7 @@ def received_counts(result: Result, problem: Problem) -> dict[str, SiteCounts]:
     Raises:
         MessageError: if a name is not in ``COUNTS``, or counts are misshapen or contradictory.
     """
-    found = {}
+    tables = {}
     models = {name: model for model, name in COUNT_RELEASES.items()}
     shape = counts_shape(problem.kind.answers(len(problem.classes)))
     for name, release in result.releases.items():
@@ -350,12 +354,12 @@ def received_counts(result: Result, problem: Problem) -> dict[str, SiteCounts]:
         if name not in models or release.tensors.keys() != {IMAGES, PATIENTS}:
             known = ", ".join(COUNT_RELEASES.values())
             raise MessageError(f"counts must be one of {known} with {IMAGES} and {PATIENTS}, got {name!r}")
-        with told_as(MessageError, ValueError, where=name):
+        with reraised_as(MessageError, ValueError, where=name):
             images, patients = (release.tensors[part].numpy() for part in (IMAGES, PATIENTS))
-            found[models[name]] = counts = check_counts(images, patients, shape)
+            tables[models[name]] = counts = check_counts(images, patients, shape)
             if counts.hidden.any():
                 raise ValueError("a table of counts leaves a site whole or not at all")
-    return found
+    return tables
 
 
 def received_moments(result: Result, channels: int) -> NDArray[np.float64] | None:
@@ -370,10 +374,10 @@ def received_moments(result: Result, channels: int) -> NDArray[np.float64] | Non
     if release.tensors.keys() != {MOMENTS, SUPPORT}:
         raise MessageError(f"{IMAGE_MOMENTS} must be {MOMENTS} and {SUPPORT}, got {sorted(release.tensors)}")
     moments = release.tensors[MOMENTS].double().numpy()
-    with told_as(MessageError, ValueError, where=IMAGE_MOMENTS):
-        found = channels_of(moments)
-    if found != channels:
-        raise MessageError(f"{IMAGE_MOMENTS} are of images of {found} channels, those of the run have {channels}")
+    with reraised_as(MessageError, ValueError, where=IMAGE_MOMENTS):
+        received = channels_of(moments)
+    if received != channels:
+        raise MessageError(f"{IMAGE_MOMENTS} are of images of {received} channels, those of the run have {channels}")
     return moments if int(release.tensors[SUPPORT].sum()) > 0 else None
 
 

@@ -93,7 +93,7 @@ class SignsOfLife:
     """When each site was heard of last: its job's process sends heartbeats, every ten seconds, while it works.
 
     Args:
-        communicator: FLARE's, which is told of heartbeats and requests.
+        communicator: FLARE's, which is notified of heartbeats and requests.
     """
 
     def __init__(self, communicator: Any) -> None:

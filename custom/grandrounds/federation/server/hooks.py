@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from grandrounds.protocol.messages import Payload, Result, State
-from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.messages import Payload, Registration, Result, State
 from grandrounds.protocol.tensors import FULL, UpdatePrecision
 
 

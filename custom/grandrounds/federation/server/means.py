@@ -16,8 +16,7 @@ from torch import Tensor
 
 from grandrounds.federation.server.aggregate import Aggregator
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.entries import floating_entries, tensor_bytes
-from grandrounds.protocol.messages import UPDATE, State
+from grandrounds.protocol.messages import UPDATE, State, floating_entries, tensor_bytes
 
 HELD_BYTES = 1 << 26
 

@@ -54,9 +54,9 @@ REFERENCES = "references"
 """In the summary of a simulation: models that the run is compared with, by name."""
 RUNNING = "running"
 STOPPED = "interrupted"
-"""What a run is called whose record says that it is running, and on which no process works any more."""
+"""State of a run whose record says that it is running although no process works on it."""
 JOB_REFUSED = "refused"
-"""What the download of a job says that could not take up a run, which is as it was."""
+"""Note in the download of a job that could not resume a run; the run is unchanged."""
 EXPLODED = 10.0
 """Times the training loss of the first round, or 1, beyond which a training has diverged."""
 _DIVERGED = "the training has diverged"
@@ -128,13 +128,13 @@ class RunRecord:
     def event(self, kind: str, **content: Any) -> None:
         """Append one event with the time since the start, and write it to the log."""
         append_line(self.folder / EVENTS, {"event": kind, "seconds": round(time.time() - self._started, 3), **content})
-        told = {name: content[name] for name in ("round", *FIELDS) if name in content}
-        words = ": ".join(str(told[name]) for name in FIELDS if told.get(name)) or str(content.get("text", ""))
+        fields = {name: content[name] for name in ("round", *FIELDS) if name in content}
+        words = ": ".join(str(fields[name]) for name in FIELDS if fields.get(name)) or str(content.get("text", ""))
         level = logging.WARNING if kind in SERIOUS else logging.INFO
-        log_event(_logger, kind, f"{kind.replace('_', ' ')}{': ' * bool(words)}{words}", level, **told)
+        log_event(_logger, kind, ": ".join(filter(None, (kind.replace("_", " "), words))), level, **fields)
 
     def remark(self, text: str, **about: Any) -> None:
-        """Note, once, what whoever watches or reads the run must know: a sentence for terminals, pages and reports.
+        """Note once what a reader of the run must know: a sentence for terminals, pages and reports.
 
         ``about`` are plain values for its event; one that is true of a round has ``round``, because a run that goes back
         before it takes it back.
@@ -158,7 +158,7 @@ class RunRecord:
         )
 
     def note_training(self, site: str, number: int, metrics: Mapping[str, float]) -> None:
-        """Note what a site has told of its training in a round: its images and its loss, where its policy lets them out."""
+        """Note what a site reports of its training in a round: its images and its loss, where its policy lets them out."""
         if "samples" in metrics:
             self._samples[site] = metrics["samples"]
         if "loss" in metrics:
@@ -170,9 +170,9 @@ class RunRecord:
         ``compared`` is what :meth:`~grandrounds.federation.server.selection.ModelSelection.offer` returns; its ``metric``
         becomes ``by``, because ``metric`` is what the run asked for and ``mean`` is of.
         """
-        found = {"metric": metric, **{"by" if name == "metric" else name: value for name, value in compared.items()}}
-        self.scores[number] = {name: found[name] for name in OF_SCORE if name in found}
-        self.event(SCORE, round=number, **found)
+        scores = {"metric": metric, **{"by" if name == "metric" else name: value for name, value in compared.items()}}
+        self.scores[number] = {name: scores[name] for name in OF_SCORE if name in scores}
+        self.event(SCORE, round=number, **scores)
 
     def note_tests(
         self,
@@ -183,14 +183,14 @@ class RunRecord:
         """Note the evaluation records of the models that sites have tested, and which round's model each site has chosen."""
         known = {*SCORES_OF_IMAGES, *OWN_METRICS.all()}
         for site in natural_sorted(metrics):
-            found = dict(metrics[site])
-            if OWN_ROUND in found:
-                self.own_rounds[site] = int(found.pop(OWN_ROUND))
+            scores = dict(metrics[site])
+            if OWN_ROUND in scores:
+                self.own_rounds[site] = int(scores.pop(OWN_ROUND))
             # A policy may let out a score without the number of images.
-            parts = [name.rpartition(".") for name in found]
+            parts = [name.rpartition(".") for name in scores]
             models = dict.fromkeys(model for model, _, score in parts if model and score in known)
             self.tests[site] = {
-                model: received(problem.kind, problem.classes, model, found, counts.get(site, {}).get(model))
+                model: received(problem.kind, problem.classes, model, scores, counts.get(site, {}).get(model))
                 for model in models
             }
 
@@ -240,16 +240,16 @@ class RunRecord:
         for site in entry.get("silent", ()):
             if len(self._late[site]) > 1:
                 self.event(REMARK, text=self._lateness(site), round=number, late=site)
-        if told := self._divergence(number):
-            self.remark(told, round=number)
+        if remark := self._divergence(number):
+            self.remark(remark, round=number)
         self.event(ROUND_END, **entry, moved=self._moved())
 
     def _divergence(self, number: int) -> str:
-        """Whether the training loss of a round has left that of the first one far behind; empty if not, or if it is told."""
-        if number not in self._losses or any(told.startswith(_DIVERGED) for told in self._remarks):
+        """A remark if a round's training loss is far above that of the first; empty if not, or if that was noted."""
+        if number not in self._losses or any(remark.startswith(_DIVERGED) for remark in self._remarks):
             return ""
         first = min(self._losses)
-        now, then = (fmean(self._losses[one].values()) for one in (number, first))
+        now, then = (fmean(self._losses[of_round].values()) for of_round in (number, first))
         if now <= EXPLODED * max(then, 1.0):
             return ""
         return (
@@ -301,13 +301,13 @@ class RunRecord:
     def _kept(self) -> dict[str, Any]:
         """The summary of an earlier start; empty if there is none, or a damaged one."""
         try:
-            found = json.loads((self.folder / SUMMARY).read_bytes())
+            summary = json.loads((self.folder / SUMMARY).read_bytes())
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) and "rounds_done" in found else {}
+        return summary if isinstance(summary, dict) and "rounds_done" in summary else {}
 
     def _noted_rounds(self, kept: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """All rounds of an earlier start, of which the summary of a running run has the last."""
+        """All rounds of an earlier start; the summary of a running run has only the last."""
         events = read_events(self.folder) if (self.folder / EVENTS).exists() else []
         rounds = [_of_round(event) for event in events if event["event"] == ROUND_END]
         return rounds if len(rounds) == kept["rounds_done"] else list(kept["rounds"])
@@ -335,7 +335,8 @@ class RunRecord:
             "selected": self.selected,
             "models": self.models,
             "records": {
-                site: {name: one.to_json() for name, one in found.items()} for site, found in self.tests.items()
+                site: {name: record.to_json() for name, record in records.items()}
+                for site, records in self.tests.items()
             },
             "image_moments": self.image_moments,
             "own_rounds": self.own_rounds,
@@ -371,8 +372,8 @@ class RunRecord:
         silent = {site: number for site, number in self._silent.items() if site in connected}
         paused = {site: number for site, number in self.paused.items() if site in connected}
         return {
-            word: {site: found[site] for site in natural_sorted(found) if site not in self.tests}
-            for word, found in (("lost", last), ("silent", silent), ("paused", paused))
+            word: {site: reasons[site] for site in natural_sorted(reasons) if site not in self.tests}
+            for word, reasons in (("lost", last), ("silent", silent), ("paused", paused))
         }
 
     def _kept_checkpoints(self) -> list[dict[str, Any]]:
@@ -460,13 +461,13 @@ def _of_round(event: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def versions() -> dict[str, str]:
     """Versions of what computes the result; looked up once, because the record is written in every round."""
-    found = {"grandrounds": __version__, "python": platform.python_version()}
+    versions = {"grandrounds": __version__, "python": platform.python_version()}
     for name in ("torch", "nvflare", "numpy"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:  # a BYOC job runs where a package may lack its metadata
-            found[name] = "unknown"
-    return found
+            versions[name] = "unknown"
+    return versions
 
 
 @cache
@@ -509,17 +510,17 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
     return events
 
 
-def absences(told: Mapping[str, Any]) -> dict[str, str]:
-    """The sites that a summary, or what a run tells of itself, calls lost, silent, paused or refused, each in words.
+def absences(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The sites that a summary, or the state of a running run, calls lost, silent, paused or refused, each in words.
 
     Example:
         >>> absences({"silent": {"b": 3}, "paused": {"b": 5, "c": 6}})
         {'b': 'silent: no answer since round 3, asked again in round 5', 'c': 'paused: asked again in round 6'}
     """
-    lost, silent, paused = (told.get(word) or {} for word in ("lost", "silent", "paused"))
+    lost, silent, paused = (summary.get(word) or {} for word in ("lost", "silent", "paused"))
     again = {site: f"asked again in round {number}" for site, number in paused.items()}
     return {
-        **{site: f"refused: {reason}" for site, reason in (told.get("refused") or {}).items()},
+        **{site: f"refused: {reason}" for site, reason in (summary.get("refused") or {}).items()},
         **{site: f"lost: not connected, last update in round {number}" for site, number in lost.items()},
         **{
             site: ", ".join([f"silent: no answer since round {number}", *([again[site]] if site in again else [])])
@@ -539,7 +540,7 @@ def traffic(sizes: Mapping[str, Mapping[str, int]]) -> Traffic:
         >>> traffic({"site-1": {"down.global": 40, "down.peer-1": 10, "up.update": 20}})
         Traffic(down_global=40, down_extra=10, up=20)
     """
-    down_global = down_extra = up = 0
+    down_global, down_extra, up = 0, 0, 0
     for site, parts in sizes.items():
         for name, size in parts.items():
             if name == DOWN_GLOBAL:

@@ -28,8 +28,7 @@ from grandrounds.federation.server.means import HELD_BYTES, HeldUpdates
 from grandrounds.option_annotations import ABOVE_ZERO, Range
 from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.entries import floating_entries
-from grandrounds.protocol.messages import Result, State
+from grandrounds.protocol.messages import Result, State, floating_entries
 
 Rule = Literal["mean", "median", "trimmed_mean", "geometric_median"]
 MIN_VALUES = 3
@@ -37,7 +36,7 @@ MIN_VALUES = 3
 KEPT_VALUES = 100
 """Norms and numbers of samples that the medians are of: the last ones."""
 COMPARED_VALUES = 1024
-"""Of each entry about so many, evenly spaced, are compared beside the norm: two updates that agree in them are one."""
+"""About this many evenly spaced values of each entry are compared beside the norm; updates that agree in them are one."""
 ITERATIONS = 100
 MEDIAN_TOLERANCE = 1e-7
 SMOOTHING = 1e-6
@@ -275,13 +274,13 @@ class BoundedContributions(Aggregator):
     def notes(self) -> dict[str, Any]:
         """Whose update or weight was bounded, and by how much; whose bounds were void; who sent nothing new."""
         notes = {"bounded": self.bounded, "bounds_void": self.void, "free_riders": self.free_riders}
-        return {**self._inner.notes(), **{name: found for name, found in notes.items() if found}}
+        return {**self._inner.notes(), **{name: sites for name, sites in notes.items() if sites}}
 
     def _bound(
         self, site: str, update: State, weight: float, values: Sequence[tuple[str, float, float]]
     ) -> tuple[State, float]:
         norm = self._round[site][0]
-        norms, weights = [(name, one) for name, one, _ in values], [(name, one) for name, _, one in values]
+        norms, weights = [(name, norm) for name, norm, _ in values], [(name, weight) for name, _, weight in values]
         of_norms = self._times_median(self._options.norm_multiple, norms, site, 1)
         of_weights = self._times_median(self._options.weight_multiple, weights, site, 2)
         limit = min((value for value in (of_norms, self._options.max_norm) if value), default=math.inf)
@@ -294,7 +293,7 @@ class BoundedContributions(Aggregator):
         claims = self._options.weight_multiple and weight > 1 and of_weights is None
         void = {"norm": norm > 0 and limit == math.inf and self._options.norm_multiple, "weight": claims}
         if any(void.values()):
-            self.void[site] = [name for name, found in void.items() if found]
+            self.void[site] = [name for name, entries in void.items() if entries]
         self._used.append((site, norm * factor, allowed))
         return shortened(update, factor), allowed
 
@@ -304,7 +303,9 @@ class BoundedContributions(Aggregator):
         """A multiple of the median, or where one site could choose that, of the median of the site's own earlier values."""
         if not multiple:
             return None
-        if len({name for name, _ in values}) >= MIN_VALUES and (middle := statistics.median(one for _, one in values)):
+        if len({name for name, _ in values}) >= MIN_VALUES and (
+            middle := statistics.median(value for _, value in values)
+        ):
             return multiple * middle
         own = [entry[column] for entry in self._past if entry[0] == site and entry[column] > 0]
         return multiple * statistics.median(own) if own else None
@@ -319,10 +320,10 @@ class BoundedContributions(Aggregator):
             flat = value.detach().flatten()
             some = flat[:: max(1, flat.numel() // COMPARED_VALUES)].cpu().contiguous()
             digest.update(name.encode() + some.view(torch.uint8).numpy().tobytes())
-        found = digest.hexdigest()
-        if found in self._seen:
-            self.free_riders[site] = f"as {self._seen[found]}"
-        self._seen[found] = site
+        received = digest.hexdigest()
+        if received in self._seen:
+            self.free_riders[site] = f"as {self._seen[received]}"
+        self._seen[received] = site
         self._seen = dict(list(self._seen.items())[-KEPT_VALUES:])
 
     def state_dict(self) -> dict[str, Any]:

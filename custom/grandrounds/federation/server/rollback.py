@@ -59,5 +59,5 @@ class Rollback(RoundSubscriber):
 
 
 def _suspects(entry: Mapping[str, Any]) -> str:
-    found = [f"{site} was {what}" for what in (BOUNDED, "dropped") for site in natural_sorted(entry.get(what) or ())]
-    return f"; in round {entry['round']} {', '.join(found)}" if found else ""
+    suspects = [f"{site} was {what}" for what in (BOUNDED, "dropped") for site in natural_sorted(entry.get(what) or ())]
+    return f"; in round {entry['round']} {', '.join(suspects)}" if suspects else ""

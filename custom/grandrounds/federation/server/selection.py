@@ -14,7 +14,7 @@ import torch
 from nvflare.apis.fl_context import FLContext
 from torch import nn
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.counts import SiteCounts, counts_shape
@@ -116,25 +116,25 @@ class ModelSelection:
         Returns:
             What models are compared by: ``metric``, its ``score``, ``low`` and ``high`` (the ends of its 95 % interval,
             where it is known), ``basis``, ``support`` (cases by class from the first counts that all sites showed: at
-            most so many, as a patient with right and with wrong predictions counts twice) and
+            most these, as a patient with right and with wrong predictions counts twice) and
             ``note``, the reason if that is not as asked; and ``mean``, the unweighted mean over sites of the metric that was
             asked for, where it is known. None when no site has scored.
 
         Raises:
             ConfigurationError: if no site has ever sent the metric that selects, or nothing that all sites send can select.
         """
-        found = {
+        records = {
             site: received(self._task, self._classes, VALIDATION, values, (counts or {}).get(site))
             for site, values in metrics.items()
         }
-        scored = {site: record for site, record in found.items() if record.images > 0}
+        scored = {site: record for site, record in records.items() if record.images > 0}
         lacking = natural_sorted(site for site, record in scored.items() if not self._selects(record))
-        told = {site: record for site, record in scored.items() if site not in lacking}
+        usable = {site: record for site, record in scored.items() if site not in lacking}
         if lacking:
-            self._require_metric(lacking, scored, told)
-        for site, record in told.items():
+            self._require_metric(lacking, scored, usable)
+        for site, record in usable.items():
             self._take(site, record)
-        if not told:
+        if not usable:
             return None
         values, pooled, support, note = self._scores()
         if not values:
@@ -192,9 +192,9 @@ class ModelSelection:
         """Whether a site has sent what models are compared by."""
         return self._metric in record.exact or (LIKELIHOOD in record.exact and self._may_be_withheld(record))
 
-    def _require_metric(self, lacking: list[str], scored: Mapping[str, EvalRecord], told: Collection[str]) -> None:
+    def _require_metric(self, lacking: list[str], scored: Mapping[str, EvalRecord], usable: Collection[str]) -> None:
         """One site cannot end the run of the others, but a metric that none has ever sent selects nothing."""
-        if told or self._last:
+        if usable or self._last:
             _logger.warning("%s", self._left_out(lacking))
             return
         offered = ", ".join(sorted(scored[lacking[0]].exact))
@@ -243,7 +243,7 @@ class ModelSelection:
         together = pooled(records)
         # A patient with right and with wrong predictions counts twice, so whether a site has enough is decided only once.
         asked = [self._last[site] for site in natural_sorted(self._having)] if not self._pools else records
-        known = [one.exact[self._metric] for one in asked if self._metric in one.exact]
+        known = [record.exact[self._metric] for record in asked if self._metric in record.exact]
         values = {MEAN: sum(known) / len(known)} if known and (len(known) == len(records) or not self._pools) else {}
         if not self._pools:
             return self._without_counts(values, together)
@@ -267,7 +267,7 @@ class ModelSelection:
         of_all = self._one_question or self._metric == LIKELIHOOD or not record.counts
         if of_all or self._metric not in record.exact:
             return self._metric in record.exact
-        few = [bool((one.positives >= 0).all() and one.positives.min() < MIN_CASES) for one in record.tallies]
+        few = [bool((tally.positives >= 0).all() and tally.positives.min() < MIN_CASES) for tally in record.tallies]
         return not all(few)
 
     def _of_counts(self, values: dict[str, float], together: EvalRecord) -> _Scores:
@@ -329,7 +329,7 @@ class ServerImages:
     def __init__(
         self, problem: Problem, seed: int, fl_ctx: FLContext, compute: ServerComputeOptions, needed_by: str
     ) -> None:
-        with told_as(None, ConfigurationError, where=f"{needed_by} needs images at the server"):
+        with reraised_as(None, ConfigurationError, where=f"{needed_by} needs images at the server"):
             data = load_checked_data(problem, SERVER, fl_ctx, False, _logger, trains=False)
         self._rows = data.rows("val")
         self._needed_by = needed_by

@@ -18,7 +18,7 @@ from nvflare.apis.signal import Signal
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.json_files import read_json_object, require_object
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.messages import Registration
 from grandrounds.seeding import numpy_generator
 
 MAX_PAUSE = 8
@@ -52,7 +52,7 @@ class SiteHealth:
         return round_number < self._back_at.get(site, 0)
 
     def pauses(self, round_number: int) -> dict[str, int]:
-        """The sites that sit this round out, each with the round in which it is asked again."""
+        """The sites that are paused in this round, each with the round in which it takes part again."""
         return {site: self._back_at[site] for site in natural_sorted(self._back_at) if self.paused(site, round_number)}
 
     def available_sites(self, sites: Iterable[str], round_number: int, needed: int) -> list[str]:
@@ -143,21 +143,21 @@ def await_sites(
     """
     deadline = time.monotonic() + timeout
     while True:
-        found = connected()
-        missing = [site for site in mandatory if site not in found]
-        if len(found) >= needed and not missing:
+        present = connected()
+        missing = [site for site in mandatory if site not in present]
+        if len(present) >= needed and not missing:
             return True
         if abort_signal.triggered:
             return False
         if time.monotonic() >= deadline:
-            names = ", ".join(found) or "none"
+            names = ", ".join(present) or "none"
             if missing:
                 raise GrandRoundsError(
                     f"{', '.join(missing)} is mandatory and not connected after {timeout:g} s (connected: {names}); "
                     "ask its administrator to run grandrounds doctor --kit"
                 )
             raise GrandRoundsError(
-                f"{len(found)} sites are connected after {timeout:g} s, min_sites is {needed}: "
+                f"{len(present)} sites are connected after {timeout:g} s, min_sites is {needed}: "
                 f"start more sites or lower min_sites (connected: {names})"
             )
         time.sleep(min(pause, timeout))

@@ -52,8 +52,8 @@ class Subscribers(list[RoundSubscriber]):
         self, event: Callable[Concatenate[RoundSubscriber, About], None], *about: About.args, **_: About.kwargs
     ) -> None:
         """Tell all of an event, which is named by its method: ``tell(RoundSubscriber.round_done, 3)``."""
-        for one in self:
-            getattr(one, event.__name__)(*about)
+        for subscriber in self:
+            getattr(subscriber, event.__name__)(*about)
 
 
 class FlareEvents(RoundSubscriber):

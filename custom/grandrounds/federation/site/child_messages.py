@@ -11,7 +11,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import (
     CheckpointError,
     ConfigurationError,
@@ -24,12 +24,11 @@ from grandrounds.errors import (
 )
 from grandrounds.federation.site.context import TaskAborted
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, State
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 READY, TASK, RESULT, LEFT, DONE = "ready", "task", "result", "left", "done"
 ERROR, LOG, QUESTION, ANSWER = "error", "log", "question", "answer"
-LONGEST_NAME, LONGEST_TEXT, LONGEST_PLACE = 200, 4000, 20_000
+LONGEST_NAME, LONGEST_TEXT, LONGEST_TRACE = 200, 4000, 20_000
 ERRORS = {
     error.__name__: error
     for error in (
@@ -76,7 +75,7 @@ def result_from(header: Mapping[str, Any], body: bytes | bytearray) -> Result:
         raise MessageError("a metric of the training child is no number")
     if kinds.keys() != parts.keys():
         raise MessageError("the releases of the training child are not those of its tensors")
-    with told_as(MessageError, ValueError, where="a release of the training child"):
+    with reraised_as(MessageError, ValueError, where="a release of the training child"):
         releases = {name: Release(ReleaseKind(kinds[name]), tensors) for name, tensors in parts.items()}
     return Result(releases, metrics, samples, facts)
 
@@ -97,18 +96,18 @@ def require_shapes(update: State, model: State) -> None:
 
 
 def error_message(error: Exception) -> dict[str, Any]:
-    """An error, with the place where it was raised."""
+    """An error with its traceback."""
     known = next((base.__name__ for base in type(error).__mro__ if base.__name__ in ERRORS), "")
     text = str(error) if known else f"{type(error).__name__}: {error}"
-    place = "".join(traceback.format_exception(error))
-    return {"kind": ERROR, "type": known, "text": text[:LONGEST_TEXT], "place": place[-LONGEST_PLACE:]}
+    trace = "".join(traceback.format_exception(error))
+    return {"kind": ERROR, "type": known, "text": text[:LONGEST_TEXT], "trace": trace[-LONGEST_TRACE:]}
 
 
 def read_error(header: Mapping[str, Any]) -> Exception:
-    """The error of :func:`error_message`; another one than :data:`ERRORS` has is a ``RuntimeError``."""
-    kind, text, place = (str(header.get(name, "")) for name in ("type", "text", "place"))
+    """The error of :func:`error_message`; if it is not among :data:`ERRORS`, a ``RuntimeError``."""
+    kind, text, trace = (str(header.get(name, "")) for name in ("type", "text", "trace"))
     error = ERRORS.get(kind, RuntimeError)(text[:LONGEST_TEXT])
-    error.add_note(place[-LONGEST_PLACE:])
+    error.add_note(trace[-LONGEST_TRACE:])
     return error
 
 
@@ -143,7 +142,7 @@ def read_question(header: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
 
 
 def _spending(cost: Mapping[str, Any]) -> Spending:
-    with told_as(MessageError, ValueError, TypeError, KeyError, where="the cost of a training"):
+    with reraised_as(MessageError, ValueError, TypeError, KeyError, where="the cost of a training"):
         numbers = {name: value for name, value in cost.items() if name not in ("mechanism", "unit")}
         if not all(type(value) in (int, float) for value in numbers.values()):
             raise TypeError("not all of it is numbers")
@@ -157,9 +156,9 @@ def _packed(states: Mapping[str, State]) -> tuple[dict[str, list[str]], bytes]:
     for state in states.values():
         for value in state.values():
             tensor = value.detach().cpu().contiguous()
-            place = tensor.untyped_storage().data_ptr()
-            flat[str(len(flat))] = tensor.clone() if place in memory else tensor
-            memory.add(place)
+            address = tensor.untyped_storage().data_ptr()
+            flat[str(len(flat))] = tensor.clone() if address in memory else tensor
+            memory.add(address)
     return {part: list(state) for part, state in states.items()}, safetensors.torch.save(flat)
 
 
@@ -169,12 +168,14 @@ def _unpacked(names: object, body: bytes | bytearray) -> dict[str, dict[str, Ten
         isinstance(part, list) and all(isinstance(name, str) for name in part) for part in parts.values()
     ):
         raise MessageError("a message between processes has no names of its tensors")
-    with told_as(MessageError, SafetensorError, ValueError, KeyError, where="tensors of a message between processes"):
-        found = safetensors.torch.load(bytes(body))
+    with reraised_as(
+        MessageError, SafetensorError, ValueError, KeyError, where="tensors of a message between processes"
+    ):
+        content = safetensors.torch.load(bytes(body))
     wanted = [name for part in parts.values() for name in part]
-    if found.keys() != {str(number) for number in range(len(wanted))}:
+    if content.keys() != {str(number) for number in range(len(wanted))}:
         raise MessageError("a message between processes has other tensors than it names")
-    tensors = (found[str(number)] for number in range(len(wanted)))
+    tensors = (content[str(number)] for number in range(len(wanted)))
     return {part: {name: next(tensors) for name in part_names} for part, part_names in parts.items()}
 
 

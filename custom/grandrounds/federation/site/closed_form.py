@@ -110,7 +110,7 @@ def temperature_losses(network: nn.Module, centre: Tensor, offset: Tensor, conte
     rows, kind, view = context.data.rows("val"), context.problem.kind, context.problem.test_view
     scores = Forward(network).logits(context.unchanged, rows, view).double().cpu()
     labels = torch.from_numpy(context.data.labels[rows])
-    return [float(kind.loss(one * (scores - centre) + offset, labels)) for one in TEMPERATURES.tolist()]
+    return [float(kind.loss(temperature * (scores - centre) + offset, labels)) for temperature in TEMPERATURES.tolist()]
 
 
 def solve_own_head(network: nn.Module, context: SiteContext) -> None:
@@ -136,9 +136,9 @@ def solve_own_head(network: nn.Module, context: SiteContext) -> None:
     sums = sums_at_site(network, rows, targets, weights, context, FEATURE_VIEWS, DEFAULT_NORM)
     heads, penalty, temperature = solve_grid(sums, DEFAULT_PENALTIES), len(DEFAULT_PENALTIES) // 2, DEFAULT_TEMPERATURE
     if len(validation):
-        found = _targets(validation, context)
-        held_out = sums_at_site(network, validation, found, weights, context, ("none",), DEFAULT_NORM)
-        errors = [squared_error(one, held_out) for one in heads]
+        answers = _targets(validation, context)
+        held_out = sums_at_site(network, validation, answers, weights, context, ("none",), DEFAULT_NORM)
+        errors = [squared_error(head, held_out) for head in heads]
         penalty = errors.index(min(errors))
     linear, bias, shift, scale = standardised(heads[penalty], sums)
     head, shares = depth_head(network), sums.targets[-1] / sums.weight
@@ -151,14 +151,14 @@ def solve_own_head(network: nn.Module, context: SiteContext) -> None:
         offset = torch.where(shares > 0, offset, 0.0)
     head.set_linear(linear, bias + offset / temperature - centre, shift, scale, temperature)
     network.train(training)
-    told = "%s: own head of %d images, penalty %g, temperature %g"
-    _logger.info(told, context.site, len(rows), DEFAULT_PENALTIES[penalty], temperature)
+    message = "%s: own head of %d images, penalty %g, temperature %g"
+    _logger.info(message, context.site, len(rows), DEFAULT_PENALTIES[penalty], temperature)
 
 
 def _targets(rows: np.ndarray, context: SiteContext) -> np.ndarray:
     data, kind, classes = context.data, context.problem.kind, len(context.problem.classes)
-    found = np.array([kind.class_counts(data.labels[[row]], classes) for row in rows], np.float64)
-    return found.reshape(len(rows), classes)
+    counts = np.array([kind.class_counts(data.labels[[row]], classes) for row in rows], np.float64)
+    return counts.reshape(len(rows), classes)
 
 
 @dataclass(frozen=True)
@@ -171,17 +171,6 @@ class OwnHeadOptions(Options):
         "site's labels",
     ] = "given"
 
-    def require_own(self, own_model: bool) -> None:
-        """Refuse a head of the site's own where sites share a model.
-
-        Raises:
-            ConfigurationError: then.
-        """
-        if self.own_head != "given" and not own_model:
-            raise ConfigurationError(
-                "own_head=ridge is for models of the sites' own; a shared one starts from controller.start_from=ridge"
-            )
-
 
 class OwnHeadExecutor(SiteExecutor):
     """A site whose own model may begin with a head in closed form."""
@@ -190,7 +179,10 @@ class OwnHeadExecutor(SiteExecutor):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.beginning.require_own(self.own_model)
+        if self.beginning.own_head != "given":
+            self.model.require_own(
+                "own_head=ridge is for models of the sites' own; a shared one starts from controller.start_from=ridge"
+            )
 
     def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
         """See :meth:`SiteExecutor.starting_model`; before its first round a site of its own solves its head."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -13,17 +13,13 @@ from numpy.typing import NDArray
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.data.fitness import examine_run, require_healthy
 from grandrounds.data.images.ahead import ViewsAhead
 from grandrounds.data.images.tensors import HeldImages
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE
 from grandrounds.data.location import locate, locate_public
-from grandrounds.data.site import (
-    ModelOverride,
-    SiteData,
-    load_site_data,
-)
+from grandrounds.data.site import ModelOverride, SiteData, load_site_data
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache, Unread, choose_device
 from grandrounds.federation.site.options import ComputeOptions
@@ -48,7 +44,7 @@ def load_checked_data(
     """
     cache = cache_folder(fl_ctx)
     location = locate(problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx))
-    with told_as(None, GrandRoundsError, where=site):
+    with reraised_as(None, GrandRoundsError, where=site):
         data = load_site_data(location, problem, cache)
     findings = examine_run(data, site, needs_labels, trains)
     for finding in findings:
@@ -75,7 +71,7 @@ def load_dataset(name: str, problem: Problem, site: str, fl_ctx: FLContext) -> S
     """
     cache = cache_folder(fl_ctx)
     location = replace(locate(name, site, data_folders(fl_ctx), cache), max_unreadable=0.0)
-    with told_as(None, GrandRoundsError, where=f"{site}: data set {name!r}"):
+    with reraised_as(None, GrandRoundsError, where=f"{site}: data set {name!r}"):
         return load_site_data(location, replace(problem, task=SINGLE.name), cache, foreign_labels=True)
 
 
@@ -95,57 +91,7 @@ def _digest(image: NDArray[np.uint8]) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(image).tobytes()).digest()
 
 
-def own_model_spec(
-    problem: Problem, site: str, own: bool, backbones: Mapping[str, str], chosen: ModelOverride | None
-) -> ModelSpec | None:
-    """The network that a site has for itself; None if it is the problem's.
-
-    Args:
-        problem: with the network of sites without a choice.
-        site: the site's name.
-        own: whether sites have models of their own.
-        backbones: the job's choice by site.
-        chosen: the site's own choice, which overrides the job's.
-
-    Raises:
-        ConfigurationError: naming the file or the option, if the choice does not exist, does not fit the problem's images,
-            or differs where all sites share one model.
-    """
-    shared = problem.model_spec(pretrained=False)
-    spec, where = shared, f"executor.backbones: {site}"
-    if own and site in backbones:
-        spec = _changed(spec, {"backbone": backbones[site]}, where)
-    if chosen is not None:
-        where = chosen.where
-        spec = _changed(spec, chosen.changes, where)
-    if spec == shared:
-        return None
-    if not own:
-        raise ConfigurationError(
-            f"{where} asks for {_described(spec)}, but all sites of this job share one model, {_described(shared)}; remove "
-            "the entry, or run a job with model=own"
-        )
-    try:
-        require_buildable(spec, problem.image_size)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}; choose another backbone") from error
-    return spec
-
-
-def _changed(spec: ModelSpec, changes: Mapping[str, Any], where: str) -> ModelSpec:
-    with told_as(None, ConfigurationError, where=where):
-        changed = replace(spec, **changes)
-        if "weights" in changes:
-            changed = replace(changed, load_weights=True)
-        elif changed.backbone != spec.backbone and not spec.has_frozen:
-            changed = replace(changed, weights=None)
-        require_buildable(changed)
-    return changed
-
-
-def _described(spec: ModelSpec) -> str:
-    start = ", weights of its own" if spec.load_weights else ""
-    return f"{spec.backbone} (norm {spec.norm}, dropout {'its own' if spec.dropout is None else spec.dropout}{start})"
+OwnSpec = Callable[[Problem, str, ModelOverride | None], ModelSpec | None]
 
 
 @dataclass
@@ -173,15 +119,13 @@ class SiteAccess:
     """Makes the context of each task, first without images: what is wrong until then, no image has caused.
 
     Args:
-        own: whether sites have models of their own.
-        backbones: the job's choice of backbones by site.
+        spec: of a site's own network for a problem and the site's choice; None if it is the problem's.
         compute: how the site computes.
         log: for what the data doctor warns of.
     """
 
-    def __init__(self, own: bool, backbones: Mapping[str, str], compute: ComputeOptions, log: logging.Logger) -> None:
-        self._own, self._backbones = own, dict(backbones)
-        self._compute, self._log = compute, log
+    def __init__(self, spec: OwnSpec, compute: ComputeOptions, log: logging.Logger) -> None:
+        self._spec, self._compute, self._log = spec, compute, log
         self._found: _Found | None = None
         self._held: HeldImages | None = None
         self._datasets: dict[tuple[str, Problem], SiteData] = {}
@@ -196,24 +140,24 @@ class SiteAccess:
         values = payload.values
         site = fl_ctx.get_identity_name()
         require_same_rule(values.get(RULE_VALUE), site)
-        found = self._find(values["problem"], site, fl_ctx)
+        known = self._find(values["problem"], site, fl_ctx)
         require_room(cache_folder(fl_ctx))
         device = choose_device(self._compute.device, self._compute.precision)
         self._held = self._held or HeldImages(device)
         return SiteContext(
             site=site,
             round_number=payload.round_number,
-            problem=found.problem,
+            problem=known.problem,
             seed=values["seed"],
             data=cast(SiteData, Unread()),
             device=device,
             precision=self._compute.precision,
             aborted=lambda: bool(abort_signal.triggered),
             cache=StateCache(state_folder(fl_ctx, values["run_name"], site) / "received"),
-            own_spec=found.own_spec,
+            own_spec=known.own_spec,
             ahead=ViewsAhead(self._compute.drawing_processes(in_kit(fl_ctx), device)),
             held=self._held,
-            datasets=lambda name: self._dataset(name, found.problem, site, fl_ctx),
+            datasets=lambda name: self._dataset(name, known.problem, site, fl_ctx),
             gate=gate_of(fl_ctx),
         )
 
@@ -235,8 +179,7 @@ class SiteAccess:
             problem = Problem.from_dict(values)
             require_buildable(problem.model_spec(pretrained=False), problem.image_size)
             chosen = locate(problem.dataset, site, data_folders(fl_ctx), cache_folder(fl_ctx)).model
-            own_spec = own_model_spec(problem, site, self._own, self._backbones, chosen)
-            self._found = _Found(values, problem, own_spec)
+            self._found = _Found(values, problem, self._spec(problem, site, chosen))
         return self._found
 
     def _dataset(self, name: str, problem: Problem, site: str, fl_ctx: FLContext) -> SiteData:

@@ -29,6 +29,7 @@ from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
 from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.isolation import Isolation, WorkerLost, WorkerStopped
+from grandrounds.federation.site.model import ARCHITECTURE_FACTS, model_named
 from grandrounds.federation.site.networks import SharedNetwork, forget_networks
 from grandrounds.federation.site.options import ComputeOptions, InferenceOptions, SiteOptions
 from grandrounds.federation.site.outcomes import cause_of, gate_of, note_failure
@@ -44,13 +45,10 @@ from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.worker import TrainingChild, require_gate
 from grandrounds.logs.lines import enter_round
 from grandrounds.models.inference.forms import form_named
-from grandrounds.models.partial import frozen_digest
-from grandrounds.models.registry import architecture_fingerprint, build_model
+from grandrounds.models.registry import build_model
 from grandrounds.options import Configurable
 from grandrounds.privacy.mechanisms.record_level import ProtectionOptions
-from grandrounds.protocol.entries import floating_entries, require_like
 from grandrounds.protocol.messages import (
-    FROZEN,
     GLOBAL,
     JOIN,
     REASON_HEADER,
@@ -58,24 +56,18 @@ from grandrounds.protocol.messages import (
     TASKS,
     TEST,
     TRAIN,
-    UPDATE,
     VALIDATE,
     Payload,
     Release,
     ReleaseKind,
     Result,
     State,
-    model_update,
 )
 from grandrounds.protocol.names import OWN_ROUND, VALIDATION
 from grandrounds.protocol.paths import DETAILS_VARIABLE, claimed_folder, in_kit
-from grandrounds.protocol.precision import round_updates
-from grandrounds.protocol.problem import SITE_NORM, TRAIN_ALL
+from grandrounds.protocol.problem import TRAIN_ALL
 from grandrounds.protocol.task import Task
-from grandrounds.protocol.tensors import difference
-from grandrounds.protocol.wire import decode_payload, decode_result, encode_result
-
-ARCHITECTURE_FACTS = ("backbone", "architecture")
+from grandrounds.protocol.wire import decode_payload, decode_result, encode_result, round_updates
 
 
 @dataclass
@@ -135,7 +127,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             if self.compute.precision == "tf32":
                 raise ConfigurationError(f"{needed_by} needs another precision than tf32: {reason}; use float32")
         self.kept: dict[str, Any] = {}
-        self._access = SiteAccess(self.own_model, site.backbones or {}, self.compute, self.logger)
+        self.model = model_named(site, self.network, self.build)
+        self._access = SiteAccess(self.model.spec, self.compute, self.logger)
         self._shared_network = SharedNetwork(self.compute.compiler, self.build)
         self._run_here: _RunHere | None = None
         self._asked: _Asked | None = None
@@ -146,11 +139,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
         self.register_event_handler(EventType.END_RUN, self._end_child)
         self.register_event_handler(EventType.AFTER_TASK_RESULT_FILTER, self._commit_released)
-
-    @property
-    def own_model(self) -> bool:
-        """Whether the site has a model of its own, which stays here."""
-        return self.site_options.model == "own"
 
     def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
         """The network in training mode with the weights this round starts from."""
@@ -163,29 +151,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             ConfigurationError: if a site with another network than the problem's is sent the problem's trained weights.
             MessageError: if there is no model, or it does not fit.
         """
-        if self.own_model:
-            if "model" in self.kept:
-                return dict(self.kept["model"])
-            if GLOBAL not in payload.parts:
-                return copy_to_cpu(self.build(context).state_dict())
-            if context.own_spec:
-                raise ConfigurationError(
-                    f"{context.site}: the job starts from weights of {context.problem.backbone}, this site has "
-                    f"{context.model_spec.backbone}; set problem.weights to null"
-                )
-        if GLOBAL not in payload.parts:
-            raise MessageError("the task has no global model; executor option model=own needs none")
-        self._require_fitting(payload, self.network(context), context)
-        return payload.parts[GLOBAL]
-
-    def _require_fitting(self, payload: Payload, network: nn.Module, context: SiteContext) -> None:
-        require_like(payload.parts[GLOBAL], network.state_dict(), "the global model")
-        wanted = payload.values.get(FROZEN)
-        if wanted is not None and wanted != frozen_digest(network):
-            raise MessageError(
-                f"the frozen layers of {context.model_spec.backbone} differ from the server's: problem.weights "
-                f"{context.model_spec.weights!r} is another file here; compare `grandrounds weights list` at both places"
-            )
+        return self.model.start(payload, context, self.kept)
 
     def finish(
         self,
@@ -207,11 +173,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         trained = copy_to_cpu(network.state_dict())
         if self.site_options.optimizer == "kept":
             self.keep_optimizers(optimizer)
-        if self.own_model:
-            self.kept["model"] = trained
-        else:
-            releases = {**model_update(difference(trained, payload.parts[GLOBAL])), **releases}
-        return Result(releases, metrics, int(metrics["samples"]))
+        of_model = self.model.finish(trained, payload, self.kept)
+        return Result({**of_model, **releases}, metrics, int(metrics["samples"]))
 
     def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
         """The models that are tested at the end, by name; their scores leave the site under these names, nothing else.
@@ -219,11 +182,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         ``common`` is the one that the federation selected, ``own`` the one that scored best here or, if none was scored, a
         site's own model as it is, ``own_last`` that of the last round, with ``test_last``.
         """
-        common = None if self.own_model else self.starting_state(payload, context)
-        last, best = self.kept.get("model"), store.best()
-        own_last = last if self.site_options.test_last else None
-        models = {"common": common, "own": best[1] if best else last, "own_last": own_last}
-        return {name: state for name, state in models.items() if state is not None}
+        return self.model.tested(partial(self.starting_state, payload, context), self.kept, store)
 
     def build(self, context: SiteContext) -> nn.Module:
         """A network of this site's architecture on the context's device, with the run's initial weights."""
@@ -247,7 +206,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             self._asked = asked = _Asked(payload) if task_name == TRAIN else None
             if child := self._child_for(fl_ctx):
                 result = self._result_of(child, task_name, payload, fl_ctx, abort_signal)
-                reply, store = self._reply(task_name, result or self._nothing_learnt(payload), payload), None
+                reply, store = self._reply(task_name, result or self.model.nothing_learnt(payload), payload), None
             else:
                 result, reply, store = self.work(task_name, payload, fl_ctx, abort_signal)
             collect_garbage()
@@ -274,9 +233,9 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         context, store = self._access.with_images(unread, fl_ctx, self.needs_labels), run.store
         if task_name != JOIN:
             context = replace(context, features=self._features_of(context, run))
-        self._hides_failures = context.gate.counts_updates if self.own_model else context.gate.hides_failures
+        self._hides_failures = self.model.hides_failures(context.gate)
         if task_name == TRAIN:
-            context.gate.admit_training(self.spending(context))
+            context.gate.admit_training(self.model.spending(partial(self.spending, context)))
         with closing(context.ahead):
             result = tasks[task_name](payload, context, store)
         reply = self._reply(task_name, result, payload)
@@ -302,7 +261,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
     ) -> Result | None:
         """What a child has made of a task; None for a failure that the site's gate hides, which a child might choose."""
         gate = gate_of(fl_ctx)
-        hides = task_name == TRAIN and (gate.counts_updates if self.own_model else gate.hides_failures)
+        hides = task_name == TRAIN and self.model.hides_failures(gate)
         try:
             return child.work(task_name, payload, fl_ctx, abort_signal)
         except (TaskAborted, WorkerStopped):
@@ -329,7 +288,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             self._child.close()
 
     def require_kind(self, kind: Task) -> None:
-        """Refuse options that need classes which exclude each other, where labels are not of such.
+        """Refuse options that need mutually exclusive classes if the labels are not exclusive.
 
         Raises:
             ConfigurationError: naming the option and what to set.
@@ -344,11 +303,9 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self.require_kind(context.problem.kind)
         self.inference.require_measured(context.model_spec.backbone)
         form_named(context.inference).require_possible(context.device)
-        if not self.own_model and context.gate.counts_updates:
-            self.inference.require_equal_bits("updates of this site", "its gate counts their epsilon")
+        self.model.require_inference(self.inference, context.gate)
         run = self._run_of(payload, context, fl_ctx)
-        if GLOBAL in payload.parts and not self.own_model and context.model_spec.norm != SITE_NORM:
-            self._require_fitting(payload, self.network(context), context)
+        self.model.require_received(payload, context)
         return context, run
 
     def _features_of(self, context: SiteContext, run: _RunHere) -> Features | None:
@@ -389,10 +346,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
 
     def _join(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         registration = self.register(payload, context)
-        facts = dict(registration.facts)
-        if self.own_model:
-            values = (context.model_spec.backbone, architecture_fingerprint(self.network(context).state_dict()))
-            facts |= dict(zip(ARCHITECTURE_FACTS, values, strict=True))
+        facts = {**registration.facts, **self.model.facts(context)}
         if self._run_here and self._run_here.digest:
             facts[OPTIONS_FACT] = self._run_here.digest
         return Result(metrics=registration.scalars, facts=facts)
@@ -417,18 +371,14 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             self.logger.error(f"{TRAIN}: {cause_of(error)}; the gate hides it")
             note_failure(error, context.gate)
         self.kept = store.load_state(context.round_number)
-        return self._nothing_learnt(payload)
-
-    def _nothing_learnt(self, payload: Payload) -> Result:
-        """The result in place of a training that has failed where the site's gate hides failures."""
-        return Result() if self.own_model else _zero_update(payload)
+        return self.model.nothing_learnt(payload)
 
     def _validate(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         self.kept = store.load_state(context.round_number)
         return self._score(payload, context, store)
 
     def _score(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
-        if self.own_model and "model" not in self.kept:
+        if not self.model.is_begun(self.kept):
             return Result()  # a site that has not trained yet has nothing to score
         state = payload.parts.get(SCORED) or self.starting_state(payload, context)
         record, _ = score(self._loaded(state, context), context.data.rows("val"), context)
@@ -448,15 +398,14 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if "own" in models:
             best = store.best_round()
             own_round[OWN_ROUND] = float(context.round_number - 1 if best is None else best)
-        release_own, load = self.site_options.release_model, partial(self._loaded, context=context)
-        result = evaluate_models(models, load, context, store, self.own_model, release_own)
+        result = evaluate_models(models, partial(self._loaded, context=context), context, store, self.model.write)
         releases = {**result.releases, **image_moments(context.data)}
         return replace(result, releases=releases, metrics={**own_round, **result.metrics})
 
     def _declared(self, task_name: str) -> Mapping[str, ReleaseKind]:
         if task_name == TEST:
             return TEST_RELEASES
-        return {**self.releases, **({} if self.own_model else {UPDATE: ReleaseKind.MODEL_UPDATE}), **SCORE_RELEASES}
+        return {**self.releases, **self.model.releases, **SCORE_RELEASES}
 
     def _loaded(self, state: State, context: SiteContext) -> nn.Module:
         network = self.network(context)
@@ -479,12 +428,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         store = SiteStore(folder, payload.values["run_id"], {**options, **self.options()})
         self._run_here = _RunHere(identity, store, digest)
         return self._run_here
-
-
-def _zero_update(payload: Payload) -> Result:
-    """An update that changes nothing."""
-    received = floating_entries(payload.parts[GLOBAL])
-    return Result(model_update({name: torch.zeros_like(value) for name, value in received.items()}), {}, 1)
 
 
 def _noted_refusal(task: str, error: Exception, fl_ctx: FLContext) -> Shareable:

@@ -132,8 +132,8 @@ class Features:
         if count > 1:
             numbers[:] = [sample_generator(view, key, step, position).integers(count) for position in chosen.tolist()]
         stored = self._of(name, images, view, count, options)
-        found = stored.read(np.asarray(rows)[chosen], numbers)
-        return to_device(found, self._front.device).to(dtype=torch.float32, memory_format=torch.channels_last)
+        features = stored.read(np.asarray(rows)[chosen], numbers)
+        return to_device(features, self._front.device).to(dtype=torch.float32, memory_format=torch.channels_last)
 
     def _made(self, images: NDArray[np.uint8]) -> Tensor:
         return self._forward(to_tensor(np.ascontiguousarray(images), self._front.device))
@@ -231,9 +231,9 @@ class _StoredFeatures:
             self._hold(rows[late], numbers[late], torch.from_numpy(self._features[rows[late], numbers[late]]))
         return self._held[self._there(rows, numbers)].permute(0, 3, 1, 2)
 
-    def _hold(self, rows: NDArray[np.integer], numbers: NDArray[np.integer], found: Tensor) -> None:
+    def _hold(self, rows: NDArray[np.integer], numbers: NDArray[np.integer], features: Tensor) -> None:
         if self._held is not None:
-            self._held[self._there(rows, numbers)] = found.to(self._held)
+            self._held[self._there(rows, numbers)] = features.to(self._held)
             self._copied[rows, numbers] = True
 
     def _missing_of(self, rows: NDArray[np.integer]) -> NDArray[np.intp]:
@@ -252,9 +252,9 @@ class _StoredFeatures:
         ]
         # The last bits of a feature depend on the size of its batch, so it is always the same.
         batch = np.concatenate(views)[np.arange(self._batch) % len(views)]
-        found = self._front(batch).permute(0, 2, 3, 1)[: len(views)]
-        self._features[rows, numbers] = found.cpu().numpy()
-        self._hold(rows, numbers, found)
+        features = self._front(batch).permute(0, 2, 3, 1)[: len(views)]
+        self._features[rows, numbers] = features.cpu().numpy()
+        self._hold(rows, numbers, features)
         self._features.flush()  # before they count as computed, also if the machine stops now
         self._computed[rows, numbers] = True
 

@@ -13,8 +13,7 @@ from torch import nn
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.federation.site.training import Algorithm, new_optimizer
-from grandrounds.protocol.messages import Payload, ReleaseKind, Result
-from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.messages import Payload, Registration, ReleaseKind, Result
 from grandrounds.protocol.spending import Spending
 
 OPTIMIZER = "optimizer"

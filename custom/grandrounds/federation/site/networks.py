@@ -41,8 +41,8 @@ class SharedNetwork:
 
             if self._statistics is None or self._statistics[0] is not context.data:
                 of = context.data.images, context.data.rows("train")
-                found = site_statistics(context.model_spec, context.seed, *of, context.device)
-                self._statistics = context.data, found
+                statistics = site_statistics(context.model_spec, context.seed, *of, context.device)
+                self._statistics = context.data, statistics
             use_statistics(network, self._statistics[1])
         return network
 

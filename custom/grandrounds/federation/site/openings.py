@@ -49,10 +49,10 @@ def readable_paths(payload: Payload, fl_ctx: FLContext, folder: Path) -> list[st
     root, local = Path(workspace.get_root_dir()), Path(workspace.get_site_config_dir())
     problem = payload.values["problem"]
     known = site_datasets(site, data_folders(fl_ctx))
-    readable = {name: one for name, one in known.items() if name == problem["dataset"] or one.public}
+    readable = {name: location for name, location in known.items() if name == problem["dataset"] or location.public}
     opened = [path for location in readable.values() for path in _of(location)]
     others = [path for location in known.values() for path in _of(location)]
-    hidden = [path for path in others if not any(one.is_relative_to(path) for one in opened)]
+    hidden = [path for path in others if not any(other.is_relative_to(path) for other in opened)]
     hidden += [path.resolve() for path in (root / "startup", local / PRIVACY_FOLDER, root / STATES)]
     named = [place / name for place in data_folders(fl_ctx) for name in (CONFIG_NAME, f"{site}/{CONFIG_NAME}")]
     job = fl_ctx.get_job_id()

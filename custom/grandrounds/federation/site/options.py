@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.machine import usable_cores
 from grandrounds.models.inference.forms import form_named
@@ -49,7 +49,7 @@ class SiteOptions(Options):
         if self.backbones and self.model != "own":
             raise ConfigurationError("backbones gives sites networks of their own, which needs model=own")
         for site, backbone in (self.backbones or {}).items():
-            with told_as(None, ConfigurationError, where=f"backbones: {site}"):
+            with reraised_as(None, ConfigurationError, where=f"backbones: {site}"):
                 minimum_image_size(backbone)
 
 

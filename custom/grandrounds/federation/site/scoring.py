@@ -20,7 +20,7 @@ from grandrounds.evaluation.site_record import NUMBER, UNIT, UNITS, SiteRecord
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.models.norm_layers import whole_state
-from grandrounds.models.site_model import OWN, model_description, with_description
+from grandrounds.models.site_model import model_description, with_description
 from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import (
@@ -96,8 +96,8 @@ def released(name: str, record: SiteRecord, minimum: int) -> Result:
         return Result({}, metrics)
     if name != VALIDATION:
         metrics[f"{name}.{UNIT}"] = float(UNITS.index(leaves.unit))
-    (found,) = leaves.counts
-    tensors = {IMAGES: torch.from_numpy(found.images), PATIENTS: torch.from_numpy(found.patients)}
+    (table,) = leaves.counts
+    tensors = {IMAGES: torch.from_numpy(table.images), PATIENTS: torch.from_numpy(table.patients)}
     return Result(
         {COUNT_RELEASES[name]: Release(ReleaseKind.COUNTS, tensors)} if name in COUNT_RELEASES else {}, metrics
     )
@@ -108,8 +108,7 @@ def evaluate_models(
     load: Callable[[State], nn.Module],
     context: SiteContext,
     store: SiteStore,
-    write_models: bool,
-    release_own: bool,
+    write: Callable[[str, State, nn.Module, SiteContext, SiteStore], Mapping[str, Release]],
 ) -> Result:
     """Test models on the site's test images; predictions, and digests of all images, are written to the site's folder.
 
@@ -118,8 +117,7 @@ def evaluate_models(
         load: the site's network with a state.
         context: of the task.
         store: of the site.
-        write_models: whether the models themselves are written, too; with ``problem.norm=site`` they always are.
-        release_own: whether the own model may leave as well.
+        write: what the site does with a tested model itself; returns what may leave of it.
 
     Returns:
         Scores as ``<model>.<metric>``, and the curves, counts and the model that may leave.
@@ -127,20 +125,13 @@ def evaluate_models(
     rows = context.data.rows("test")
     metrics: dict[str, float] = {}
     releases: dict[str, Release] = {}
-    own_statistics = context.model_spec.norm == SITE_NORM
     for name, state in models.items():
         record, probabilities = score(network := load(state), rows, context)
         leaves = released(name, record, context.data.min_support)
         metrics |= leaves.metrics
         releases |= leaves.releases
         store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
-        if own_statistics or write_models:
-            whole = copy_to_cpu(whole_state(network)) if own_statistics else state
-            of_run = (context.problem, context.seed, store.run_id, context.site)
-            described = model_description(network, context.model_spec, *of_run)
-            store.write_model(name, whole, described)
-            if release_own and name == OWN:
-                releases[SITE_MODEL] = Release(ReleaseKind.SITE_MODEL, with_description(whole, described))
+        releases |= write(name, state, network, context, store)
         if name in CURVES:
             curves = curve_counts(context.data, rows, probabilities)
             write_curves(store.folder / f"{CURVES[name]}.json", curves, context.data.classes)
@@ -152,13 +143,32 @@ def evaluate_models(
     return Result(releases, metrics)
 
 
+def write_model(
+    name: str, state: State, network: nn.Module, context: SiteContext, store: SiteStore
+) -> dict[str, Tensor]:
+    """Write a model and how it is built to the site's folder; return both as one dictionary.
+
+    Args:
+        name: of the files.
+        state: of the model.
+        network: with that state; statistics of the site's images are taken from it.
+        context: of the task.
+        store: of the site.
+    """
+    whole = copy_to_cpu(whole_state(network)) if context.model_spec.norm == SITE_NORM else state
+    of_run = (context.problem, context.seed, store.run_id, context.site)
+    description = model_description(network, context.model_spec, *of_run)
+    store.write_model(name, whole, description)
+    return with_description(whole, description)
+
+
 def image_moments(data: SiteData) -> dict[str, Release]:
     """The release of the moments of a site's training images; none if they are of fewer patients than the site asks for."""
     rows = evenly_spaced(data.rows("train"))
     patients = len({data.groups[row] for row in rows})
     if patients < max(data.min_support, 1):
         return {}
-    moments = torch.from_numpy(moments_of(data.images, data.originals, rows))
+    moments = torch.from_numpy(moments_of(data.images, data.cache.originals, rows))
     return {IMAGE_MOMENTS: Release(ReleaseKind.IMAGE_MOMENTS, {MOMENTS: moments, SUPPORT: torch.tensor([patients])})}
 
 

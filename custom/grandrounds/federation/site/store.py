@@ -56,11 +56,11 @@ class SiteStore:
             return
         wanted = self._wanted
         clear_other_run(self.folder, self.run_id)
-        found = _marked(self._marker)
-        if found is None:
+        marked = _marked(self._marker)
+        if marked is None:
             write_json(self._marker, wanted)
-        elif found != wanted:
-            require_same_configuration(wanted["configuration"], found["configuration"], self._marker)
+        elif marked != wanted:
+            require_same_configuration(wanted["configuration"], marked["configuration"], self._marker)
         self._seen = _identity(self._marker)
 
     def load_state(self, round_number: int) -> dict[str, Any]:
@@ -142,27 +142,27 @@ def clear_other_run(folder: Path, run_id: str) -> None:
     Raises:
         CheckpointError: if its marker is damaged.
     """
-    found = _marked(folder / MARKER)
-    if found and found.get("run_id") != run_id:
+    marked = _marked(folder / MARKER)
+    if marked and marked.get("run_id") != run_id:
         # Aside first: half a removed folder must not look like this run's.
-        old = folder.with_name(f".{folder.name}.{hashlib.sha256(str(found.get('run_id')).encode()).hexdigest()[:16]}")
+        old = folder.with_name(f".{folder.name}.{hashlib.sha256(str(marked.get('run_id')).encode()).hexdigest()[:16]}")
         folder.rename(old)
         shutil.rmtree(old)
 
 
 def _marked(path: Path) -> dict[str, Any] | None:
-    """What a marker says of the folder that it is in; None where there is none."""
+    """The content of a folder's marker; None if there is none."""
     if not path.is_file():
         return None
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
+        content: dict[str, Any] = json.loads(path.read_text())
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged: move the folder away, and the site begins anew") from error
-    return found
+    return content
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What distinguishes a file from another one that has replaced it; None if there is none."""
+    """What distinguishes a file from its replacement; None if there is no file."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

@@ -122,7 +122,7 @@ class TrainingChild:
         assert self._running is not None
         self._running.frames.check = check
         try:
-            found = talk(self._running)
+            answer = talk(self._running)
         except (EOFError, OSError):
             reason = self._running.described_end()
             self.close()
@@ -133,9 +133,9 @@ class TrainingChild:
         except BaseException:
             self.close()
             raise
-        if isinstance(found, Exception):
-            raise found
-        return found
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def _require_walls(self, missing: Mapping[str, str], fl_ctx: FLContext) -> None:
         """Refuse a child without walls where they are required, else say which are missing."""
@@ -185,7 +185,6 @@ class _Running:
                 stdout=output,
                 stderr=output,
                 env={**_kept_variables(), **surroundings},
-                cwd=self._scratch,
             )
         self.frames = Frames(mine)
 

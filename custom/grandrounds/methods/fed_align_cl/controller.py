@@ -132,11 +132,11 @@ def _shared(site: str, result: Result, width: int) -> dict[str, Any] | None:
         raise MessageError(
             f"{site} must report the batch size of its bank, a whole number from 1 to {MAX_BATCH_SIZE}, got {size}"
         )
-    found = {BANK: embeddings, BATCH_SIZE: int(size)}
+    shared = {BANK: embeddings, BATCH_SIZE: int(size)}
     if DISCRIMINATOR in result.releases:
         discriminator: dict[str, Tensor] = dict(result.releases[DISCRIMINATOR].tensors)
         received_discriminator(discriminator, width, f"discriminator of {site}")
         if any(value.dtype != torch.float32 for value in discriminator.values()):
             raise MessageError(f"discriminator of {site} must be of torch.float32")
-        found[DISCRIMINATOR] = discriminator
-    return found
+        shared[DISCRIMINATOR] = discriminator
+    return shared

@@ -23,7 +23,7 @@ from grandrounds.methods.fed_align_cl.bank import (
     require_bank,
     unpack_banks,
 )
-from grandrounds.methods.fed_align_cl.curriculum import Indices, Memory, correct_predictions
+from grandrounds.methods.fed_align_cl.curriculum import Indices, Memory, correct_predictions, draw_order, moved_forward
 from grandrounds.methods.fed_align_cl.discriminator import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour
 from grandrounds.methods.fed_align_cl.local_steps import (
@@ -46,7 +46,6 @@ from grandrounds.methods.fed_align_cl.options import (
     ScheduleOptions,
     WeightNoiseOptions,
 )
-from grandrounds.methods.fed_align_cl.order import draw_order, moved_forward
 from grandrounds.methods.supervised.loss import adjusted_logits
 from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.models.backbones.resnet22 import recompute_activations
@@ -216,7 +215,7 @@ class FedAlignExecutor(SiteExecutor):
         width = embedding_width(split_network(network).head)
         discriminators = unpack_banks(payload.parts.get(DISCRIMINATOR, {}))
         sizes = payload.values.get(BATCH_SIZES, {})
-        found = {}
+        neighbours = {}
         for other, bank in payload.parts[BANK].items():
             if not isinstance(sizes.get(other), int):
                 raise MessageError(f"the task has a bank of {other}, but not its batch size")
@@ -227,8 +226,8 @@ class FedAlignExecutor(SiteExecutor):
                     self.logger.warning("%s: %s sent no discriminator and is left out", context.site, other)
                     continue
                 discriminator = received_discriminator(discriminators[other], width, f"discriminator of {other}")
-            found[other] = Neighbour(bank.to(context.device), discriminator.to(context.device), sizes[other])
-        return found
+            neighbours[other] = Neighbour(bank.to(context.device), discriminator.to(context.device), sizes[other])
+        return neighbours
 
     def _keep(self, work: LocalSteps, optimizers: Mapping[Role, torch.optim.Optimizer], memory: Memory) -> None:
         network = work.trainer.network

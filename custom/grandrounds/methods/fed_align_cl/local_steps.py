@@ -19,10 +19,9 @@ from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, run_steps
 from grandrounds.methods.fed_align_cl.bank import bank_size, make_bank, upcoming_rows
-from grandrounds.methods.fed_align_cl.curriculum import Indices
+from grandrounds.methods.fed_align_cl.curriculum import Indices, epoch_batches
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions, ScheduleOptions
-from grandrounds.methods.fed_align_cl.order import epoch_batches
 from grandrounds.models.partial import input_channels
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 
@@ -208,13 +207,13 @@ class LocalSteps:
         numbers = upcoming_rows(self.order, self.interval.last * batch_size, max(size, batch_size))
         # Whole batches, since the embeddings are normalised by them as in training.
         whole = len(numbers) // batch_size * batch_size
-        found = []
+        embeddings = []
         with torch.no_grad(), context.torch_seeded("bank"), context.autocast():
             for step, chosen in enumerate(numbers[:whole].reshape(-1, batch_size)):
                 context.check_abort()
                 pixels, _ = self.images.viewed(chosen, "bank views", step)
-                found.append(self.trainer.embed(pixels).clean)
-        return torch.cat(found)[:size]
+                embeddings.append(self.trainer.embed(pixels).clean)
+        return torch.cat(embeddings)[:size]
 
     def bank(
         self,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.data.site import PUBLIC_NAME as PUBLIC
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.server.controller import RoundController
@@ -25,11 +25,9 @@ from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.option_annotations import METHOD
 from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.entries import floating_entries, require_like
-from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
+from grandrounds.protocol.messages import GLOBAL, Payload, Registration, Result, State, floating_entries, require_like
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.problem import require_whole_models
-from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UpdatePrecision, apply_update
 from grandrounds.seeding import numpy_generator
 
@@ -84,7 +82,7 @@ class FusionController(RoundController):
             ConfigurationError: if the server has none, or fewer than a batch, or has no whole models.
         """
         require_whole_models(self.problem, "FedDF")
-        with told_as(None, ConfigurationError, where="FedDF distils on public images at the server"):
+        with reraised_as(None, ConfigurationError, where="FedDF distils on public images at the server"):
             self._public = load_dataset(self.public_set.public, self.problem, SERVER, self.fl_ctx)
         self.fusion.require_batch(len(self._public.images))
 
@@ -95,7 +93,7 @@ class FusionController(RoundController):
             MessageError: naming the backbone.
         """
         backbone = registration.facts.get("backbone", "")
-        with told_as(MessageError, ConfigurationError, where=f"{site} has a network that the server does not know"):
+        with reraised_as(MessageError, ConfigurationError, where=f"{site} has a network that the server does not know"):
             state = self._network(backbone).state_dict()
         if registration.facts.get("architecture") != architecture_fingerprint(state):
             raise MessageError(

@@ -10,8 +10,16 @@ from grandrounds.errors import MessageError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.mutual.executor import OwnModelExecutor
-from grandrounds.protocol.entries import require_like
-from grandrounds.protocol.messages import GLOBAL, UPDATE, Payload, ReleaseKind, Result, State, model_update
+from grandrounds.protocol.messages import (
+    GLOBAL,
+    UPDATE,
+    Payload,
+    ReleaseKind,
+    Result,
+    State,
+    model_update,
+    require_like,
+)
 from grandrounds.protocol.tensors import difference
 
 

@@ -43,7 +43,7 @@ class FusionOptions(Options):
     recalibrate_bn: Annotated[bool, "recompute batch norm's statistics from all public images afterwards"] = False
 
     def require_batch(self, images: int) -> None:
-        """Check that so many public images make a batch.
+        """Check that there are enough public images for a batch.
 
         Raises:
             ConfigurationError: if not.
@@ -77,8 +77,8 @@ def means_by_architecture(
     for site in natural_sorted(states):
         members.setdefault(architectures[site], []).append(states[site])
     return {
-        kind: {name: _mean_entry([state[name] for state in found]) for name in found[0]}
-        for kind, found in members.items()
+        kind: {name: _mean_entry([state[name] for state in states]) for name in states[0]}
+        for kind, states in members.items()
     }
 
 

@@ -17,10 +17,9 @@ from grandrounds.methods.fedirm.executor import PSEUDO_RELATION, RELATION
 from grandrounds.methods.fedirm.options import ServerOptions
 from grandrounds.methods.fedirm.relation import Relation, mean_relation, require_relation
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
+from grandrounds.protocol.messages import GLOBAL, Payload, Registration, ReleaseKind, Result, State
 from grandrounds.protocol.names import VALIDATION
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.registration import Registration
 
 LABELLED_CHOICE = "labelled_choice"
 
@@ -166,10 +165,10 @@ class FedIRMController(AveragingController):
         self._answered.add(site)
         if self.has_labels(site):
             self._scores[site] = dict(result.metrics)
-        for name, found in self._matrices.items():
+        for name, matrices in self._matrices.items():
             relation = _relation(result, name, self.problem)
             if relation is not None:
-                found[site] = relation
+                matrices[site] = relation
 
     def close_round(self) -> None:
         """Average models and matrices; without a new matrix the last one is kept.
@@ -187,8 +186,8 @@ class FedIRMController(AveragingController):
                 f"round {self.round_number}: no site with labels is available ({', '.join(asked)} {again}), and the others "
                 "would train on each other's pseudo-labels only; see the sites' logs, then start the run again"
             )
-        found = self.dispatcher.counts.items()
-        counts = {site: one[VALIDATION] for site, one in found if site in self._scores and VALIDATION in one}
+        counted = self.dispatcher.counts.items()
+        counts = {site: of[VALIDATION] for site, of in counted if site in self._scores and VALIDATION in of}
         self._labelled_selection.offer(self.round_number - 1, self._scores, self.sent, counts)
         if answered:
             self._learned_labels = True

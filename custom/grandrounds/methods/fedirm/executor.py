@@ -16,9 +16,8 @@ from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, R
 from grandrounds.methods.fedirm.relation import Relation, require_relation
 from grandrounds.methods.fedirm.training import train_labelled
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, self_train, train_unlabelled
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
+from grandrounds.protocol.messages import Payload, Registration, Release, ReleaseKind, Result
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.task import Task
 
 RELATION, PSEUDO_RELATION = "relation", "pseudo_relation"

@@ -12,8 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.history import Event, RunHistory
-from grandrounds.plotting import BLUE, MATRIX_COLOURS, NORMAL_SIZE, PALE, SMALL_SIZE, VERMILION, Drawing, new_figure
-from grandrounds.rounds_figure import round_axis, rounds_to_show
+from grandrounds.plotting import (
+    BLUE,
+    MATRIX_COLOURS,
+    NORMAL_SIZE,
+    PALE,
+    SMALL_SIZE,
+    VERMILION,
+    Drawing,
+    new_figure,
+    round_axis,
+    rounds_to_show,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,17 +66,17 @@ def figures(history: RunHistory) -> list[Drawing]:
 
 def relation_rounds(events: Iterable[Event], classes: int) -> list[RelationRound]:
     """The relation matrices of each round in which labelled and unlabelled sites have sent theirs."""
-    found = []
+    rounds = []
     for event in events:
         if event["event"] != "relation" or not event.get("matrix") or not event.get("pseudo_relations"):
             continue
         pair = [
-            mean_of_rows([np.array(one["matrix"]) for one in side], [np.array(one["support"]) for one in side])
+            mean_of_rows([np.array(sent["matrix"]) for sent in side], [np.array(sent["support"]) for sent in side])
             for side in ([event], list(event["pseudo_relations"].values()))
         ]
         if all(matrix.shape == (classes, classes) for matrix in pair):
-            found.append(RelationRound(event["round"], *pair))
-    return found
+            rounds.append(RelationRound(event["round"], *pair))
+    return rounds
 
 
 def mean_of_rows(matrices: Sequence[Matrix], supports: Sequence[NDArray[np.integer]]) -> Matrix:
@@ -129,9 +139,9 @@ def relation_figure(
         ValueError: if a round to show is not among the rounds, or a matrix does not fit the classes.
     """
     runs = [rounds] + ([without] if without else [])
-    found = [{entry.round_number: entry for entry in run} for run in runs]
-    if not shown or any(number not in run for run in found for number in shown):
-        raise ValueError(f"shown must be rounds of every run, {[list(run) for run in found]}, got {list(shown)}")
+    by_number = [{entry.round_number: entry for entry in run} for run in runs]
+    if not shown or any(number not in run for run in by_number for number in shown):
+        raise ValueError(f"shown must be rounds of every run, {[list(run) for run in by_number]}, got {list(shown)}")
     for entry in (entry for run in runs for entry in run):
         for matrix in (entry.labelled, entry.unlabelled):
             if matrix.shape != (len(classes), len(classes)):
@@ -143,11 +153,11 @@ def relation_figure(
     figure = new_figure(side * len(columns) + 3.0, (side + 0.2) * len(shown) + 3.4)
     above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=[(side + 0.2) * len(shown) + 0.9, 2.5])[:, 0]
     panels = above.subplots(len(shown), len(columns), sharex=True, sharey=True, squeeze=False)
-    highest = max((float(np.nanmax(gap)) for gap in _gaps(found, shown) if not np.isnan(gap).all()), default=1.0)
+    highest = max((float(np.nanmax(gap)) for gap in _gaps(by_number, shown) if not np.isnan(gap).all()), default=1.0)
     for row, number in zip(panels, shown, strict=True):
-        entry = found[0][number]
+        entry = by_number[0][number]
         pictures = [_draw(axes, matrix, 1.0, MATRIX_COLOURS) for axes, matrix in zip(row, entry[1:], strict=False)]
-        for axes, run in zip(row[2:], found, strict=True):
+        for axes, run in zip(row[2:], by_number, strict=True):
             difference = np.abs(run[number].labelled - run[number].unlabelled)
             pictures.append(_draw(axes, difference, max(highest, 1e-6), DIFFERENCE_COLOURS))
         row[0].set_ylabel(f"round {number}", fontsize=NORMAL_SIZE)
@@ -162,8 +172,8 @@ def relation_figure(
     return figure
 
 
-def _gaps(found: Sequence[Mapping[int, RelationRound]], shown: Sequence[int]) -> list[Matrix]:
-    return [np.abs(run[number].labelled - run[number].unlabelled) for run in found for number in shown]
+def _gaps(runs: Sequence[Mapping[int, RelationRound]], shown: Sequence[int]) -> list[Matrix]:
+    return [np.abs(run[number].labelled - run[number].unlabelled) for run in runs for number in shown]
 
 
 def _draw(axes: Axes, matrix: Matrix, highest: float, colours: str) -> AxesImage:

@@ -285,8 +285,8 @@ def self_train(
         TaskAborted: if the task was given up.
     """
     rows, task = context.data.rows("unlabelled"), context.problem.kind
-    found = predict(network, context.unchanged, rows, task, forward=context.forward)
-    confidence, predicted = found.max(dim=1)
+    probabilities = predict(network, context.unchanged, rows, task, forward=context.forward)
+    confidence, predicted = probabilities.max(dim=1)
     confident = (confidence >= options.min_confidence).numpy()
     kept, labels = rows[confident], predicted.numpy()[confident]
     metrics = {"loss": 0.0, "kept": len(kept) / len(rows), "samples": float(len(rows))}

@@ -14,8 +14,7 @@ from grandrounds.methods.fedperl.options import PeerLearningOptions
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 from grandrounds.models.inference.forward import Forward
 from grandrounds.models.norm import folded_copy
-from grandrounds.protocol.entries import require_like
-from grandrounds.protocol.messages import Payload, Result, State
+from grandrounds.protocol.messages import Payload, Result, State, require_like
 from grandrounds.protocol.task import Task
 
 LABELERS = {"mean": PeerPseudoLabeler, "unanimous": UnanimousPseudoLabeler, "vote": VotingPseudoLabeler}

@@ -17,14 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.history import Event, RunHistory
-from grandrounds.methods.fedperl.communities import (
-    chance_within_group,
-    community_blocks,
-    community_order,
-    mean_similarity,
-    pick_matrix,
-    within_group_share,
-)
+from grandrounds.ordering import natural_sorted
 from grandrounds.plotting import (
     BLUE,
     GREY,
@@ -35,8 +28,9 @@ from grandrounds.plotting import (
     VERMILION,
     Drawing,
     new_figure,
+    round_axis,
+    rounds_to_show,
 )
-from grandrounds.rounds_figure import round_axis, rounds_to_show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,21 +54,21 @@ def figures(history: RunHistory) -> list[Drawing]:
     groups = history.communities
     sites = community_order(groups) if groups else list(history.sites)
     first = min((event["round"] for event in history.events if picks([event])), default=None)
-    found = []
+    drawings = []
     if first is not None:
         made = picks(history.events)
         picture = _peer_frequency(made, sites, groups)
         finding = _peers_found(made, sites, groups)
         caption = f"{finding} Rows choose, columns are chosen as peers{'; lines divide communities' if groups else ''}."
-        found.append(Drawing("peer_frequency", picture, f"Peer frequency. {finding}", caption))
+        drawings.append(Drawing("peer_frequency", picture, f"Peer frequency. {finding}", caption))
     rounds = similarities(history.events)
     if any(len(entry.sites) > 1 for entry in rounds):
         shown = rounds_to_show([entry.round_number for entry in rounds], first)
         picture = similarity_figure(rounds, shown, sites, groups, first)
         finding = _similarity_found(rounds, groups)
         caption = f"{finding} Above single rounds, below the mean of all pairs over the rounds."
-        found.append(Drawing("similarity", picture, f"Similarity of models. {finding}", caption))
-    return found
+        drawings.append(Drawing("similarity", picture, f"Similarity of models. {finding}", caption))
+    return drawings
 
 
 def _peers_found(made: Sequence[tuple[str, str]], sites: Sequence[str], groups: Mapping[str, str]) -> str:
@@ -94,8 +88,8 @@ def _peers_found(made: Sequence[tuple[str, str]], sites: Sequence[str], groups: 
 def _similarity_found(rounds: Sequence[SimilarityRound], groups: Mapping[str, str]) -> str:
     """How the mean similarity changes from the first round to the last, within communities and between them."""
     ends = [entry for entry in rounds if len(entry.sites) > 1]
-    one = {site: "" for entry in ends for site in entry.sites}
-    first, last = (mean_similarity(entry.matrix, entry.sites, groups or one) for entry in (ends[0], ends[-1]))
+    same = {site: "" for entry in ends for site in entry.sites}
+    first, last = (mean_similarity(entry.matrix, entry.sites, groups or same) for entry in (ends[0], ends[-1]))
     number = ends[-1].round_number
     if math.isnan(last[0]) or math.isnan(last[1]):
         kept = [next(value for value in pair if not math.isnan(value)) for pair in (first, last)]
@@ -238,8 +232,8 @@ def _draw_mean_similarity(
     axes: Axes, rounds: Sequence[SimilarityRound], groups: Mapping[str, str] | None, first_peers: int | None
 ) -> None:
     numbers = [entry.round_number for entry in rounds]
-    one = {site: "" for entry in rounds for site in entry.sites}
-    means = np.array([mean_similarity(entry.matrix, entry.sites, groups or one) for entry in rounds])
+    same = {site: "" for entry in rounds for site in entry.sites}
+    means = np.array([mean_similarity(entry.matrix, entry.sites, groups or same) for entry in rounds])
     if groups:
         axes.plot(numbers, means[:, 0], color=BLUE, linewidth=1.8, label="within communities")
         axes.plot(numbers, means[:, 1], color=VERMILION, linewidth=1.8, linestyle="--", label="between communities")
@@ -256,7 +250,7 @@ def _draw_mean_similarity(
 
 
 def _name_rows_and_columns(axes: Axes, sites: Sequence[str], rows: bool = True) -> None:
-    """Write the sites' names along a matrix; every so many of them where there are too many."""
+    """Write the sites' names along a matrix; where there are too many, every second, third or later one."""
     step = 1 + (len(sites) - 1) // MAX_ROWS_WITH_NAMES
     positions, names = range(0, len(sites), step), list(sites[::step])
     axes.set_xticks(positions, names, rotation=90, fontsize=SMALL_SIZE)
@@ -291,3 +285,70 @@ def _write_numbers(axes: Axes, picture: AxesImage, values: NDArray[np.float64]) 
         _, highest = picture.get_clim()
         colour = "white" if value > 0.6 * highest else "black"
         axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=SMALL_SIZE, color=colour)
+
+
+def community_order(groups: Mapping[str, str]) -> list[str]:
+    """Sites in natural order, with the members of a community side by side; ``groups`` is the community of each site."""
+    sites = natural_sorted(groups)
+    communities = list(dict.fromkeys(groups[site] for site in sites))
+    return sorted(sites, key=lambda site: communities.index(groups[site]))
+
+
+def community_blocks(sites: Sequence[str], groups: Mapping[str, str]) -> list[tuple[str, int, int]]:
+    """Runs of neighbouring sites of one community: its name, the first row and the number of rows.
+
+    Example:
+        >>> community_blocks(["a", "b", "c"], {"a": "scanner", "b": "scanner", "c": "camera"})
+        [('scanner', 0, 2), ('camera', 2, 1)]
+    """
+    communities = [groups[site] for site in sites]
+    starts = [row for row, name in enumerate(communities) if row == 0 or name != communities[row - 1]]
+    ends = [*starts[1:], len(sites)]
+    return [(communities[start], start, end - start) for start, end in zip(starts, ends, strict=True)]
+
+
+def mean_similarity(
+    matrix: NDArray[np.float64], sites: Sequence[str], groups: Mapping[str, str]
+) -> tuple[float, float]:
+    r"""Mean similarity of two sites of one community, and of two sites of different ones; NaN without such a pair.
+
+    .. math:: \bar W_{in} = \operatorname{mean}\{W_{mn} : m \ne n, g_m = g_n\}, \qquad
+        \bar W_{out} = \operatorname{mean}\{W_{mn} : g_m \ne g_n\}
+
+    of the matrix :math:`W`, shape ``(sites, sites)``, with the sites in the order of the rows in communities :math:`g`.
+    """
+    community = np.array([groups[site] for site in sites])
+    same = community[:, None] == community[None, :]
+    pairs = matrix[same & ~np.eye(len(sites), dtype=bool)], matrix[~same]
+    within, between = (float(values.mean()) if len(values) else math.nan for values in pairs)
+    return within, between
+
+
+def chance_within_group(groups: Mapping[str, str]) -> dict[str, float]:
+    """The share of other sites in a site's group: what random selection of peers gives; NaN for a single site."""
+    others = len(groups) - 1
+    members = list(groups.values())
+    return {site: (members.count(group) - 1) / others if others else math.nan for site, group in groups.items()}
+
+
+def within_group_share(picks: Iterable[tuple[str, str]], groups: Mapping[str, str]) -> dict[str, float]:
+    """The share of each site's peers that are in its own group; NaN for a site without picks.
+
+    Args:
+        picks: pairs of (target, peer), one for each peer sent.
+        groups: the group (for example the imaging device) of each site.
+    """
+    made = list(picks)
+    total = Counter(target for target, _ in made)
+    own = Counter(target for target, peer in made if groups[target] == groups[peer])
+    return {site: own[site] / total[site] if total[site] else math.nan for site in groups}
+
+
+def pick_matrix(picks: Iterable[tuple[str, str]], sites: Sequence[str]) -> NDArray[np.float64]:
+    """How often each site (row) had each other site (column) as a peer, as shares of the row; zero without picks."""
+    position = {site: row for row, site in enumerate(sites)}
+    counts = np.zeros((len(sites), len(sites)))
+    for target, peer in picks:
+        counts[position[target], position[peer]] += 1
+    totals = counts.sum(axis=1, keepdims=True)
+    return np.where(totals > 0, counts / np.maximum(totals, 1), 0.0)

@@ -175,8 +175,8 @@ class UnanimousPseudoLabeler(PeerPseudoLabeler):
 
     def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float | Tensor) -> PseudoLabels:
         """The labels of the mean prediction, where all models agree."""
-        found = super().labels(local, predictions, threshold)
-        return found._replace(accepted=found.accepted & unanimous(local, predictions))
+        labels = super().labels(local, predictions, threshold)
+        return labels._replace(accepted=labels.accepted & unanimous(local, predictions))
 
 
 class VotingPseudoLabeler(PeerPseudoLabeler):

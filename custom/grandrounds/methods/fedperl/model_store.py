@@ -16,8 +16,7 @@ from torch import Tensor
 from grandrounds.federation.checkpoints import TensorFileStore, mapped_copy
 from grandrounds.federation.site.context import StateCache
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.entries import tensor_bytes
-from grandrounds.protocol.messages import Payload, State
+from grandrounds.protocol.messages import Payload, State, tensor_bytes
 
 PEERS, KEEP, LOST = "peers", "keep", "peers_lost"
 

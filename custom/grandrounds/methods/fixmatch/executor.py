@@ -35,8 +35,8 @@ class FixMatchExecutor(SupervisedExecutor):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.needs_labels = not self.semi_supervised.accept_unlabelled
-        if self.semi_supervised.teacher != "local" and self.own_model:
-            raise ConfigurationError(
+        if self.semi_supervised.teacher != "local":
+            self.model.require_shared(
                 f"teacher={self.semi_supervised.teacher} labels with received models, and with model=own there are none; "
                 "set teacher to local"
             )

@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from grandrounds.evaluation.history import RunHistory, training_curves
-from grandrounds.plotting import BLUE, GREY, NORMAL_SIZE, VERMILION, Drawing, new_figure
-from grandrounds.rounds_figure import round_axis
+from grandrounds.plotting import BLUE, GREY, NORMAL_SIZE, VERMILION, Drawing, new_figure, round_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -125,18 +125,18 @@ class Learnt(NamedTuple):
     accepted: Tensor
 
 
-def accepted_images(found: PseudoLabels) -> Learnt | None:
-    """Those of which something is accepted, or None: no other views are drawn, but the host waits to know which."""
-    (positions,) = found.accepted.reshape(len(found.accepted), -1).any(dim=1).cpu().numpy().nonzero()
+def accepted_images(pseudo: PseudoLabels) -> Learnt | None:
+    """Images with something accepted, or None. Only their views are drawn, but the host must wait to know which they are."""
+    (positions,) = pseudo.accepted.reshape(len(pseudo.accepted), -1).any(dim=1).cpu().numpy().nonzero()
     if not len(positions):
         return None
-    chosen = to_device(positions, found.labels.device)
-    return Learnt(positions, found.labels[chosen], found.accepted[chosen])
+    chosen = to_device(positions, pseudo.labels.device)
+    return Learnt(positions, pseudo.labels[chosen], pseudo.accepted[chosen])
 
 
-def all_images(found: PseudoLabels) -> Learnt:
+def all_images(pseudo: PseudoLabels) -> Learnt:
     """All, so that the host need not know which labels are accepted."""
-    return Learnt(None, found.labels, found.accepted)
+    return Learnt(None, pseudo.labels, pseudo.accepted)
 
 
 class PseudoLabeler(Protocol):
@@ -198,10 +198,10 @@ class UnlabelledBatches:
         expected = self._task.expected_counts(labels, len(context.problem.classes))
         align = options.align_distribution and expected is not None and bool(expected.any())
         if len(self.rows) and expected is not None and (align or options.adaptive_thresholds):
-            found = self._expect(context.forward(network) if teacher is None else teacher, expected)
-            self._expectations = found if align else None
+            expectations = self._expect(context.forward(network) if teacher is None else teacher, expected)
+            self._expectations = expectations if align else None
             if options.adaptive_thresholds:
-                self._threshold = found.thresholds(options.threshold, align)
+                self._threshold = expectations.thresholds(options.threshold, align)
         if self._batches:
             context.draw_ahead(self._batches, self._weak, self._key)
             context.draw_ahead(self._batches, "strong", self._key, **self._strong)
@@ -217,11 +217,11 @@ class UnlabelledBatches:
             return
         rows = self._batches[step]
         with self._context.autocast():
-            found, extra = self._labelled(network, rows, step, labeler, meter)
-        self._count(rows, found, meter)
+            pseudo, extra = self._labelled(network, rows, step, labeler, meter)
+        self._count(rows, pseudo, meter)
         if extra is not None:
             yield extra
-        learnt = self._learnt(found)
+        learnt = self._learnt(pseudo)
         if learnt is not None:
             with self._context.autocast(), NORMS[self._options.strong_norm](network):
                 strong = at_least_single(network(self._views(rows, step, "strong", learnt.positions)))
@@ -259,9 +259,9 @@ class UnlabelledBatches:
         strong = self._strong if view == "strong" else {}
         return self._context.views(rows, view, self._key, step, positions=positions, **strong)
 
-    def _count(self, rows: np.ndarray, found: PseudoLabels, meter: Meter) -> None:
+    def _count(self, rows: np.ndarray, pseudo: PseudoLabels, meter: Meter) -> None:
         """Count the accepted labels, and the correct ones among those whose hidden label is known."""
-        labels, accepted, _ = found
+        labels, accepted, _ = pseudo
         truth = self._context.labels(rows)
         known = accepted & (truth >= 0)
         meter.add("seen", torch.tensor(labels.numel()))
@@ -282,7 +282,7 @@ def train_semi_supervised(
     """Train in place.
 
     Three forward passes per step, in this order: labelled, weak, strong (accepted images only). A site without labels keeps
-    the model as it is until the first round with pseudo-labels.
+    the unchanged model until the first round with pseudo-labels.
 
     Args:
         network: in training mode.

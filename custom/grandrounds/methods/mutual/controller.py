@@ -25,9 +25,8 @@ from grandrounds.methods.mutual.public import comparable
 from grandrounds.methods.mutual.schedule import Exchanges
 from grandrounds.methods.mutual.soft_labels import SoftLabels, encode
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import Payload, ReleaseKind, Result, State
+from grandrounds.protocol.messages import Payload, Registration, ReleaseKind, Result, State
 from grandrounds.protocol.paths import require_confined
-from grandrounds.protocol.registration import Registration
 
 MAX_PUBLIC_IMAGES = 10**7
 PUBLIC_IMAGES = "public_images"
@@ -111,8 +110,8 @@ class MutualController(RoundController):
             GrandRoundsError: if too few have the public set.
         """
         if self._digest is None:
-            found = Counter(self.registered[site].facts[PUBLIC] for site in available)
-            self._digest = found.most_common(1)[0][0] if found else None
+            digests = Counter(self.registered[site].facts[PUBLIC] for site in available)
+            self._digest = digests.most_common(1)[0][0] if digests else None
         if not self._images:
             numbers = Counter(self._number(site) for site in available if self._has_set(self.registered[site]))
             self._images = min(numbers, key=lambda number: (-numbers[number], number), default=0)

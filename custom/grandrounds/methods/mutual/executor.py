@@ -29,8 +29,7 @@ from grandrounds.methods.mutual.public import public_images
 from grandrounds.methods.mutual.schedule import Exchanges
 from grandrounds.methods.mutual.soft_labels import SoftLabels, decode
 from grandrounds.methods.mutual.training import train_locally
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
-from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.messages import Payload, Registration, Release, ReleaseKind, Result
 
 
 class LocalTrainingExecutor(OwnHeadExecutor):

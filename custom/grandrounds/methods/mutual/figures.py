@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from grandrounds.evaluation.history import RunHistory, round_curve
-from grandrounds.plotting import Drawing
-from grandrounds.rounds_figure import rounds_figure
+from grandrounds.plotting import Drawing, rounds_figure
 
 
 def figures(history: RunHistory) -> list[Drawing]:

@@ -33,7 +33,7 @@ Indices = NDArray[np.int64]
 
 
 class MutualLearner:
-    """A site's model, which is trained in place for so many collaborative epochs, and its published soft labels.
+    """A site's model, which is trained in place for a number of collaborative epochs, and its published soft labels.
 
     Attributes:
         change: how far the last collaborative epoch, alignment and local training, has moved the model, for RHFL+'s client

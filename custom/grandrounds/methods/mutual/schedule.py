@@ -26,7 +26,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Exchanges:
-    """The exchanges of a run on a public set of so many images.
+    """The exchanges of a run on a public set of ``images`` images.
 
     Raises:
         ConfigurationError: if the public images of an exchange make no batch, or are fewer than ``per_round``.
@@ -49,7 +49,7 @@ class Exchanges:
         return len(self._parts(1))
 
     def epochs(self, rounds: int) -> int:
-        """Collaborative epochs that so many rounds make.
+        """Collaborative epochs in a number of rounds.
 
         Raises:
             ConfigurationError: if the rounds end within an epoch.

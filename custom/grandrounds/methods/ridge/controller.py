@@ -271,9 +271,9 @@ class RidgeController(RoundController):
         except ValueError as error:
             raise GrandRoundsError(f"round {self.round_number}: {error}") from error
         self._write(self._solved, torch.zeros(self.class_shape, dtype=torch.float64), 1.0)
-        found = {"held_out_errors": dict(zip(map(str, grid), errors, strict=True))} if errors else {}
+        held_out = {"held_out_errors": dict(zip(map(str, grid), errors, strict=True))} if errors else {}
         views = ChainMap(*self._executors.values()).get("views", FEATURE_VIEWS) if self._executors else ()
-        self.notes = {"penalty": chosen, "views": list(views), **found}
+        self.notes = {"penalty": chosen, "views": list(views), **held_out}
 
     def _class_shares(self) -> Tensor:
         """Of all images, by weight."""
@@ -305,7 +305,7 @@ class RidgeController(RoundController):
         self.head.set_linear(weights, bias + added, shift, scale, temperature)
 
     def model(self) -> State:
-        """The network with the head as far as it is solved."""
+        """The network with the head that has been solved so far."""
         return dict(self._network.state_dict())
 
     def load_model(self, state: State) -> None:
@@ -330,16 +330,16 @@ class RidgeController(RoundController):
     def snapshots(self) -> Mapping[str, tuple[int, State | None]]:
         """The sums of each site, or of more than ``MOST_KEPT`` their total."""
         second = PHASES.index(SOLVE) + 1
-        kept = {site: one.packed() for site, one in self._sums.items()}
+        kept = {site: sums.packed() for site, sums in self._sums.items()}
         if not kept and self._total is not None:
             kept = {SUMS: self._total.packed()}
         return {name: (second, packed) for name, packed in kept.items()}
 
     def load_snapshots(self, snapshots: Mapping[str, tuple[int, dict[str, Tensor]]]) -> None:
         """Restore :meth:`snapshots`."""
-        found = {name: Sums.unpacked(packed) for name, (_, packed) in snapshots.items()}
-        self._total = found.pop(SUMS, None)
-        self._sums = found
-        if found:
-            sites = [found[site] for site in natural_sorted(found)]
+        sums = {name: Sums.unpacked(packed) for name, (_, packed) in snapshots.items()}
+        self._total = sums.pop(SUMS, None)
+        self._sums = sums
+        if sums:
+            sites = [sums[site] for site in natural_sorted(sums)]
             self._total = sum(sites[1:], start=sites[0])

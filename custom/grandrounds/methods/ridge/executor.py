@@ -85,8 +85,8 @@ class RidgeExecutor(SiteExecutor):
             return Result(metrics={VALIDATION_IMAGES: 0.0}, samples=1)
         network = self.starting_model(payload, context).eval()
         losses = temperature_losses(network, payload.parts[LOGITS][CENTRE], payload.parts[LOGITS][OFFSET], context)
-        found = {temperature_metric(number): loss for number, loss in enumerate(losses)}
-        return Result(metrics={**found, VALIDATION_IMAGES: float(count)}, samples=1)
+        metrics = {temperature_metric(number): loss for number, loss in enumerate(losses)}
+        return Result(metrics={**metrics, VALIDATION_IMAGES: float(count)}, samples=1)
 
 
 def _labelled(context: SiteContext) -> tuple[np.ndarray, np.ndarray, Tensor]:

@@ -52,7 +52,7 @@ class Departure:
 
 
 def leave(run: Path, sites: Sequence[str], out: Path) -> Departure:
-    """Write the run that these sites have left; no site is asked.
+    """Write the run without these sites; no site takes part in this.
 
     Args:
         run: the workspace of a simulation, or the run's folder at the server, with its checkpoints.
@@ -68,21 +68,21 @@ def leave(run: Path, sites: Sequence[str], out: Path) -> Departure:
     summary, method, kept = kept_sums(run)
     if SUMS in kept:
         raise ConfigurationError(
-            f"{run}: of so many sites the server has kept the sum alone; run the job without the site"
+            f"{run}: the server has kept only the sum over all sites; run the job without the site"
         )
     if unknown := [site for site in sites if site not in kept]:
         raise ConfigurationError(
             f"{run} has no sums of {unknown[0]}; it has those of {', '.join(natural_sorted(kept))}"
         )
     stayed = {site: kept[site] for site in natural_sorted(kept) if site not in sites}
-    if not any(one.weight > 0 for one in stayed.values()):
+    if not any(sums.weight > 0 for sums in stayed.values()):
         raise ConfigurationError(f"{run}: without {', '.join(sites)} no site with a labelled image stays")
     configuration, state = summary["configuration"], method[GLOBAL]
     model, penalty, temperature = _solved(list(stayed.values()), configuration, state)
     exact = configuration["class_balance"] == 0
-    found = Departure(tuple(sites), tuple(stayed), penalty, temperature, exact)
-    _write(out, summary, model, found)
-    return found
+    departure = Departure(tuple(sites), tuple(stayed), penalty, temperature, exact)
+    _write(out, summary, model, departure)
+    return departure
 
 
 def kept_sums(run: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Sums]]:
@@ -104,12 +104,12 @@ def kept_sums(run: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Sums
     saved = read_saved(folder / f"round_{len(PHASES):05d}.pt")
     parts = folder / PARTS_FOLDER
     kept = {name: read_saved(parts / f"{name}@{number:05d}.pt") for name, number in saved["parts"].items()}
-    return summary, saved["content"]["method"], {name: Sums.unpacked(one) for name, one in kept.items()}
+    return summary, saved["content"]["method"], {name: Sums.unpacked(packed) for name, packed in kept.items()}
 
 
 def _server_folder(run: Path) -> Path:
-    found = [one for one in (run, *sorted(run.glob(f"state/*/{SERVER}"))) if (one / SUMMARY).is_file()]
-    folders = [one for one in found if (one / PARTS_FOLDER).is_dir()]
+    records = [folder for folder in (run, *sorted(run.glob(f"state/*/{SERVER}"))) if (folder / SUMMARY).is_file()]
+    folders = [folder for folder in records if (folder / PARTS_FOLDER).is_dir()]
     if len(folders) != 1:
         what = "several runs" if folders else "no sums that the server has kept"
         raise ConfigurationError(f"{run} has {what}; name a simulation's workspace, or the run's folder at the server")
@@ -141,16 +141,16 @@ def _solved(sites: Sequence[Sums], options: Mapping[str, Any], state: State) -> 
     return {**state, **{prefix + name: value for name, value in head.state_dict().items()}}, penalty, temperature
 
 
-def _write(folder: Path, summary: Mapping[str, Any], model: State, found: Departure) -> None:
+def _write(folder: Path, summary: Mapping[str, Any], model: State, departure: Departure) -> None:
     """Write models and a summary without scores, because nobody has tested the new head."""
     folder.mkdir(parents=True, exist_ok=True)
     names = save_models(folder, {"selected": model, "last": model})
     digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
     of_sites = {
-        name: {site: value for site, value in summary[name].items() if site in found.stayed}
+        name: {site: value for site, value in summary[name].items() if site in departure.stayed}
         for name in ("contributions", "registered", "bytes", "privacy")
     }
     unknown: dict[str, Any] = {"records": {}, "own_rounds": {}, "rounds": [], "checkpoints": []}
     selected = {"round": len(PHASES)}
-    told = {"selected": selected, "models": digests, "untested": list(found.stayed), "left": found.to_json()}
-    write_json(folder / SUMMARY, {**summary, **of_sites, **unknown, **told})
+    changes = {"selected": selected, "models": digests, "untested": list(departure.stayed), "left": departure.to_json()}
+    write_json(folder / SUMMARY, {**summary, **of_sites, **unknown, **changes})

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grandrounds.data.site import Part, SiteData
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.methods.statistics.summaries import class_counts, intensity_shares, size_counts
 from grandrounds.option_annotations import METHOD, Min
 from grandrounds.options import Options
 from grandrounds.protocol.messages import Payload, Result
@@ -49,20 +50,20 @@ class StatisticsExecutor(SiteExecutor):
 
 
 def _counts(data: SiteData, min_count: int) -> dict[str, float]:
-    found: dict[str, float] = {}
+    counted: dict[str, float] = {}
     for part in STATISTICS_PARTS:
         rows = data.rows(part)
         counts = class_counts(data.labels[rows], _groups(data, rows), len(data.classes), min_count)
-        found |= {f"images.{part}.{number}": float(count) for number, count in counts.items()}
+        counted |= {f"images.{part}.{number}": float(count) for number, count in counts.items()}
     rows = data.rows("unlabelled")
     if len(set(_groups(data, rows))) >= min_count:
-        found["images.unlabelled"] = float(len(rows))
-    return found
+        counted["images.unlabelled"] = float(len(rows))
+    return counted
 
 
 def _histograms(data: SiteData, min_count: int) -> dict[str, float]:
     shares = intensity_shares(data.images, data.rows("train"), data.groups, HISTOGRAM_BINS, min_count)
-    sizes = size_counts(data.shapes, min_count)
+    sizes = size_counts(data.cache.shapes, min_count)
     return {f"size.{edge}": float(count) for edge, count in sizes.items()} | {
         f"intensity.{channel}.{number}": float(share)
         for (channel, number), share in np.ndenumerate(shares)
@@ -72,3 +73,86 @@ def _histograms(data: SiteData, min_count: int) -> dict[str, float]:
 
 def _groups(data: SiteData, rows: np.ndarray) -> list[str]:
     return [data.groups[row] for row in rows]
+
+
+GREY_LEVELS = 256
+SIZE_EDGES = (64, 128, 256, 512, 1024, 2048, 4096)
+"""Lower ends of the size classes after the first, in pixels of the shorter side."""
+
+
+def class_counts(labels: NDArray[np.int64], groups: Sequence[str], classes: int, min_count: int) -> dict[int, int]:
+    """Images of each class.
+
+    Args:
+        labels: class index of each image, below zero if unknown.
+        groups: the patient of each image.
+        classes: their number.
+        min_count: minimum number of patients of a class.
+
+    Returns:
+        The count by class; none at all if one of them has images of fewer patients.
+
+    Example:
+        >>> class_counts(np.array([0, 0, 0]), ["p", "q", "r"], 2, min_count=2)
+        {0: 3, 1: 0}
+        >>> class_counts(np.array([0, 0, 0, 1, 1]), ["p", "q", "r", "s", "s"], 2, min_count=2)
+        {}
+    """
+    counts = {}
+    for number in range(classes):
+        rows = np.flatnonzero(labels == number).tolist()
+        if 0 < len({groups[row] for row in rows}) < min_count:
+            return {}
+        counts[number] = len(rows)
+    return counts
+
+
+def intensity_shares(
+    images: NDArray[np.uint8], rows: NDArray[np.int64], groups: Sequence[str], bins: int, min_count: int
+) -> NDArray[np.float64]:
+    """Histogram of the intensities of each channel.
+
+    Args:
+        images: shape ``(N, H, W, C)``.
+        rows: of the images to use.
+        groups: the patient of each of the N images.
+        bins: their number, of equal width between 0 and 255; divides 256.
+        min_count: minimum number of patients with a pixel in a bin.
+
+    Returns:
+        Share of the pixels of the released bins, shape ``(C, bins)``; a channel's shares sum to one, withheld bins are NaN.
+    """
+    channels = images.shape[-1]
+    pixels = np.zeros((channels, bins), np.int64)
+    patients: list[list[set[str]]] = [[set() for _ in range(bins)] for _ in range(channels)]
+    for row in rows.tolist():
+        for channel in range(channels):
+            counts = np.bincount(images[row, ..., channel].ravel() // (GREY_LEVELS // bins), minlength=bins)
+            pixels[channel] += counts
+            for number in np.flatnonzero(counts):
+                patients[channel][number].add(groups[row])
+    support = np.array([[len(seen) for seen in channel] for channel in patients])
+    shown = np.where(support >= max(1, min_count), pixels, 0)
+    totals = shown.sum(axis=1, keepdims=True)
+    return np.where(shown > 0, shown / np.maximum(totals, 1), np.nan)
+
+
+def size_counts(shapes: Iterable[tuple[int, int, int, int]], min_count: int) -> dict[int, int]:
+    """Images by their shorter side before resizing.
+
+    Args:
+        shapes: height, width, channels and the number of images that have them.
+        min_count: minimum number of images of a size class (their patients are not known here).
+
+    Returns:
+        The count by the lower end of the size class (:data:`SIZE_EDGES`, or 0), without smaller classes.
+
+    Example:
+        >>> size_counts([(600, 450, 3, 40), (480, 500, 3, 9), (32, 32, 3, 1)], min_count=5)
+        {256: 49}
+    """
+    counts: dict[int, int] = {}
+    for height, width, _, number in shapes:
+        edge = max((edge for edge in SIZE_EDGES if edge <= min(height, width)), default=0)
+        counts[edge] = counts.get(edge, 0) + number
+    return {edge: counts[edge] for edge in sorted(counts) if counts[edge] >= max(1, min_count)}

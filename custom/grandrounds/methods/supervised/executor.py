@@ -41,7 +41,7 @@ class SupervisedExecutor(OwnHeadExecutor):
 
     def spending(self, context: SiteContext) -> Spending | None:
         """The privacy cost of a round whose update leaves the site."""
-        protection = None if self.own_model else self._protection(context)
+        protection = self._protection(context)
         return protection.spending() if protection else None
 
     def train(self, payload: Payload, context: SiteContext) -> Result:

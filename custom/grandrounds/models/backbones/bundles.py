@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import read_json_object
 from grandrounds.models.backbones.libraries import NETWORK_LIBRARIES, library_backbone
@@ -65,10 +65,10 @@ def read_bundle(folder: Path) -> Bundle:
     if definition["_target_"] == OWN_TARGET:
         return _own(folder, weights[0])
     metadata = folder / "configs" / "metadata.json"
-    found: Any = read_json_object(metadata) if metadata.is_file() else {}
+    value: Any = read_json_object(metadata) if metadata.is_file() else {}
     for key in ("network_data_format", "inputs", "image", "value_range"):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return Bundle(_backbone(definition, file), weights[0], "scaled" if found == [0, 1] else None)
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return Bundle(_backbone(definition, file), weights[0], "scaled" if value == [0, 1] else None)
 
 
 def _own(folder: Path, weights: Path) -> Bundle:
@@ -79,13 +79,13 @@ def _own(folder: Path, weights: Path) -> Bundle:
         )
     card = read_json_object(folder / OWN_CARD)
     where = f"weights: {folder / OWN_CARD} is no card of grandrounds export"
-    with told_as(ConfigurationError, LookupError, TypeError, AttributeError, where=where):
+    with reraised_as(ConfigurationError, LookupError, TypeError, AttributeError, where=where):
         preprocessing = card["preprocessing"]
         return Bundle(card["architecture"]["backbone"], weights, preprocessing.get("intensities"), card["classes"])
 
 
 def _definition(file: Path) -> dict[str, Any]:
-    """``network_def`` as it is written, with what its references point to."""
+    """``network_def`` with its references resolved."""
     from monai.bundle import ConfigParser
 
     parser = ConfigParser(globals=False)
@@ -94,12 +94,12 @@ def _definition(file: Path) -> dict[str, Any]:
     except Exception as error:  # of two parsers, and MONAI's own
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(f"weights: {file} cannot be read ({reason})") from error
-    found = parser.get("network_def")
-    if not isinstance(found, dict) or not isinstance(found.get("_target_"), str):
+    definition = parser.get("network_def")
+    if not isinstance(definition, dict) or not isinstance(definition.get("_target_"), str):
         raise ConfigurationError(f"weights: {file} has no network_def with a _target_")
     return {
         key: parser.get(value[1:], value) if isinstance(value, str) and value.startswith("@") else value
-        for key, value in found.items()
+        for key, value in definition.items()
     }
 
 

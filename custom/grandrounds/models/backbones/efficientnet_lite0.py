@@ -105,12 +105,12 @@ def published_name(name: str) -> str:
     layer, _, entry = name.rpartition(".")
     if layer in OUTSIDE:
         return f"{OUTSIDE[layer]}.{entry}"
-    found = re.fullmatch(r"_blocks\.(\d+)\.(\w+)", layer)
-    if found is None or found[2] not in LAYERS:
+    match = re.fullmatch(r"_blocks\.(\d+)\.(\w+)", layer)
+    if match is None or match[2] not in LAYERS:
         return name
     # The first block has no expansion, which is three layers.
-    position = LAYERS[found[2]] - (3 if found[1] == "0" else 0)
-    return f"blocks.{found[1]}.residual.{position}.{entry}"
+    position = LAYERS[match[2]] - (3 if match[1] == "0" else 0)
+    return f"blocks.{match[1]}.residual.{position}.{entry}"
 
 
 def _lite_block(channels_in: int, channels_out: int, expansion: int, kernel: int, stride: int) -> InvertedResidual:

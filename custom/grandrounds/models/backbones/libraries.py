@@ -112,8 +112,8 @@ class TimmNetworks(Library):
 
     def side(self, name: str) -> int:
         """That of transformers whose positions are embedded."""
-        found = self._timm().models.get_pretrained_cfg(name)
-        return int(found.input_size[-1]) if found and found.fixed_input_size else 0
+        published = self._timm().models.get_pretrained_cfg(name)
+        return int(published.input_size[-1]) if published and published.fixed_input_size else 0
 
     @staticmethod
     def _timm() -> Any:
@@ -191,7 +191,9 @@ def _found(backbone: str, listed: str | None) -> OwnBackbone:
     if name not in names:
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = (
-            f"did you mean {' or '.join(f'{prefix}:{one}' for one in near)}?" if near else f"it has {len(names)} others"
+            f"did you mean {' or '.join(f'{prefix}:{name}' for name in near)}?"
+            if near
+            else f"it has {len(names)} others"
         )
         raise ConfigurationError(
             f"unknown backbone {backbone!r}: {library.distribution} has no network {name!r}; {hint}"

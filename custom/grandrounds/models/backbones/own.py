@@ -60,10 +60,10 @@ class OwnBackbone(NamedTuple):
         training, side = network.training, self.side or 2 * self.stride
         images = torch.rand(2, channels, side, side, generator=torch.Generator().manual_seed(0))
         try:
-            found: Tensor = network.eval()(images)
+            features: Tensor = network.eval()(images)
         finally:
             network.train(training)
-        return found
+        return features
 
 
 OWN_BACKBONES: Registry[OwnBackbone] = Registry("backbone")
@@ -145,7 +145,9 @@ def register_backbone(
 
 def _last_linear(network: nn.Module, classes: int, backbone: str) -> str:
     names = [
-        name for name, one in network.named_modules() if isinstance(one, nn.Linear) and one.out_features == classes
+        name
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Linear) and module.out_features == classes
     ]
     if not names:
         raise ConfigurationError(

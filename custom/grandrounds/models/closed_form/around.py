@@ -1,4 +1,4 @@
-r"""A head from a few labels of a place, kept near the head that a model has.
+r"""A head from a few labels of an external site, kept near the head that a model has.
 
 .. math:: \min_V \; \sum_i |\phi_i^T V + b - y_i|^2 + \mu\,|V - a W|_D^2
 
@@ -69,11 +69,11 @@ def solve_near(
         """Of each image, by the head of all others."""
         smoother = (axes * (sizes / (sizes + penalty))) @ axes.T
         others = 1 - smoother.diagonal() - 1 / len(features)
-        found: Tensor = (missing - smoother @ missing) / others.clamp(min=1e-12)[:, None]
-        return found
+        residual: Tensor = (missing - smoother @ missing) / others.clamp(min=1e-12)[:, None]
+        return residual
 
     residuals = [residual(penalty) for penalty in grid]
-    errors = torch.stack([one.square().sum() for one in residuals])
+    errors = torch.stack([residual.square().sum() for residual in residuals])
     best = int((errors == errors.min()).nonzero().max())
     change = scaled.T @ ((axes / (sizes + grid[best])) @ (axes.T @ missing)) / deviations[:, None]
     weights = part * start + change
@@ -114,12 +114,12 @@ def solve_added(
     moved = torch.cholesky_solve(scaled.T, factor) / total
     sizes, axes = torch.linalg.eigh(scaled @ moved + roots @ roots.T / total)
     missing = roots * (targets - with_bias(features) @ head)
-    found = []
+    candidates = []
     for weight in MU_GRID * total / relative.sum() if weights is None else weights.double():
         inverse = (axes / (1 / weight + sizes.clamp(min=0))) @ axes.T
         pull = inverse @ missing
-        found.append((pull, pull / inverse.diagonal()[:, None], float(weight)))
-    pull, residual, weight = min(found, key=lambda one: float(one[1].square().sum()))
+        candidates.append((pull, pull / inverse.diagonal()[:, None], float(weight)))
+    pull, residual, weight = min(candidates, key=lambda candidate: float(candidate[1].square().sum()))
     change = moved @ pull / equations.deviations[:, None]
     bias = (roots * pull).sum(dim=0) / total - equations.means[0] @ change
     return NearHead(head + torch.cat([change, bias[None]]), weight, targets - residual / roots)

@@ -30,9 +30,9 @@ def feature_variances(sums: Sums) -> Tensor:
     """
     total = sums.weight
     means = sums.products[:-1, -1] / total
-    found = (sums.products.diagonal()[:-1] / total - means.square()).clamp(min=0)
-    median = float(found.median()) or float(found.max()) or 1.0
-    return found.clamp(min=LEAST_VARIANCE * median)
+    variances = (sums.products.diagonal()[:-1] / total - means.square()).clamp(min=0)
+    median = float(variances.median()) or float(variances.max()) or 1.0
+    return variances.clamp(min=LEAST_VARIANCE * median)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ def standardised(head: Tensor, sums: Sums) -> tuple[Tensor, Tensor, Tensor, Tens
 
 
 def squared_error(head: Tensor, sums: Sums) -> float:
-    r"""The weighted squared error of a head on images of which only the sums are known.
+    r"""The weighted squared error of a head on images whose sums alone are known.
 
     .. math:: \mathrm{tr}(W^T A W) - 2\,\mathrm{tr}(W^T B) + \sum_i w_i |y_i|^2
 
@@ -151,14 +151,14 @@ def held_out_errors(sites: Sequence[Sums], grid: Sequence[float]) -> list[float]
         grid: of penalties.
     """
     total = sites[0]
-    for one in sites[1:]:
-        total = total + one
+    for site in sites[1:]:
+        total = total + site
     errors = [0.0] * len(grid)
-    for one in sites:
-        others = total - one
-        if one.weight > 0 and others.weight > 0:
+    for site in sites:
+        others = total - site
+        if site.weight > 0 and others.weight > 0:
             for number, head in enumerate(solve_grid(others, grid)):
-                errors[number] += squared_error(head, one)
+                errors[number] += squared_error(head, site)
     return errors
 
 
@@ -167,7 +167,7 @@ def best_penalty(sites: Sequence[Sums], grid: Sequence[float]) -> tuple[float, l
 
     With one site or one penalty there are no errors, and the middle one of the grid is taken.
     """
-    labelled = [one for one in sites if one.weight > 0]
+    labelled = [site for site in sites if site.weight > 0]
     if len(labelled) < 2 or len(grid) < 2:
         return grid[len(grid) // 2], []
     errors = held_out_errors(labelled, grid)

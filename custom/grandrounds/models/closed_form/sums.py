@@ -127,8 +127,8 @@ def sums_of(features: Iterable[tuple[Tensor, Tensor, Tensor]], width: int, class
 def clipped(features: Tensor, norm: float) -> Tensor:
     """The features of images, shape ``(images, width)``, none longer than ``norm``."""
     size = torch.linalg.vector_norm(features, dim=1, keepdim=True)
-    found: Tensor = features * (norm / size.clamp(min=norm))
-    return found
+    result: Tensor = features * (norm / size.clamp(min=norm))
+    return result
 
 
 def with_bias(features: Tensor) -> Tensor:

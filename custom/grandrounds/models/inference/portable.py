@@ -57,8 +57,10 @@ def write_portable(network: nn.Module, problem: Problem, form: str, folder: Path
     size = (problem.channels, problem.image_size, problem.image_size)
     content, compute = traced(form, network, torch.rand(2, *size, generator=generator))
     images = torch.rand(3, *size, generator=generator)
-    expected, found = Forward(network)(images), compute(images)
-    if found.shape != expected.shape or not torch.allclose(found, expected, PORTABLE_TOLERANCE, PORTABLE_TOLERANCE):
+    expected, computed = Forward(network)(images), compute(images)
+    if computed.shape != expected.shape or not torch.allclose(
+        computed, expected, PORTABLE_TOLERANCE, PORTABLE_TOLERANCE
+    ):
         raise GrandRoundsError(f"{form}: the exported network gives other logits than {type(network).__name__}")
     write_bytes(path := folder / PORTABLE_FILES[form], content)
     return path

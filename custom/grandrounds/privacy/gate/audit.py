@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import GrandRoundsError
 from grandrounds.logs.lines import log_event
 
@@ -59,7 +59,7 @@ class Refused(GrandRoundsError):
 
 def refusing(reason: Reason, *errors: type[Exception], where: str = "") -> AbstractContextManager[None]:
     """Let errors of these kinds be refusals for this reason; their words, after ``where``, are the detail."""
-    return told_as(partial(Refused, reason), *errors, where=where)
+    return reraised_as(partial(Refused, reason), *errors, where=where)
 
 
 AUDIT_NAME = "audit.jsonl"
@@ -92,7 +92,7 @@ def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
             os.fsync(stream.fileno())
     except OSError as error:
         raise Refused(Reason.AUDIT, f"{folder / AUDIT_NAME}: {error.strerror or error}") from error
-    told = {name: details.get(name) for name in ("job", "round", "task", "reason")}
-    words = ": ".join(str(told[name]) for name in ("task", "reason") if told[name])
+    fields = {name: details.get(name) for name in ("job", "round", "task", "reason")}
+    words = ": ".join(str(fields[name]) for name in ("task", "reason") if fields[name])
     level = logging.INFO if outcome in NO_WARNING else logging.WARNING
-    log_event(_logger, outcome, f"{outcome}{': ' * bool(words)}{words}", level, **told)
+    log_event(_logger, outcome, ": ".join(filter(None, (outcome, words))), level, **fields)

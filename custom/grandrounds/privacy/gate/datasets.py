@@ -62,7 +62,7 @@ class DatasetFacts(NamedTuple):
 
 
 class InventoryRequest(NamedTuple):
-    """Which data sets of a site are asked about.
+    """Which data sets of a site a request is about.
 
     Attributes:
         site: its name.
@@ -122,9 +122,9 @@ def stamp(read: Sequence[str], seen: Sequence[str]) -> str:
         digest.update(f"{path}\n".encode())
     for path in seen:
         with contextlib.suppress(OSError, ValueError):
-            found = os.stat(path)
+            status = os.stat(path)
             digest.update(
-                repr((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)).encode()
+                repr((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)).encode()
             )
         digest.update(f"{path}\n".encode())
     return digest.hexdigest()
@@ -248,7 +248,9 @@ def _inventory(content: Any) -> Inventory:
     """
     entry = require_object(content, "the answer", Inventory._fields)
     datasets = {_text(name): _facts(name, facts) for name, facts in _object(entry["datasets"]).items()}
-    described, read, seen = (tuple(_text(one) for one in _list(entry[key])) for key in ("described", "read", "seen"))
+    described, read, seen = (
+        tuple(_text(value) for value in _list(entry[key])) for key in ("described", "read", "seen")
+    )
     return Inventory(datasets, described, _whole(entry["public_rows"]), read, seen, _text(entry["stamp"], _HASH))
 
 
@@ -259,9 +261,9 @@ def _facts(name: str, content: Any) -> DatasetFacts:
         DatasetIdentity(name, _text(entry["fingerprint"], _HASH)),
         {_text(part): _whole(number) for part, number in _object(entry["patients"]).items()},
         _whole(entry["images"]),
-        frozenset(_text(one) for one in _list(entry["people"])),
+        frozenset(_text(person) for person in _list(entry["people"])),
         _text(entry["state"], _HASH),
-        None if digests is None else frozenset(_text(one, _DIGEST) for one in _list(digests)),
+        None if digests is None else frozenset(_text(digest, _DIGEST) for digest in _list(digests)),
         _text(entry["content"]),
         _text(entry["backbone"]),
     )

@@ -34,7 +34,6 @@ from grandrounds.privacy.gate.questions import CHECKPOINTS, OpenTraining, SentAn
 from grandrounds.privacy.gate.treatments import ClipAndNoise, ClipAndNoiseSamples, MinimumSupport, RunningStatistics
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.recovery import note_head
-from grandrounds.protocol.entries import floating_entries, is_running_statistic
 from grandrounds.protocol.messages import (
     DXO_KEY,
     GLOBAL,
@@ -46,14 +45,15 @@ from grandrounds.protocol.messages import (
     TREATED,
     Payload,
     ReleaseKind,
+    floating_entries,
+    is_running_statistic,
     require_head,
 )
 from grandrounds.protocol.paths import PRIVACY_FOLDER, STATES, cache_folder, data_folders
 from grandrounds.protocol.plain import plain_message
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.spending import TRAINING_GATE, Spending
+from grandrounds.protocol.spending import TRAINING_GATE, Spending, Unit, update_sensitivity
 from grandrounds.protocol.tensors import FULL, UPDATE_PRECISION
-from grandrounds.protocol.unit import Unit, update_sensitivity
 from grandrounds.protocol.wire import asks_for_models, decode_payload, executor_arguments, job_backbones
 
 PUBLIC = "public"
@@ -324,7 +324,7 @@ def _gate(fl_ctx: FLContext) -> Gate:
     scope = fl_ctx.get_prop(FLContextKey.SCOPE_OBJECT)
     where = f"scope {getattr(scope, 'name', None)!r}"
     leaving = getattr(scope, "task_result_filters", {}).get(FilterKey.OUT, [])
-    if not any(isinstance(found, SitePrivacyGate) for found in leaving):
+    if not any(isinstance(component, SitePrivacyGate) for component in leaving):
         raise Refused(
             Reason.POLICY, f"{where}: the gate is not among the task_result_filters, so it would not see the answers"
         )
@@ -344,7 +344,7 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         problem = Problem.from_dict(values["problem"])
         run, run_id = values["run_name"], values["run_id"]
         head = require_head(values.get(LEDGER_HEAD))
-    with suppress(OSError):  # for whoever looks at the site: no task depends on it
+    with suppress(OSError):  # for a person who inspects the site: no task depends on it
         note_head(Path(fl_ctx.get_engine().get_workspace().get_root_dir()) / STATES, head)
     with refusing(Reason.LEDGER, GrandRoundsError):
         ledger.content().chain.require_head(head)
@@ -372,8 +372,8 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         frozenset({problem.backbone, data.backbone, *job_backbones(executors)}),
     )
     question = question_id(name, payload, (data.identity, policy))
-    terms, told = _terms(payload, problem), payload.values.get(CHECKPOINTS)
-    checkpoints = tuple(number for number in told if type(number) is int) if isinstance(told, list | tuple) else ()
+    terms, listed = _terms(payload, problem), payload.values.get(CHECKPOINTS)
+    checkpoints = tuple(number for number in listed if type(number) is int) if isinstance(listed, list | tuple) else ()
     return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, terms, question, checkpoints)
 
 

@@ -31,7 +31,6 @@ from grandrounds.privacy.gate.treatments import NOT_PRIVATE, ClipAndNoise, Recor
 from grandrounds.privacy.gate.withheld import with_totals_in_tens, without_scores_of_classes, without_small_tables
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
-from grandrounds.protocol.entries import is_running_statistic
 from grandrounds.protocol.messages import (
     COUNTS,
     DATA_CHANGES,
@@ -47,6 +46,7 @@ from grandrounds.protocol.messages import (
     VALIDATE,
     WITHHELD,
     ReleaseKind,
+    is_running_statistic,
 )
 from grandrounds.protocol.names import SPENT
 from grandrounds.protocol.spending import Mechanism, Spending, counted, outside_budget
@@ -132,7 +132,7 @@ class Gate:
             training: the cost of a record-level private training, once it is known.
 
         Returns:
-            What is to be told of the answer; None if the training costs nothing, or its cost is not known yet.
+            What the executor is to know of the answer; None if the training costs nothing, or its cost is not known yet.
 
         Raises:
             Refused: if the disk does not take it.
@@ -354,7 +354,9 @@ class Gate:
         Raises:
             Refused: if the next release would not be affordable, and the run has had its last scores.
         """
-        bookings = [one for one in self.ledger().content().bookings if one.dataset.name == facts.dataset.name]
+        bookings = [
+            booking for booking in self.ledger().content().bookings if booking.dataset.name == facts.dataset.name
+        ]
         latest = [booking.spending for booking in bookings][-1:]
         try:
             self._require_affordable(facts, expected or latest)

@@ -21,8 +21,16 @@ from grandrounds.privacy.gate.audit import Reason, Refused, refusing
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected, no_distributions
 from grandrounds.privacy.gate.policy import COUNTED_PARTS, SAMPLES_UNIT, ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.treatments import Logits
-from grandrounds.protocol.messages import FACTS, MAX_SAMPLES, MESSAGE_NAME, METRICS, PROTOCOL, WITHHELD, ReleaseKind
-from grandrounds.protocol.registration import require_facts
+from grandrounds.protocol.messages import (
+    FACTS,
+    MAX_SAMPLES,
+    MESSAGE_NAME,
+    METRICS,
+    PROTOCOL,
+    WITHHELD,
+    ReleaseKind,
+    require_facts,
+)
 
 HEADER = {"protocol", "round", "run_id", "samples"}
 MAX_NUMBERS = 1024
@@ -166,9 +174,9 @@ def _numbers(part: Part) -> dict[str, float]:
         _require_name(name, "a metric")
         number = type(value) is int or type(value) is float
         if not number or not abs(value) <= LARGEST:
-            found = "is not" if number else f"is a {type(value).__name__}, not"
+            fault = "is not" if number else f"is a {type(value).__name__}, not"
             raise Refused(
-                Reason.VALUES, f"metric {name!r} {found} a finite number of at most {LARGEST:g}", by_training=number
+                Reason.VALUES, f"metric {name!r} {fault} a finite number of at most {LARGEST:g}", by_training=number
             )
     return {name: struct.unpack("f", struct.pack("f", value))[0] for name, value in part.data.items()}
 

@@ -43,7 +43,7 @@ WEIGHT_DIFF, APP_DEFINED = "WEIGHT_DIFF", "APP_DEFINED"
 DISTRIBUTION_TOLERANCE = 1e-2
 """By which the sum of a distribution in half precision may differ from one."""
 MOST_DIMENSIONS = 5
-"""Of an entry of a site's own network, of which the gate knows no more."""
+"""Of an entry of a site's own network; the gate knows nothing else about it."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,12 @@ class Kind:
     def treatment(self, name: str) -> type[Treatment] | None:
         """The treatment of this name in a policy; None if it does not fit this kind."""
         choices: tuple[type[Treatment], ...] = (*self.treatments, Deny)
-        return next((found for found in choices if found.name == name), None)
+        return next((treatment for treatment in choices if treatment.name == name), None)
 
 
 def treatment_names() -> list[str]:
     """The names of all treatments, as a policy writes them."""
-    return sorted({Deny.name, *(found.name for kind in KINDS.values() for found in kind.treatments)})
+    return sorted({Deny.name, *(treatment.name for kind in KINDS.values() for treatment in kind.treatments)})
 
 
 def _unlike_model(name: str, value: Tensor, expected: Expected) -> str:

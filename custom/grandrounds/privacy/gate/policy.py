@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError
 from grandrounds.json_files import require_object
 from grandrounds.option_annotations import ABOVE_ZERO, Min
@@ -29,9 +29,8 @@ from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.kinds import KINDS, treatment_names
 from grandrounds.privacy.gate.treatments import MULTIPLIER_TOLERANCE, Deny, RecordLevel, Treatment
 from grandrounds.protocol.messages import TASKS, UPDATE, ReleaseKind
-from grandrounds.protocol.spending import Mechanism, Spending
+from grandrounds.protocol.spending import Mechanism, Spending, Unit, require_delta
 from grandrounds.protocol.tensors import FULL, UpdatePrecision, require_precision
-from grandrounds.protocol.unit import Unit, require_delta
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,11 @@ class SiteDemands:
 
     def to_json(self) -> dict[str, Any]:
         """What is demanded, as plain values by name."""
-        found = {
+        settings = {
             "noise_multiplier": self.noise_multiplier,
             "update_precision": self.update_precision,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in settings.items() if value is not None}
 
     def require_task(self, terms: Terms) -> None:
         """Check a training task before any work.
@@ -89,9 +88,11 @@ class SiteDemands:
         if self.noise_multiplier is None:
             return
         private = trained is not None and trained.mechanism is Mechanism.DP_SGD
-        found = trained.sigma / trained.sensitivity if trained is not None and private else 0.0
-        if found < self.noise_multiplier * (1 - MULTIPLIER_TOLERANCE):
-            raise Refused(Reason.NOISE, f"the noise multiplier is {found:.4g}, at least {self.noise_multiplier:g} is")
+        multiplier = trained.sigma / trained.sensitivity if trained is not None and private else 0.0
+        if multiplier < self.noise_multiplier * (1 - MULTIPLIER_TOLERANCE):
+            raise Refused(
+                Reason.NOISE, f"the noise multiplier is {multiplier:.4g}, at least {self.noise_multiplier:g} is"
+            )
 
 
 def parse_demands(content: Any, where: str) -> SiteDemands:
@@ -108,7 +109,7 @@ def parse_demands(content: Any, where: str) -> SiteDemands:
     noise = entry.get("noise_multiplier")
     if noise is not None:
         require_value(noise, float, ABOVE_ZERO, f"{where}.noise_multiplier")
-    with told_as(ConfigurationError, ConfigurationError, where=where):
+    with reraised_as(ConfigurationError, ConfigurationError, where=where):
         precision = require_precision(entry["update_precision"]) if "update_precision" in entry else None
     return SiteDemands(None if noise is None else float(noise), precision)
 
@@ -230,11 +231,11 @@ def read_policies(content: Any, where: str) -> dict[str, SitePolicy]:
         raise ConfigurationError(f"{where}: scopes must be a list of objects with a name")
     policies = {}
     for scope in scopes:
-        place = f"{where}: scope {scope['name']!r}"
+        of_scope = f"{where}: scope {scope['name']!r}"
         for chain, direction in (("task_data_filters", "in"), ("task_result_filters", "out")):
             if not _has_gate(scope.get(chain), direction):
-                raise ConfigurationError(f"{place}: {chain} must have a filter with path {GATE}")
-        policies[scope["name"]] = policy_of_scope(scope.get("properties"), place)
+                raise ConfigurationError(f"{of_scope}: {chain} must have a filter with path {GATE}")
+        policies[scope["name"]] = policy_of_scope(scope.get("properties"), of_scope)
     if content["default_scope"] not in policies:
         raise ConfigurationError(
             f"{where}: default_scope {content['default_scope']!r} is not defined (scopes: {', '.join(policies)})"
@@ -276,7 +277,7 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
     entry = require_object(content, where, ["unit", "delta"], optional)
     unit = Unit(_word(entry["unit"], [unit.value for unit in Unit], f"{where}.unit"))
     require_value(entry["delta"], float, None, f"{where}.delta")
-    with told_as(ConfigurationError, ValueError, where=where):
+    with reraised_as(ConfigurationError, ValueError, where=where):
         require_delta(entry["delta"])
     scored = entry.get("scored_answers", SCORED_ANSWERS)
     require_value(scored, int, Min(0), f"{where}.scored_answers")
@@ -327,7 +328,7 @@ def _release(content: Any, unit: Unit, where: str) -> ReleaseRule:
     if not entries and kind is not ReleaseKind.MODEL_UPDATE and treatment is not Deny:
         raise ConfigurationError(f"{where}: entries is missing: name the tensors that a release of {kind} may have")
     settings = {key: value for key, value in entry.items() if key not in (*required, *optional)}
-    with told_as(ConfigurationError, ConfigurationError, where=where):
+    with reraised_as(ConfigurationError, ConfigurationError, where=where):
         made = treatment.from_policy(settings, unit)
     return ReleaseRule(kind, _text(entry["name"], f"{where}.name"), made, entries, outside)
 

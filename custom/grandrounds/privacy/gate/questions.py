@@ -168,10 +168,10 @@ def book_unanswered(folder: Path, ledger: Ledger) -> Iterator[Booking]:
 
 
 def _book(ledger: Ledger, line: dict[str, Any], path: Path) -> Booking:
-    found = read_line(line, str(path))
-    if not isinstance(found, Booking):
+    booking = read_line(line, str(path))
+    if not isinstance(booking, Booking):
         raise DataError(f"{path} is no list of releases; restore it from a backup")
-    name = found.dataset.name
+    name = booking.dataset.name
     # The data set may have been amended since.
-    latest = DatasetIdentity(name, ledger.content().datasets.get(name, found.dataset.fingerprint))
-    return ledger.book(found.purpose, latest, found.spending, found.delta)
+    latest = DatasetIdentity(name, ledger.content().datasets.get(name, booking.dataset.fingerprint))
+    return ledger.book(booking.purpose, latest, booking.spending, booking.delta)

@@ -28,9 +28,8 @@ from grandrounds.options import Options, require_value
 from grandrounds.privacy.mechanisms.clipping import clip_rows, require_clip
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows, withhold_classes
 from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, with_noise
-from grandrounds.protocol.entries import is_running_statistic
-from grandrounds.protocol.spending import SAMPLED, Mechanism, Spending, no_guarantee
-from grandrounds.protocol.unit import Unit, update_sensitivity
+from grandrounds.protocol.messages import is_running_statistic
+from grandrounds.protocol.spending import SAMPLED, Mechanism, Spending, Unit, no_guarantee, update_sensitivity
 
 State = Mapping[str, Tensor]
 RunningStatistics = Literal["refuse", "average", "drop", "keep"]
@@ -381,7 +380,7 @@ class CurveSupport(MinimumSupport):
 
 @dataclass(frozen=True)
 class CountSupport(MinimumSupport):
-    """Lets a table of counts out whole, if none of them is of 1 to ``minimum - 1`` patients; else it stays."""
+    """Releases a whole table of counts unless one of them is of 1 to ``minimum - 1`` patients."""
 
     def withholds(self, tensors: State) -> bool:
         """See :meth:`Treatment.withholds`."""

@@ -56,8 +56,8 @@ def without_small_tables(known: Inspected, classes: int) -> Inspected:
     """
     with refusing(Reason.VALUES, ValueError):
         releases = {name for name, (rule, tensors) in known.releases.items() if rule.treatment.withholds(tensors)}
-    found = {name: CLASS_COUNT.fullmatch(name) for name in known.scalars}
-    counts = {name: (match[1], int(match[2])) for name, match in found.items() if match}
+    matches = {name: CLASS_COUNT.fullmatch(name) for name in known.scalars}
+    counts = {name: (match[1], int(match[2])) for name, match in matches.items() if match}
     shown = Counter(table for table, number in {*counts.values()} if number < classes)
     return known.without(releases | {name for name, (table, _) in counts.items() if shown[table] != classes})
 

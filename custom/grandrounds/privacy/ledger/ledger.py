@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
-from grandrounds.checks import told_as
+from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.files import write_bytes
 from grandrounds.privacy.accounting import exceeds, renyi_epsilon, spent_epsilon
@@ -34,8 +34,7 @@ from grandrounds.privacy.ledger.lines import (
     Purpose,
     read_any_line,
 )
-from grandrounds.protocol.spending import Spending, counted
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Spending, Unit, counted
 
 DIGEST_FOLDER = "images"
 """Beside the ledger."""
@@ -223,11 +222,11 @@ class LedgerContent:
             )
         self.opening = opening
         self.losses = tuple(line for line in others if isinstance(line, Loss))
-        booked = [one for line in others for one in (line.bookings if isinstance(line, Loss) else (line,))]
-        self.bookings = tuple(one for one in booked if isinstance(one, Booking))
+        booked = [entry for line in others for entry in (line.bookings if isinstance(line, Loss) else (line,))]
+        self.bookings = tuple(booking for booking in booked if isinstance(booking, Booking))
         self.known = tuple(line for line in others if isinstance(line, Known))
         self.distinctions = {frozenset((line.first, line.second)) for line in others if isinstance(line, Distinction)}
-        self._identities = [one.dataset for one in booked if isinstance(one, Booking | Amendment)]
+        self._identities = [line.dataset for line in booked if isinstance(line, Booking | Amendment)]
 
     @property
     def datasets(self) -> dict[str, str]:
@@ -341,7 +340,7 @@ def read_ledger(path: Path) -> LedgerContent:
 
 
 def _epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> float:
-    with told_as(ConfigurationError, ValueError):
+    with reraised_as(ConfigurationError, ValueError):
         return spent_epsilon(spendings, delta, unit)
 
 

@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.privacy.ledger.chain import LOST_LINES
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 LEDGER_VERSION = 1
 OPENING, BOOKING, AMENDMENT = "opening", "release", "amendment"
@@ -252,12 +251,12 @@ def read_loss(line: Mapping[str, Any], where: str) -> Loss:
         DataError: if this version does not know its form, or the signature is not valid; ``where`` is named.
     """
     try:
-        worst = [read_line(one, where) for one in line["worst"]]
+        worst = [read_line(text, where) for text in line["worst"]]
         plain = {name: str(line[name]) for name in ("time", "site", "reason", "signer", "certificate", "signature")}
         heads = tuple(map(str, line["heads"]))
     except (KeyError, TypeError, ConfigurationError) as error:
         raise DataError(f"{where}: {error}; was it written by another version?") from error
-    bookings = tuple(one for one in worst if isinstance(one, Booking))
+    bookings = tuple(line for line in worst if isinstance(line, Booking))
     loss = Loss(bookings=bookings, heads=heads, **plain)
     loss.require_signature(where)
     return loss

@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grandrounds.privacy.mechanisms.clipping import State, clipping_factor, l2_norm, require_clip
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit, update_sensitivity
+from grandrounds.protocol.spending import Mechanism, Spending, Unit, update_sensitivity
 
 RandomBytes = Callable[[int], bytes]
 PAIRS_AT_ONCE = 1 << 18

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from grandrounds.errors import ConfigurationError
 from grandrounds.option_annotations import ABOVE_ZERO, Min, Range
 from grandrounds.options import Options
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 ProtectedUnit = Literal["record", "patient"]
 

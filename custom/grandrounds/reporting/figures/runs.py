@@ -15,12 +15,13 @@ from grandrounds.plotting import (
     label_axes,
     looks,
     new_axes,
+    round_axis,
+    rounds_figure,
 )
 from grandrounds.reporting.comparison import chance_of
 from grandrounds.reporting.figures.methods import MEGABYTE
 from grandrounds.reporting.format import SCORE_NAMES, format_items, format_number
 from grandrounds.reporting.run import Spent
-from grandrounds.rounds_figure import round_axis, rounds_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -30,11 +30,11 @@ def write_local_page(data: SiteData, site: str, path: Path, sizing: str = "exact
         One line that counts rules and suspicions; a warning if there are suspicions.
     """
     suspicions, looked_at = suspicious(data, site)
-    rules = count_rules(data.rules)
+    rules = count_rules(data.cache.rules)
     page = page_template("local.html").render(
         site=site,
         images=len(data.names),
-        unreadable=len(data.quarantined),
+        unreadable=len(data.cache.quarantined),
         looked_at=looked_at,
         shape=data.images.shape[1:],
         how=SIZINGS[sizing].meaning if preprocess == "none" else f'"preprocess": "{preprocess}"',

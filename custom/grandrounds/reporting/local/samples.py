@@ -51,7 +51,7 @@ class ClassSample(NamedTuple):
 
 def readable_rows(data: SiteData) -> NDArray[np.int64]:
     """The rows of the images that can be read, ascending."""
-    return np.setdiff1d(np.arange(len(data.names)), [row for row, _, _ in data.quarantined]).astype(np.int64)
+    return np.setdiff1d(np.arange(len(data.names)), data.cache.unreadable).astype(np.int64)
 
 
 def class_samples(data: SiteData, site: str) -> list[ClassSample]:
@@ -68,7 +68,7 @@ def suspicious(data: SiteData, site: str) -> tuple[list[Shown], int]:
     copies = SmallCopies(
         small_copies(data.images, rows),
         [data.names[row] for row in rows],
-        [data.originals[row] for row in rows] if data.originals else (),
+        [data.cache.originals[row] for row in rows] if data.cache.originals else (),
         [data.sources[row] for row in rows] if data.sources else (),
     )
     kinds = []
@@ -107,7 +107,7 @@ def _rows_by_class(data: SiteData) -> Mapping[str, list[int]]:
 
 
 def _by_rule(data: SiteData, rows: Sequence[int], site: str, name: str) -> list[Shown]:
-    rules = data.rules or ((),) * len(data.names)
+    rules = data.cache.rules or ((),) * len(data.names)
     total, drawn = Counter(rules[row] for row in rows), Counter[tuple[str, ...]]()
     turns = []
     for row in numpy_generator("local page", site, name).permutation(np.array(rows, np.int64)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from grandrounds.csv_files import csv_bytes
 from grandrounds.errors import ConfigurationError
-from grandrounds.folders.whole import put_in_place, temporary_sibling
+from grandrounds.folders import put_in_place, temporary_sibling
 from grandrounds.plotting import Drawing
 from grandrounds.reporting.figures.catalogue import comparison_drawings, run_drawings
 from grandrounds.reporting.format import plain_markdown

@@ -32,13 +32,12 @@ from grandrounds.data.datasets.published import (
     images_by_name,
     images_in_archive,
 )
-from grandrounds.data.images.breast_mask import Levels
-from grandrounds.data.images.mammogram import read_mammogram
+from grandrounds.data.images.mammogram import Levels, read_mammogram
 from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import write_json
-from grandrounds.folders.whole import in_turn, put_in_place, temporary_sibling
+from grandrounds.folders import in_turn, put_in_place, temporary_sibling
 from grandrounds.seeding import numpy_generator
 from published_data.mammography.records import BREAST_FINDINGS, Finding, Mammogram, most_severe
 

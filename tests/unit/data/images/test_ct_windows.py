@@ -13,9 +13,8 @@ from PIL import Image
 from pydicom.pixels import apply_modality_lut, apply_windowing
 
 from grandrounds.data.images.cache import open_cache
-from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, read_dicom
+from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, read_dicom, read_windows, window_channels
 from grandrounds.data.images.files.reading import Reading, windows_from
-from grandrounds.data.images.files.windows import read_windows, window_channels
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.partition.files import write_partition
@@ -129,7 +128,7 @@ def test_a_site_sees_the_windows_of_its_partition(site, tmp_path):
     assert site.reading.windows == HAEMORRHAGE_WINDOWS
     data = load_site_data(site, Problem("ct", ("blood", "bone"), 2), tmp_path / "cache")
     assert data.images.shape == (2, 2, 2, 3)
-    assert data.shapes == ((2, 2, 3, 2),)
+    assert data.cache.shapes == ((2, 2, 3, 2),)
     raw = (site.root / "a.dcm").read_bytes()
     np.testing.assert_array_equal(data.images[0], read_windows(raw, "a", HAEMORRHAGE_WINDOWS))
 

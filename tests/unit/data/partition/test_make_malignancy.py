@@ -121,7 +121,7 @@ def test_several_data_sets_are_one_and_each_vendor_a_site(collection, tmp_path):
         Problem("mammograms", MALIGNANCY_CLASSES, 16, 1),
         tmp_path / "cache",
     )
-    assert not data.quarantined
+    assert not data.cache.quarantined
     assert data.images.reshape(30, -1).max(axis=1).tolist() == [255] * 30
 
 

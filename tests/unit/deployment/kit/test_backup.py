@@ -16,8 +16,7 @@ from grandrounds.deployment.kit.read import read_kit
 from grandrounds.deployment.kit.safeguards import privacy_ledger
 from grandrounds.privacy.ledger.ledger import Ledger, read_ledger
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 PAGE = Path(__file__).parents[4] / "docs" / "hospital.md"
 

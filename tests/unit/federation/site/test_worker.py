@@ -30,8 +30,7 @@ from grandrounds.federation.site.serving import GateOfParent, SiteIdentity
 from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
 from grandrounds.protocol.paths import result_folder, state_folder
-from grandrounds.protocol.spending import Mechanism, Spending, no_guarantee
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit, no_guarantee
 
 RESULT = Result(
     {

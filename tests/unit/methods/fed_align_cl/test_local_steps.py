@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext, StateCache
+from grandrounds.methods.fed_align_cl.curriculum import draw_order
 from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer
 from grandrounds.methods.fed_align_cl.local_steps import (
@@ -29,7 +31,6 @@ from grandrounds.methods.fed_align_cl.options import (
     NoiseSourceOptions,
     ScheduleOptions,
 )
-from grandrounds.methods.fed_align_cl.order import draw_order
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
@@ -55,7 +56,7 @@ def context(tmp_path):
     pixels = np.random.default_rng(1).integers(0, 256, (COUNT + 1, 2, 2, 3), dtype=np.uint8)
     labels = np.arange(COUNT + 1) % 2
     flags, split = np.ones(COUNT + 1, np.bool_), np.array(["train"] * (COUNT + 1))
-    data = SiteData(pixels, labels, flags, split, names, names, ("benign", "malignant"))
+    data = SiteData(DecodedCache(pixels), labels, flags, split, names, names, ("benign", "malignant"))
     problem = Problem("mammograms", ("benign", "malignant"))
     cache = StateCache(tmp_path)
     return SiteContext("site-1", 2, problem, 7, data, torch.device("cpu"), "float32", lambda: False, cache)

@@ -21,9 +21,7 @@ from grandrounds.methods.feddf.fusion import (
     means_by_architecture,
 )
 from grandrounds.methods.mutual.loss import alignment_loss
-from grandrounds.protocol.entries import floating_entries
-from grandrounds.protocol.messages import Result, model_update
-from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.messages import Registration, Result, floating_entries, model_update
 from grandrounds.seeding import numpy_generator, torch_generator
 
 IMAGES = numpy_generator("images").integers(0, 256, (20, 4, 4, 1), dtype=np.uint8)

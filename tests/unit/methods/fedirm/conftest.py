@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.site import SiteData
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.protocol.problem import Problem
@@ -25,7 +26,7 @@ def data():
     drawn = [draw_phantom(PHANTOM_CLASSES[label], "device-1", SIZE, generator) for label in LABELS]
     names = tuple(str(number) for number in range(len(LABELS)))
     return SiteData(
-        images=np.stack(drawn),
+        cache=DecodedCache(np.stack(drawn)),
         labels=LABELS,
         labelled=np.zeros(len(LABELS), bool),
         split=np.full(len(LABELS), "train"),

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.methods.fedperl.communities import (
+from grandrounds.methods.fedperl.figures import (
+    SimilarityRound,
     chance_within_group,
     community_blocks,
     community_order,
     mean_similarity,
+    peer_frequency_figure,
     pick_matrix,
+    similarity_figure,
     within_group_share,
 )
-from grandrounds.methods.fedperl.figures import SimilarityRound, peer_frequency_figure, similarity_figure
 
 SITES = ["site-1", "site-3", "site-2", "site-4"]
 GROUPS = {"site-1": "camera", "site-3": "camera", "site-2": "scanner", "site-4": "film"}

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from grandrounds.data.images.augmentation import draw_views
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
@@ -54,7 +55,7 @@ def site(labelled, unlabelled):
         problem=Problem("noise", CLASSES, image_size=32),
         seed=1,
         data=SiteData(
-            images=numpy_generator("noise", count).integers(0, 256, (count, 8, 8, 3)).astype(np.uint8),
+            cache=DecodedCache(numpy_generator("noise", count).integers(0, 256, (count, 8, 8, 3)).astype(np.uint8)),
             labels=np.arange(count) % 3,
             labelled=np.arange(count) < labelled,
             split=np.full(count, "train"),

@@ -12,8 +12,7 @@ from grandrounds.methods.mutual.controller import MutualController
 from grandrounds.methods.mutual.executor import MutualExecutor
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels
-from grandrounds.protocol.messages import Release, ReleaseKind, Result
-from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.messages import Registration, Release, ReleaseKind, Result
 from grandrounds.protocol.wire import encode_payload, encode_result
 
 

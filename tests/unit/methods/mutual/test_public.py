@@ -8,6 +8,7 @@ import torch
 from mutual_site import site_context
 from torch import nn
 
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.partition.public_set import PublicImage, PublicSet, fingerprints, first_unlike
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
@@ -20,7 +21,7 @@ PICTURES = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
 def data(names, pictures=PICTURES):
     count = len(names)
     return SiteData(
-        images=pictures,
+        cache=DecodedCache(pictures),
         labels=np.full(count, -1),
         labelled=np.zeros(count, bool),
         split=np.full(count, "train"),

@@ -10,9 +10,15 @@ from grandrounds.methods.feddf.controller import FusionController
 from grandrounds.methods.feddf.executor import FusionExecutor
 from grandrounds.methods.mutual.controller import MutualController
 from grandrounds.methods.mutual.executor import MutualExecutor
-from grandrounds.protocol.entries import floating_entries
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, model_update
-from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.messages import (
+    Payload,
+    Registration,
+    Release,
+    ReleaseKind,
+    Result,
+    floating_entries,
+    model_update,
+)
 
 ROWS = torch.full((16, 4), 0.25)
 

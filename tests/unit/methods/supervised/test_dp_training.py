@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.site.context import SiteContext, StateCache
@@ -22,8 +23,7 @@ from grandrounds.methods.supervised.training import TrainingOptions, train_priva
 from grandrounds.privacy.mechanisms.dp_sgd import one_image_each
 from grandrounds.privacy.mechanisms.record_level import ProtectionOptions, RecordLevelOptions
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.spending import Mechanism
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Unit
 
 PROBLEM = Problem("noise", ("a", "b", "c"), 32)
 PLAIN = TrainingOptions(steps=1, batch_size=4, class_weights="none", weak_augmentation=False, algorithm="sgd")
@@ -34,7 +34,7 @@ def site(tmp_path, images=10, labelled=8):
     rng = np.random.default_rng(0)
     names = tuple(map(str, range(images)))
     data = SiteData(
-        images=rng.integers(0, 256, (images, 8, 8, 3), dtype=np.uint8),
+        cache=DecodedCache(rng.integers(0, 256, (images, 8, 8, 3), dtype=np.uint8)),
         labels=np.arange(images) % 3,
         labelled=np.arange(images) < labelled,
         split=np.full(images, "train"),
@@ -111,7 +111,8 @@ def test_the_cost_of_a_round_follows_from_the_sites_labelled_images(tmp_path):
 
 
 def test_where_nothing_leaves_or_nothing_is_protected_nothing_is_spent(tmp_path):
-    assert executor(class_weights="none", model="own").spending(site(tmp_path)) is None
+    own, context = executor(class_weights="none", model="own"), site(tmp_path)
+    assert own.model.spending(lambda: own.spending(context)) is None
     assert SupervisedExecutor().spending(site(tmp_path)) is None
     assert ProtectionOptions().of_round(10, 4, 1) is None
 

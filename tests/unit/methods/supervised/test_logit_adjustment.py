@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext, StateCache
@@ -24,7 +25,9 @@ def test_the_loss_of_a_batch(tmp_path, counts, shares):
     """The site has 3, 2 and 1 labelled images; each class counts as one image more."""
     images = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
     names, problem = tuple("123456"), Problem("noise", ("a", "b", "c"), 32)
-    data = SiteData(images, np.array(LABELS), np.full(6, True), np.full(6, "train"), names, names, problem.classes)
+    data = SiteData(
+        DecodedCache(images), np.array(LABELS), np.full(6, True), np.full(6, "train"), names, names, problem.classes
+    )
     cache = StateCache(tmp_path)
     context = SiteContext("site-1", 1, problem, 7, data, torch.device("cpu"), "float32", lambda: False, cache)
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))

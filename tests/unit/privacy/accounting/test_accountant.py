@@ -19,8 +19,7 @@ from grandrounds.privacy.accounting import (
     spent_epsilon,
 )
 from grandrounds.privacy.ledger.lines import Purpose
-from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, no_guarantee
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, Unit, no_guarantee
 
 # Noise multiplier, sampling rate, steps, delta; loss distributions (dp-accounting), PRV (Opacus), Rényi (Opacus).
 SAMPLED = [

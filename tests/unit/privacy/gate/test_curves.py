@@ -14,8 +14,7 @@ from grandrounds.privacy.gate.treatments import ClipAndNoise, CurveSupport, Deny
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import METRICS, PROTOCOL, ReleaseKind
-from grandrounds.protocol.spending import Mechanism
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Unit
 
 CURVES = ReleaseRule(ReleaseKind.CURVES, "curves_*", CurveSupport(20), ("counts",), outside_budget=True)
 UPDATE = ReleaseRule(ReleaseKind.MODEL_UPDATE, "update", ClipAndNoise(1.0, 32.0))

@@ -5,8 +5,7 @@ import pytest
 from grandrounds.errors import ConfigurationError
 from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.policy import SiteDemands, Terms, parse_demands
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 ALL = SiteDemands(1.5, "float32")
 

@@ -18,8 +18,7 @@ from grandrounds.privacy.gate.treatments import ClipAndNoise, RecordLevel, Unmod
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import METRICS, TREATED, ReleaseKind
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 
 def test_an_update_leaves_clipped_noised_booked_and_written_down(gate):

@@ -20,7 +20,7 @@ from grandrounds.privacy.gate.treatments import (
     Unmodified,
 )
 from grandrounds.protocol.messages import SITE_MODEL, ReleaseKind
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Unit
 
 OVERLAYS = Path(__file__).parents[4] / "provisioning" / "overlays"
 GATE = "grandrounds.privacy.gate.filters.SitePrivacyGate"

@@ -24,8 +24,7 @@ from grandrounds.privacy.gate.questions import (
 from grandrounds.privacy.gate.treatments import RecordLevel, Unmodified
 from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import Payload
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 
 def killed_while_training(chosen, training=None):

@@ -20,8 +20,7 @@ from grandrounds.privacy.gate.treatments import (
     plain_copy,
 )
 from grandrounds.privacy.mechanisms.clipping import clip_rows
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 COUNT = 100_000
 WIDE = 7.0

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
-from grandrounds.protocol.spending import Mechanism, Spending
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 # One child after another is killed just before the N-th line that it runs in the package, before each line of the functions
 # between the clipping and the sending, or in the middle of its N-th write, until one gets through. The children are forks of
@@ -26,7 +25,7 @@ from grandrounds.privacy.gate.kinds import Expected
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.gate.policy import ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.treatments import ClipAndNoise
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Unit
 
 torch.set_num_threads(1)
 os.fsync = lambda descriptor: None  # matters when the power fails, not when a process does; and it is slow

@@ -11,8 +11,7 @@ from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.ledger import ledger as ledger_module
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger, dataset_fingerprint
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
-from grandrounds.protocol.spending import Mechanism, Spending, no_guarantee
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Spending, Unit, no_guarantee
 
 DELTA = 1e-5
 

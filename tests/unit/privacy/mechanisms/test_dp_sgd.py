@@ -17,8 +17,7 @@ from grandrounds.privacy.mechanisms.dp_sgd import (
 )
 from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
 from grandrounds.protocol.problem import ModelSpec
-from grandrounds.protocol.spending import Mechanism
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Mechanism, Unit
 
 TINY = 1e-12
 WIDE = 7.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grandrounds.errors import ConfigurationError
 from grandrounds.privacy.mechanisms.clipping import clip_rows, clipping_factor, l2_norm
 from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism
-from grandrounds.protocol.unit import Unit
+from grandrounds.protocol.spending import Unit
 from grandrounds.seeding import numpy_generator, torch_generator
 
 COUNT = 200_000

@@ -15,8 +15,7 @@ from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.errors import DataError
 
 if TYPE_CHECKING:
-    from grandrounds.data.images.breast_mask import Levels
-    from grandrounds.data.images.mammogram import Laterality
+    from grandrounds.data.images.mammogram import Laterality, Levels
 
 DIGEST_BYTES = 16
 FULL_WORD = 16
@@ -69,7 +68,7 @@ class EncodedFile(EncodedImage):
             return decode_picture(self.data, self.name, self.reading.bits, draft)
         from PIL import Image
 
-        from grandrounds.data.images.files.windows import read_windows
+        from grandrounds.data.images.dicom import read_windows
 
         return Picture(Image.fromarray(read_windows(self.data, self.name, self.reading.windows)), ("window",))
 

@@ -28,16 +28,16 @@ def image_identity(image: EncodedImage) -> set[str]:
     array has the latter alone. So a PNG of a JPEG's pixels, and a row of an npz file with them, are the same image; a
     smaller copy, or a JPEG of a PNG, is not.
     """
-    found = set()
+    identities = set()
     if isinstance(image, EncodedFile):
-        found.add(f"{STORED_BYTES}:{hashlib.sha256(image.data).hexdigest()[:DIGEST_DIGITS]}")
+        identities.add(f"{STORED_BYTES}:{hashlib.sha256(image.data).hexdigest()[:DIGEST_DIGITS]}")
     try:
         pixels = _pixels(image)
         if pixels.size and (pixels != pixels.flat[0]).any():
-            found.add(f"{STORED_PIXELS}:{_pixel_digest(pixels)}")
-    except Exception:  # decoders raise almost anything on damaged bytes, of which no network sees pixels either
-        return found
-    return found
+            identities.add(f"{STORED_PIXELS}:{_pixel_digest(pixels)}")
+    except Exception:  # decoders raise almost anything on damaged bytes; no network sees their pixels
+        return identities
+    return identities
 
 
 def _pixels(image: EncodedImage) -> NDArray[np.generic]:

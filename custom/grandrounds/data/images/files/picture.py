@@ -74,6 +74,6 @@ def scaled(values: NDArray[np.number], black: float, white: float, name: str) ->
 
 
 def require_one_frame(frames: int, name: str) -> None:
-    """Raise ``DataError`` for a file of several frames, of which a network would see the first only."""
+    """Raise ``DataError`` for a file of several frames: a network would see only the first."""
     if frames > 1:
         raise DataError(f"{name} has {frames} frames, expected one; export each frame as a file of its own")

@@ -72,7 +72,7 @@ class Raster:
 
     @property
     def frames(self) -> int:
-        """How many images the file holds of which none is a smaller copy or a preview of another."""
+        """The number of images in the file, without smaller copies and previews of others."""
         return int(getattr(self.image, "n_frames", 1))
 
     @property

@@ -52,8 +52,12 @@ class Reading:
 
     def entries(self) -> dict[str, Any]:
         """What differs from the defaults, as the keys of an entry."""
-        found = {"windows": [list(one) for one in self.windows], "preprocess": self.preprocess, "bits": self.bits}
-        return {key: value for key, value in found.items() if value not in ([], "none", 0)}
+        entries = {
+            "windows": [list(window) for window in self.windows],
+            "preprocess": self.preprocess,
+            "bits": self.bits,
+        }
+        return {key: value for key, value in entries.items() if value not in ([], "none", 0)}
 
 
 AS_IN_FILES = Reading()

@@ -1,4 +1,4 @@
-"""TIFF files: depth, sign, polarity, range and colour map are in tags, of which Pillow follows some."""
+"""TIFF files: depth, sign, polarity, range and colour map are in tags; Pillow follows some of them."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Tiff(Raster):
 
     def values(self) -> NDArray[np.number]:
         """The stored values; Pillow gives those with a sign, or of 32 bits without one, in another type."""
-        found = super().values()
-        if self._format == SIGNED and found.dtype == np.uint8:
-            return found.view(np.int8)
+        values = super().values()
+        if self._format == SIGNED and values.dtype == np.uint8:
+            return values.view(np.int8)
         if self.image.mode == "I" and self._format != SIGNED:
-            return found.view(np.uint32)
-        return found
+            return values.view(np.uint32)
+        return values
 
     def span(self, values: NDArray[np.number], bits: int) -> Span:
         """The stated bits, else the file's lowest and highest value, else the whole range of its type; floats 0 to 1."""
@@ -86,9 +86,9 @@ class Tiff(Raster):
         return int(self._tag(SAMPLE_FORMAT, 1))
 
     def _tag(self, number: int, default: Any) -> Any:
-        found = self._all(number)
-        return found[0] if found else default
+        values = self._all(number)
+        return values[0] if values else default
 
     def _all(self, number: int) -> tuple[Any, ...]:
-        found = self.image.tag_v2.get(number, ())  # type: ignore[attr-defined]
-        return found if isinstance(found, tuple) else (found,)
+        value = self.image.tag_v2.get(number, ())  # type: ignore[attr-defined]
+        return value if isinstance(value, tuple) else (value,)

@@ -22,8 +22,19 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.mutual.executor import LocalTrainingExecutor
 from grandrounds.models.registry import build_model
-from grandrounds.protocol.entries import floating_entries, require_like
-from grandrounds.protocol.messages import GLOBAL, TEST, TRAIN, UPDATE, Payload, ReleaseKind, Result, State, model_update
+from grandrounds.protocol.messages import (
+    GLOBAL,
+    TEST,
+    TRAIN,
+    UPDATE,
+    Payload,
+    ReleaseKind,
+    Result,
+    State,
+    floating_entries,
+    model_update,
+    require_like,
+)
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.tensors import apply_update, difference
 from grandrounds.protocol.wire import decode_result, encode_payload

@@ -1,4 +1,7 @@
-"""Messages to the service manager that has started this process, by the protocol of systemd's ``sd_notify``."""
+"""What supervises a service: its log is bounded, its pulse is watched, and the service manager hears of it.
+
+Messages to the service manager that has started this process are by the protocol of systemd's ``sd_notify``.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,79 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 
+from grandrounds.files import replacing
+
+CHUNK = 1 << 20
 SOCKET, INTERVAL, WATCHED = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 VARIABLES = frozenset({SOCKET, INTERVAL, WATCHED})
 """Variables of the environment that are for the service's own process, not for its programs."""
 SEND_SECONDS = 1.0
 """A service manager that takes no message must not hold up the service."""
+
+
+def older(log: Path) -> Path:
+    """Where the older part of a log is.
+
+    Example:
+        >>> older(Path("console.txt")).name
+        'console.1.txt'
+    """
+    return log.with_suffix(f".1{log.suffix}")
+
+
+def bound(log: Path, limit: int) -> bool:
+    """Empty a log of more than ``limit`` bytes; its last bytes, at most as many, are the older part.
+
+    Programs that have it open for appending go on at its new end. Lines that come between copy and cut are lost. Where
+    there is no room for a copy, for example on a full disk, the log is emptied without one.
+
+    Returns:
+        Whether it was emptied.
+    """
+    try:
+        size = log.stat().st_size
+        if size <= limit:
+            return False
+        with suppress(OSError):
+            _copy_end(log, older(log), size - limit, limit)
+        os.truncate(log, 0)
+    except OSError:  # it was removed, or cannot be written: later, then
+        return False
+    return True
+
+
+def _copy_end(log: Path, copy: Path, start: int, length: int) -> None:
+    with log.open("rb") as source, replacing(copy, private=True) as target:
+        source.seek(start)
+        while length > 0 and (part := source.read(min(CHUNK, length))):
+            target.write(part)
+            length -= len(part)
+
+
+class Pulse:
+    """Watches a file that a living program touches again and again.
+
+    Only changes count, by this process's own clock, so that a clock of the system that jumps is no sign of anything. A file
+    that is not there yet says nothing.
+    """
+
+    def __init__(self, path: Path, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._patience, self._clock = path, patience, clock
+        self._last: int | None = None
+        self._seen = clock()
+
+    def lost(self) -> bool:
+        """Whether the file has been as it is for longer than the patience."""
+        try:
+            beat: int | None = self._path.stat().st_mtime_ns
+        except OSError:
+            beat = None
+        if beat is None or beat != self._last:
+            self._last, self._seen = beat, self._clock()
+        return self._clock() - self._seen > self._patience
 
 
 def notify(*states: str, environment: Mapping[str, str] = os.environ) -> bool:

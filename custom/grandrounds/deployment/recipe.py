@@ -3,25 +3,63 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.defs import FilterType
 from nvflare.recipe import PocEnv, ProdEnv, Run, SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
 from grandrounds.deployment.disclosure import disclosure
 from grandrounds.deployment.job_watch import admin_session, connected_sites
-from grandrounds.deployment.jobs import PACKAGE, CheckedJob, load_job
+from grandrounds.deployment.jobs import PACKAGE, CheckedJob, Job, class_of, load_job
 from grandrounds.deployment.kit.read import read_kit
 from grandrounds.deployment.processes import variables_set
-from grandrounds.deployment.recipes.fed_job import fed_job
 from grandrounds.deployment.simulate import importable, require_enough, simulated_classes
 from grandrounds.deployment.submission import require_gpu_sites, require_roster, with_statement
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import write_json
 from grandrounds.json_files import read_json_object
+from grandrounds.options import with_arguments
+from grandrounds.plugins import outermost_packages
+
+FILTERS = {"task_data_filters": FilterType.TASK_DATA, "task_result_filters": FilterType.TASK_RESULT}
+"""Where a job's files have filters, and what FLARE's job API calls these."""
+OF_COMPONENTS = {"format_version", "workflows", "executors", "components", *FILTERS}
+"""What FLARE's job API writes of components; other entries are parameters."""
+
+
+def fed_job(job: Job) -> FedJob:
+    """FLARE's object of a job: it exports the job's components with all their options, and no code.
+
+    Args:
+        job: a checked job.
+    """
+    meta = {name: value for name, value in job.meta.items() if name != "name"} | {"min_clients": job.min_sites}
+    made = FedJob(job.name, job.min_sites, meta_props=meta)
+    made.set_app_packages(outermost_packages())
+    for entry in job.server["workflows"]:
+        made.to_server(_component(entry), id=entry.get("id"))
+    for entry in job.client["executors"]:
+        made.to_clients(_component(entry["executor"]), tasks=entry["tasks"])
+    for add, content in ((made.to_server, job.server), (made.to_clients, job.client)):
+        for entry in content.get("components", ()):
+            add(_component(entry), id=entry["id"])
+        for name, kind in FILTERS.items():
+            for entry in content.get(name, ()):
+                for part in entry["filters"]:
+                    add(_component(part), filter_type=kind, tasks=entry["tasks"])
+        if parameters := {name: value for name, value in content.items() if name not in OF_COMPONENTS}:
+            add(parameters)
+    return made
+
+
+def _component(entry: Mapping[str, Any]) -> Any:
+    arguments = entry.get("args", {})
+    return with_arguments(class_of(entry["path"])(**arguments), arguments)
 
 
 class JobRecipe(Recipe):
@@ -106,5 +144,5 @@ class JobRecipe(Recipe):
 
 def _allow_classes(path: Path) -> None:
     """Let FLARE's simulator build our classes; what else the file has stays."""
-    found = read_json_object(path) if path.is_file() else {}
-    write_json(path, found | simulated_classes())
+    content = read_json_object(path) if path.is_file() else {}
+    write_json(path, content | simulated_classes())

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from grandrounds.methods.statistics.summaries import class_counts, intensity_shares, size_counts
+from grandrounds.methods.statistics.executor import class_counts, intensity_shares, size_counts
 
 PATIENTS = ["p", "p", "q", "r", "s", "s"]
 LABELS = np.array([0, 0, 0, 1, 1, -1])

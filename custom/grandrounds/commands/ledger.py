@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from grandrounds.commands.ledger.loss import DECLARE_LOSS_HELP, KNOWN_HELP, declare_loss, known
 from grandrounds.commands.options import Json
 from grandrounds.console.output import results, say, say_json
 from grandrounds.errors import DataError
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from grandrounds.privacy.ledger.ledger import LedgerContent
     from grandrounds.privacy.ledger.lines import Booking
 
+
+from grandrounds.console.output import notes
 
 SHOW_HELP = """Show the releases of a site and the epsilon spent.
 
@@ -110,6 +111,25 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with 
 
 
 Noted = Annotated[str | None, typer.Option(metavar="HASH", help="A head that was noted earlier.")]
+KNOWN_HELP = """Write what a server's records know of a site's releases, for a site whose ledger has lost lines.
+
+[bold]Example[/bold]
+
+\b
+  grandrounds ledger known /opt/kits/server --site hospital-a --out hospital-a-known.json
+"""
+DECLARE_LOSS_HELP = """Go on with a ledger that has lost lines: book the worst case of what is missing.
+
+For each private data set that is the larger of the highest target of the policy and of all that the server's records
+know. What was left of the ledger is kept. The line names the missing heads, so that the server takes the site in again, and
+the site's administrator signs it. A data set with a target has spent it then; counts and curves of it stay at the site.
+Restore a backup first if there is one.
+
+[bold]Example[/bold]
+
+\b
+  grandrounds ledger declare-loss /opt/kits/hospital-a --known hospital-a-known.json --reason "disk lost on 3 May"
+"""
 
 
 def build_group() -> typer.Typer:
@@ -231,7 +251,7 @@ def accounts(content: LedgerContent, name: str, verify: bool) -> list[dict[str, 
 
     bookings = [booking for booking in content.bookings if booking.dataset.name == name]
     latest = bookings[-1]
-    found = []
+    entries = []
     for unit in dict.fromkeys(booking.spending.unit for booking in bookings):
         booked = unit is latest.spending.unit
         epsilon = latest.epsilon if booked and not verify else content.spent(name, latest.delta, unit)
@@ -242,8 +262,8 @@ def accounts(content: LedgerContent, name: str, verify: bool) -> list[dict[str, 
             bound = content.spent_bound(name, latest.delta, unit)
             _require_agreement(content, latest, latest.epsilon if booked else epsilon, epsilon, bound)
             entry["epsilon_bound"] = _or_none(bound)
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def _require_agreement(content: LedgerContent, latest: Booking, booked: float, computed: float, bound: float) -> None:
@@ -307,3 +327,52 @@ def _text(value: Any) -> str:
 
 def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def known(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit of the server.")],
+    site: Annotated[str, typer.Option(help="The site's name.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File for the site.")],
+) -> None:
+    """Write what is known of a site."""
+    from grandrounds.deployment.kit.read import read_kit
+    from grandrounds.deployment.recovery import server_knowledge
+
+    knowledge = server_knowledge(read_kit(kit), site)
+    knowledge.write(out)
+    for name, spent in knowledge.spent.items():
+        reported = f", epsilon {spent.epsilon:.4g} was reported" if spent.epsilon else ""
+        say(results(), f"{name}: {spent.updates} updates{reported}")
+    for run in knowledge.unread:
+        say(notes(), f"WARN: the record of run {run} cannot be read; what it knows is missing")
+    say(results(), f"last head of the ledger: {knowledge.head or 'unknown'}")
+    say(results(), f"written to {out}; send it to the site's administrator")
+
+
+def declare_loss(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit of the site.")],
+    known: Annotated[Path, typer.Option(metavar="FILE", help="What the server knows, by ledger known.")],
+    reason: Annotated[str, typer.Option(help="What has happened, in a sentence.")],
+    signed_by: Annotated[
+        Path | None,
+        typer.Option(metavar="KIT", help="A kit of the site's administrator, a person's; default: KIT itself."),
+    ] = None,
+    noted: Annotated[
+        list[str] | None, typer.Option(metavar="HASH", help="A head that was noted elsewhere and is missing.")
+    ] = None,
+) -> None:
+    """Book the worst case."""
+    from grandrounds.deployment.kit.read import read_kit
+    from grandrounds.deployment.recovery import declare_kit_loss, read_knowledge
+
+    site = read_kit(kit)
+    loss = declare_kit_loss(
+        site, read_knowledge(known), noted or [], reason, read_kit(signed_by) if signed_by else site
+    )
+    for booking in loss.bookings:
+        say(
+            results(),
+            f"{booking.dataset.name}: epsilon {booking.epsilon:.4g} at delta {booking.delta:g} counts as spent for "
+            f"{booking.spending.unit.described()}; counts and curves of it stay here",
+        )
+    say(results(), f"signed by {loss.signer}; missing were {len(loss.heads)} heads, which the server may know")

@@ -4,7 +4,7 @@ import pytest
 
 from grandrounds.data.site import ModelOverride
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.site.data import own_model_spec
+from grandrounds.federation.site.model import model_named
 from grandrounds.federation.site.options import SiteOptions
 from grandrounds.models.registry import chosen_intensities
 from grandrounds.protocol.problem import Problem
@@ -18,7 +18,8 @@ def chosen(**changes):
 
 
 def spec(own=True, backbones=None, choice=None, problem=PROBLEM):
-    return own_model_spec(problem, "site-1", own, backbones or {}, choice)
+    options = SiteOptions(model="own" if own else "shared", backbones=backbones)
+    return model_named(options, None, None).spec(problem, "site-1", choice)
 
 
 def test_without_a_choice_it_is_the_problems():

@@ -1,9 +1,15 @@
-"""Declares what a site's ledger has lost: the worst case by the site's own policy and by the server's records."""
+"""The recovery of a site's ledger that has lost lines: the worst case of the site's own policy and of the server's records.
+
+A server's records know what the site needs to account for the lines that are missing.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
@@ -14,9 +20,11 @@ from grandrounds.data.site import private_datasets
 from grandrounds.deployment.kit.certificates import certificate_fault, days_left, read_certificate, subject_text
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import Kit, require_owner
-from grandrounds.deployment.recovery.known import KnownSpending, ServerKnowledge
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.json_files import read_json_object
+from grandrounds.federation.ledger_pins import HEADS
+from grandrounds.federation.server.record import SUMMARY
+from grandrounds.files import write_json
+from grandrounds.json_files import read_json_object, require_object
 from grandrounds.privacy.accounting import spent_epsilon
 from grandrounds.privacy.gate.policy import POLICY_FILE, SitePolicy, read_policies
 from grandrounds.privacy.inventory import dataset_identity
@@ -28,9 +36,93 @@ from grandrounds.protocol.paths import CACHE, STATES
 from grandrounds.protocol.spending import Mechanism, Spending, no_guarantee
 
 GONE = "lost"
-"""The fingerprint of a data set of which nothing is left but its name."""
+"""The fingerprint of a data set whose name alone is left."""
 LEAST = 1e-3
 """The epsilon that is booked where the policy's target is 0, under which nothing can have left."""
+
+
+class KnownSpending(NamedTuple):
+    """Of a data set: updates that the server has got, and the largest epsilon that the site has reported."""
+
+    updates: int = 0
+    epsilon: float = 0.0
+
+
+class ServerKnowledge(NamedTuple):
+    """What a server knows of a site.
+
+    Attributes:
+        site: the site's name.
+        head: of its ledger, as the server has last got it; empty if it never got one.
+        spent: by data set.
+        unread: runs whose record is damaged, so that what they know is missing.
+    """
+
+    site: str
+    head: str
+    spent: dict[str, KnownSpending]
+    unread: list[str]
+
+    def write(self, path: Path) -> None:
+        """Write it to a file for the site."""
+        spent = {name: known._asdict() for name, known in self.spent.items()}
+        write_json(path, {"site": self.site, "head": self.head, "datasets": spent, "unread": self.unread})
+
+
+def server_knowledge(kit: Kit, site: str) -> ServerKnowledge:
+    """What the runs in a server's kit, and the heads that it keeps, know of a site.
+
+    Raises:
+        ConfigurationError: if the kit is not a server's, or nothing is known of the site.
+    """
+    if kit.kind != "server":
+        raise ConfigurationError(f"{kit.folder} is the kit of a {kit.kind}; what is known is with the server")
+    states = kit.folder / STATES
+    path = states / HEADS / f"{quote(site, safe='')}.json"
+    head = str(read_json_object(path)["head"]) if path.is_file() else ""
+    spent: dict[str, KnownSpending] = {}
+    unread = []
+    for folder in sorted(states.glob("*/server")):
+        if not (folder / SUMMARY).is_file():
+            continue
+        try:
+            summary = read_json_object(folder / SUMMARY)
+            name = str(summary["configuration"]["problem"]["dataset"])
+            updates = int(summary["contributions"].get(site, 0))
+            epsilon = float(summary["privacy"].get(site, {}).get("epsilon", 0.0))
+        except (ConfigurationError, KeyError, TypeError, ValueError, AttributeError):
+            unread.append(folder.parent.name)
+            continue
+        if site in summary["contributions"] or site in summary["privacy"]:
+            before = spent.get(name, KnownSpending())
+            spent[name] = KnownSpending(before.updates + updates, max(before.epsilon, epsilon))
+    if not head and not spent:
+        raise ConfigurationError(f"{kit.folder}: no record and no head of a ledger of {site!r} is known here")
+    return ServerKnowledge(site, head, spent, unread)
+
+
+def read_knowledge(path: Path) -> ServerKnowledge:
+    """Read the file that :meth:`ServerKnowledge.write` has written.
+
+    Raises:
+        ConfigurationError: if it has another form; the field is named.
+    """
+    content = require_object(read_json_object(path), str(path), ["site", "head", "datasets", "unread"])
+    spent = {name: _spending(entry, f"{path}: datasets.{name}") for name, entry in dict(content["datasets"]).items()}
+    return ServerKnowledge(str(content["site"]), str(content["head"]), spent, list(map(str, content["unread"])))
+
+
+def _spending(content: Any, where: str) -> KnownSpending:
+    entry = require_object(content, where, KnownSpending._fields)
+    try:
+        spending = KnownSpending(int(entry["updates"]), float(entry["epsilon"]))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    if not (spending.updates >= 0 and spending.epsilon >= 0):
+        raise ConfigurationError(
+            f"{where}: updates and epsilon must be 0 or more, got {spending.updates}, {spending.epsilon}"
+        )
+    return spending
 
 
 def declare_kit_loss(kit: Kit, knowledge: ServerKnowledge, heads: Collection[str], reason: str, person: Kit) -> Loss:
@@ -97,9 +189,9 @@ def worst_case(policies: Collection[SitePolicy], default: SitePolicy, name: str,
     return Spending(Mechanism.GAUSSIAN, default.unit, 1.0, _multiplier(max(epsilon, LEAST), default.delta))
 
 
-def _datasets(kit: Kit, left: LedgerContent, told: Collection[str]) -> dict[str, DatasetIdentity]:
-    """All private data sets of the site as they are now, and those of which its ledger or the server knows."""
-    names = dict.fromkeys([*private_datasets(kit.name, [kit.local]), *left.datasets, *told])
+def _datasets(kit: Kit, left: LedgerContent, further: Collection[str]) -> dict[str, DatasetIdentity]:
+    """All private data sets of the site as they are now, and those that its ledger or the server knows."""
+    names = dict.fromkeys([*private_datasets(kit.name, [kit.local]), *left.datasets, *further])
     if not names:
         raise ConfigurationError(f"{kit.folder}: neither site, ledger nor server know a private data set")
     return {name: DatasetIdentity(name, _fingerprint(kit, left, name)) for name in names}
@@ -131,7 +223,7 @@ def _signer(kit: Kit, person: Kit) -> tuple[str, str, Key]:
         raise ConfigurationError(f"{person.folder}: the certificate of {person.name} has expired")
     if person.authority.read_bytes() != kit.authority.read_bytes():
         raise ConfigurationError(f"{person.folder} is of another authority than {kit.folder}")
-    theirs, ours = (subject_text(one, NameOID.ORGANIZATION_NAME) for one in (own, site))
+    theirs, ours = (subject_text(certificate, NameOID.ORGANIZATION_NAME) for certificate in (own, site))
     if theirs != ours:
         raise ConfigurationError(
             f"{person.name} is of {theirs or 'no organisation'}, {kit.name} of {ours or 'none'}: the site's own "

@@ -139,33 +139,33 @@ class Archive(ImageFiles):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self._archive = open_archive(root)
-        self._members = [one for one in self._archive.infolist() if not one.is_dir()]
+        self._members = [member for member in self._archive.infolist() if not member.is_dir()]
         self._check()
 
     def _check(self) -> None:
         unpack = f"; check it, unpack it into a folder and import that: unzip {self.root} -d FOLDER"
         if len(self._members) > MAX_MEMBERS:
             raise DataError(f"{self.root} has {len(self._members)} files, over the limit of {MAX_MEMBERS}{unpack}")
-        total = sum(one.file_size for one in self._members)
+        total = sum(member.file_size for member in self._members)
         if total > max(MAX_MEMBER_BYTES, MAX_EXPANSION * self.root.stat().st_size):
             raise DataError(
                 f"{self.root} expands to {total >> 20} MiB, over the limit of {MAX_EXPANSION} times its size{unpack}"
             )
-        for one in self._members:
-            parts = PurePosixPath(one.filename.replace("\\", "/")).parts
-            if ".." in parts or one.filename.startswith(("/", "\\")) or ":" in parts[0]:
-                raise DataError(f"{self.root} holds {printable(one.filename)}, which leads out of it; pack it again")
-            if one.flag_bits & 1:
-                raise DataError(f"{self.root} is encrypted ({printable(one.filename)}){unpack}")
-            if one.file_size > MAX_MEMBER_BYTES:
+        for member in self._members:
+            parts = PurePosixPath(member.filename.replace("\\", "/")).parts
+            if ".." in parts or member.filename.startswith(("/", "\\")) or ":" in parts[0]:
+                raise DataError(f"{self.root} holds {printable(member.filename)}, which leads out of it; pack it again")
+            if member.flag_bits & 1:
+                raise DataError(f"{self.root} is encrypted ({printable(member.filename)}){unpack}")
+            if member.file_size > MAX_MEMBER_BYTES:
                 raise DataError(
-                    f"{self.root}: {printable(one.filename)} has {one.file_size >> 20} MiB, over the limit of "
+                    f"{self.root}: {printable(member.filename)} has {member.file_size >> 20} MiB, over the limit of "
                     f"{MAX_MEMBER_BYTES >> 20} MiB{unpack}"
                 )
 
     def entries(self) -> Iterator[tuple[str, str]]:
         """A name that occurs twice is one file: readers see the last."""
-        for name in dict.fromkeys(one.filename for one in self._members):
+        for name in dict.fromkeys(member.filename for member in self._members):
             link = stat.S_ISLNK(self._archive.getinfo(name).external_attr >> 16)
             yield name, LINKS if link else ""
 
@@ -202,7 +202,7 @@ def look_at(place: ImageFiles) -> tuple[dict[str, Seen], dict[str, str]]:
     Raises:
         DataError: if the name of an image is not UTF-8.
     """
-    found: dict[str, Seen] = {}
+    images: dict[str, Seen] = {}
     left: dict[str, str] = {}
     for name, reason in sorted(place.entries()):
         picture = None if _hidden(name) or reason else place.look(name)
@@ -211,10 +211,10 @@ def look_at(place: ImageFiles) -> tuple[dict[str, Seen], dict[str, str]]:
         elif picture.frames > 1:
             left[name] = FRAMES
         else:
-            found[name] = picture
-    require_text_names(place.root, found)
-    left |= dict.fromkeys(masks_among(place, found), MASKS)
-    return {name: picture for name, picture in found.items() if name not in left}, left
+            images[name] = picture
+    require_text_names(place.root, images)
+    left |= dict.fromkeys(masks_among(place, images), MASKS)
+    return {name: picture for name, picture in images.items() if name not in left}, left
 
 
 def require_text_names(root: Path, names: Iterable[str]) -> None:
@@ -281,23 +281,23 @@ def _dicom(stream: IO[bytes]) -> Seen:
     return Seen("DICOM", int(header.Columns), int(header.Rows), int(header.get("NumberOfFrames") or 1))
 
 
-def masks_among(place: ImageFiles, found: Mapping[str, Seen]) -> Iterator[str]:
+def masks_among(place: ImageFiles, images: Mapping[str, Seen]) -> Iterator[str]:
     """Images that are masks of others: by a word in their name or folder, or as a picture of few levels beside another."""
     of_stem: set[str] = set()
     beside: dict[tuple[PurePosixPath, str], list[str]] = defaultdict(list)
-    for name in found:
+    for name in images:
         path = PurePosixPath(name)
         stem = path.stem.casefold()
         beside[path.parent, stem].append(name)
         if not _of_masks(path):
             of_stem.add(stem)
-    for name, picture in found.items():
+    for name, picture in images.items():
         path = PurePosixPath(name)
         stem = path.stem.casefold()
         match = _MASK_AFTER.fullmatch(stem) or _MASK_BEFORE.fullmatch(stem)
         bases = ([match[1]] if match else []) + ([stem] if _of_masks(path) else [])
-        copies = [one for one in beside[path.parent, stem] if one != name]
-        if not of_stem.isdisjoint(bases) or _flat_copy(place, name, picture, copies, found):
+        copies = [other for other in beside[path.parent, stem] if other != name]
+        if not of_stem.isdisjoint(bases) or _flat_copy(place, name, picture, copies, images):
             yield name
 
 
@@ -305,12 +305,14 @@ def _of_masks(path: PurePosixPath) -> bool:
     return any(_MASK_FOLDER.fullmatch(part) for part in path.parts[:-1])
 
 
-def _flat_copy(place: ImageFiles, name: str, picture: Seen, beside: Sequence[str], found: Mapping[str, Seen]) -> bool:
+def _flat_copy(place: ImageFiles, name: str, picture: Seen, beside: Sequence[str], images: Mapping[str, Seen]) -> bool:
     """Whether a picture has few levels, as of background, cell and nucleus, and one of the same name and size has more."""
     size = (picture.width, picture.height)
-    same = [one for one in beside if (found[one].width, found[one].height) == size]
+    same = [other for other in beside if (images[other].width, images[other].height) == size]
     return (
-        bool(same) and _levels(place, name) <= _MASK_LEVELS and any(_levels(place, one) > _MASK_LEVELS for one in same)
+        bool(same)
+        and _levels(place, name) <= _MASK_LEVELS
+        and any(_levels(place, other) > _MASK_LEVELS for other in same)
     )
 
 

@@ -1,1 +1,0 @@
-"""Commands for a site's privacy ledger."""

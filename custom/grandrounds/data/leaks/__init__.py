@@ -1,1 +1,0 @@
-"""What sites on one machine have in common, and pictures that look the same."""

@@ -1,1 +1,0 @@
-"""Jobs as objects of FLARE's own API: ``FedJob`` and ``Recipe``."""

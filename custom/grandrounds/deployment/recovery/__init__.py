@@ -1,1 +1,0 @@
-"""A way back from what a participant has lost."""

@@ -1,1 +1,0 @@
-"""Writing folders as a whole."""
