@@ -19,7 +19,7 @@ from PIL import Image
 from grandrounds.checks import as_path
 from grandrounds.console.output import notes, say
 from grandrounds.csv_files import csv_cells
-from grandrounds.data.found import look_at, place_at
+from grandrounds.data.image_files import look_at, place_at
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.files.reading import Reading
 from grandrounds.data.images.readers import open_images
