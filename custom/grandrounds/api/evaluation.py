@@ -24,7 +24,7 @@ from grandrounds.data.site import DatasetLocation, locate_dataset
 from grandrounds.errors import ConfigurationError, DataError, UsageError
 from grandrounds.evaluation.bootstrap import Cases, joined
 from grandrounds.evaluation.clinical.adaptation import Adaptation, LabelHead, read_recalibration
-from grandrounds.evaluation.clinical.operating import FixedPoint
+from grandrounds.evaluation.clinical.thresholds import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
 from grandrounds.evaluation.curves.binned import site_curves
 from grandrounds.evaluation.curves.files import write_curves
@@ -45,9 +45,8 @@ from grandrounds.reporting.external.prediction import (
     read_images,
 )
 from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
-from grandrounds.reporting.external.result import ExternalResult, external_result, run_at
+from grandrounds.reporting.external.result import ExternalResult, external_result, plain_scores, run_at
 from grandrounds.reporting.external.sums import PortableSums
-from grandrounds.reporting.external.tables import plain_scores
 from grandrounds.reporting.external.trained import Ensemble, TrainedModel, trained_model
 from grandrounds.reporting.figures.images import JudgedImages, failure_figure
 from grandrounds.reporting.predictions import read_tests
@@ -80,7 +79,7 @@ class Evaluation:
     adapted: AdaptedPlace | None = None
 
     def tables(self) -> dict[str, Any]:
-        """All scores as plain values, see :func:`grandrounds.reporting.external.tables.plain_scores`."""
+        """All scores as plain values, see :func:`grandrounds.reporting.external.result.plain_scores`."""
         return plain_scores(self.tested, self.place, self.labels, self.adapted)
 
     def scores(self) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import sklearn.metrics
 
 from grandrounds.errors import DataError
 from grandrounds.evaluation.clinical.adaptation import LabelOffsets
-from grandrounds.evaluation.clinical.operating import FixedPoint
+from grandrounds.evaluation.clinical.thresholds import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
 from grandrounds.evaluation.external import ImagePredictions
 from grandrounds.evaluation.grouping import grouping_of
@@ -23,9 +23,9 @@ from grandrounds.reporting.external.result import (
     ExternalResult,
     Overlap,
     external_result,
+    plain_scores,
     run_at,
 )
-from grandrounds.reporting.external.tables import plain_scores
 from grandrounds.reporting.runs import read_run
 from grandrounds.seeding import numpy_generator
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from grandrounds.evaluation.clinical.decision import DecisionCurve
-from grandrounds.evaluation.clinical.operating import FixedPoint
+from grandrounds.evaluation.clinical.thresholds import DecisionCurve, FixedPoint
 from grandrounds.evaluation.curves.binned import CurveCounts
 from grandrounds.evaluation.score import Score, ScoreSheet
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from grandrounds.checks import require_fraction
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.binary import POSITIVE, positive_scores, predictive_estimates
-from grandrounds.evaluation.clinical.decision import decision_curve
-from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.clinical.recalibration import calibration_of, fit_recalibration
 from grandrounds.evaluation.clinical.results import (
     GroupResult,
@@ -27,6 +25,7 @@ from grandrounds.evaluation.clinical.results import (
 )
 from grandrounds.evaluation.clinical.subgroups import Subgroup
 from grandrounds.evaluation.clinical.suppression import shown_counts
+from grandrounds.evaluation.clinical.thresholds import FixedPoint, decision_curve
 from grandrounds.evaluation.confidence import at_threshold
 from grandrounds.evaluation.curves.binned import BINS, CurveCounts, binned_counts
 from grandrounds.evaluation.estimates import auc_estimates

@@ -10,7 +10,7 @@ from grandrounds.checks import require_known_label
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.bootstrap import joined_questions
 from grandrounds.evaluation.clinical.binary import POSITIVE, binary_cases
-from grandrounds.evaluation.clinical.operating import FixedPoint, point_of_cases, point_of_counts
+from grandrounds.evaluation.clinical.thresholds import FixedPoint, point_of_cases, point_of_counts
 from grandrounds.evaluation.curves.binned import sum_curves
 from grandrounds.evaluation.grouping import Grouping
 from grandrounds.evaluation.score import MIN_CASES

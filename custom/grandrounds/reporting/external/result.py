@@ -13,16 +13,16 @@ import numpy as np
 
 from grandrounds import __version__
 from grandrounds.errors import DataError
-from grandrounds.evaluation.bootstrap import Cases, questions_of
+from grandrounds.evaluation.bootstrap import Cases, joined, questions_of
 from grandrounds.evaluation.clinical.binary import binary_cases
 from grandrounds.evaluation.clinical.results import Adapted, GroupResult, SubgroupResult
 from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import shown_counts, without_small_counts
 from grandrounds.evaluation.clinical.validation import Request, score_subgroups, validate_group
-from grandrounds.evaluation.grouping import summed_probabilities
+from grandrounds.evaluation.grouping import Grouping, grouped_cases, summed_probabilities
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.evaluation.record import EvalRecord, pooled
-from grandrounds.evaluation.score import Score
+from grandrounds.evaluation.score import Score, ScoreSheet
 from grandrounds.evaluation.site_record import NUMBER
 from grandrounds.plain import from_plain, to_plain
 from grandrounds.reporting.caveats import MISSED, caveats_of
@@ -30,7 +30,7 @@ from grandrounds.reporting.external.appearance import Appearance
 from grandrounds.reporting.format import SCORE_NAMES, format_list, format_share
 from grandrounds.reporting.parts import format_estimate
 from grandrounds.reporting.run import FINISHED, ReadRun, RunLog, Tests
-from grandrounds.reporting.scores import RunScores, scores_of
+from grandrounds.reporting.scores import RunScores, mean_over_sites, scores_of
 
 if TYPE_CHECKING:
     from grandrounds.reporting.external.adaptation import AdaptedPlace
@@ -344,3 +344,68 @@ def _caveats_of_adaptation(adapted: Adapted, metric: str) -> list[str]:
         return []
     beside = f"{SCORE_NAMES[metric]} {after.value:.2f} against {before.value:.2f}"
     return [f"Adapting made the model no better ({beside}): use it as it is."]
+
+
+def plain_scores(tested: ReadRun, place: Place, labels: Labels, adapted: AdaptedPlace | None = None) -> dict[str, Any]:
+    """The scores of a place.
+
+    Args:
+        tested: the place as a run.
+        place: what was predicted.
+        labels: what they are.
+        adapted: what an adaptation did.
+
+    Returns:
+        ``labels`` (what they are), ``sites`` (scores of each, with ``n``, its images), their ``mean``, ``pooled`` (of all
+        images together), ``classes`` (by label: ``n``, the number of ``sites`` that have it, ``mean`` over them and
+        ``pooled``) and, with a grouping, ``groups``: scores of each group over all images, by reading of the predictions.
+        With an adaptation, ``adapted``: what was fitted, and scores of the other images ``before`` and ``after``.
+    """
+    scores = scores_of(tested, 1)
+    sheets = list(scores.sites.values())
+    truths = np.concatenate([predictions.labels for predictions in place.sites.values()])
+    counts = tested.task.class_counts(truths, len(tested.classes)).tolist()
+    classes = {}
+    for name, count in zip(tested.classes, counts, strict=True):
+        known = [sheet.classes[name] for sheet in sheets if sheet.classes[name]["sensitivity"].known]
+        pooled = _values(scores.pooled.classes[name]) if scores.pooled else {}
+        classes[name] = {"n": count, "sites": len(known), "mean": _values(mean_over_sites(known)), "pooled": pooled}
+    return {
+        "labels": "groups" if labels.by_group else tested.task.nouns,
+        "classes": classes,
+        "sites": {site: _of_sheet(sheet) for site, sheet in scores.sites.items()},
+        "mean": {"n": sum(sheet.images or 0 for sheet in sheets), **_values(scores.mean)},
+        "pooled": _of_sheet(scores.pooled) if scores.pooled else {},
+        **({"groups": _of_groups(tested, place, labels, labels.grouping)} if labels.grouping else {}),
+        **({"adapted": adapted.plain()} if adapted else {}),
+    }
+
+
+def _of_groups(tested: ReadRun, place: Place, labels: Labels, grouping: Grouping) -> dict[str, Any]:
+    """Scores of each group by reading."""
+    at_sites = [
+        grouped_cases(
+            predictions.labels if labels.by_group else grouping.group_of[predictions.labels],
+            predictions.probabilities,
+            grouping,
+            predictions.groups or None,
+        )
+        for predictions in place.sites.values()
+    ]
+    readings = {reading: joined([site[reading] for site in at_sites]) for reading in at_sites[0]}
+    tables = {}
+    for reading, cases in readings.items():
+        scored = EvalRecord.of(tested.task, grouping.names, [cases]).classes
+        counts = np.bincount(cases.labels, minlength=cases.classes).tolist()
+        tables[reading] = {
+            name: {"n": count, **_values(one)} for name, count, one in zip(grouping.names, counts, scored, strict=True)
+        }
+    return tables
+
+
+def _of_sheet(sheet: ScoreSheet) -> dict[str, Any]:
+    return {"n": sheet.images, **_values(sheet.scores), **sheet.confidence}
+
+
+def _values(scores: Mapping[str, Score]) -> dict[str, float]:
+    return {name: score.value for name, score in scores.items()}

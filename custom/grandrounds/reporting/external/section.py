@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple
 
-from grandrounds.evaluation.clinical.decision import DecisionCurve
 from grandrounds.evaluation.clinical.results import Adapted, Calibration, GroupResult, Recalibrated
 from grandrounds.evaluation.clinical.suppression import count_text
+from grandrounds.evaluation.clinical.thresholds import DecisionCurve
 from grandrounds.evaluation.curves.binned import CurveCounts
 from grandrounds.evaluation.curves.points import roc_points
 from grandrounds.evaluation.score import Score

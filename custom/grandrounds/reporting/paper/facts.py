@@ -22,17 +22,13 @@ AUGMENTATION = ("weak_augmentation", "weak_view", "strong_levels", "augmentation
 
 def facts_of(report: Report, drawn: Sequence[str] = ()) -> dict[str, str]:
     """The facts by subject, ``NOT_RECORDED`` where the record has none; ``drawn`` are the names of the figures."""
-    facts = {
-        **_facts_of_data(report),
-        **_facts_of_training(report),
-        **_facts_of_evaluation(report, drawn),
-        **_facts_of_runs(report),
-    }
+    runs = [one.run for one in report.runs.values()]
+    facts = _facts_of_data(report, runs) | _facts_of_training(report, runs)
+    facts |= _facts_of_evaluation(report, runs, drawn) | _facts_of_runs(runs)
     return {name: text.removesuffix(".") for name, text in facts.items()}
 
 
-def _facts_of_data(report: Report) -> dict[str, str]:
-    runs = _runs(report)
+def _facts_of_data(report: Report, runs: Sequence[ReadRun]) -> dict[str, str]:
     return {
         "kind": f"Deep learning, {_stated(runs, _setting)}; methods: {', '.join(report.methods)}.",
         "task": f"{report.task.activity.capitalize()} {pluralize(len(report.classes), report.task.noun)}: "
@@ -46,8 +42,7 @@ def _facts_of_data(report: Report) -> dict[str, str]:
     }
 
 
-def _facts_of_training(report: Report) -> dict[str, str]:
-    runs = _runs(report)
+def _facts_of_training(report: Report, runs: Sequence[ReadRun]) -> dict[str, str]:
     return {
         "network": _stated(runs, lambda run: _chosen(run.log.problem, NETWORK_OPTIONS)),
         "start": _stated(runs, _start),
@@ -61,8 +56,7 @@ def _facts_of_training(report: Report) -> dict[str, str]:
     }
 
 
-def _facts_of_evaluation(report: Report, drawn: Sequence[str]) -> dict[str, str]:
-    runs = _runs(report)
+def _facts_of_evaluation(report: Report, runs: Sequence[ReadRun], drawn: Sequence[str]) -> dict[str, str]:
     pooled = any(reported.scores.pooled for reported in report.runs.values())
     return {
         "scores": f"{', '.join(SCORE_NAMES.get(name, name) for name in report.task.scores)}; main score: "
@@ -79,8 +73,7 @@ def _facts_of_evaluation(report: Report, drawn: Sequence[str]) -> dict[str, str]
     }
 
 
-def _facts_of_runs(report: Report) -> dict[str, str]:
-    runs = _runs(report)
+def _facts_of_runs(runs: Sequence[ReadRun]) -> dict[str, str]:
     return {
         "software": _stated(runs, lambda run: ", ".join(f"{name} {text}" for name, text in run.log.versions.items())),
         "hardware": _stated(runs, _machine),
@@ -89,10 +82,6 @@ def _facts_of_runs(report: Report) -> dict[str, str]:
         "command": _stated(runs, lambda run: run.origin.provenance.get("command")),
         "states": " ".join(_state(run) for run in runs),
     }
-
-
-def _runs(report: Report) -> list[ReadRun]:
-    return [reported.run for reported in report.runs.values()]
 
 
 def methods_paragraphs(facts: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -15,8 +15,6 @@ from grandrounds.evaluation.clinical.binary import (
     predictive_estimates,
     predictive_values,
 )
-from grandrounds.evaluation.clinical.decision import decision_curve, net_benefit
-from grandrounds.evaluation.clinical.operating import point_of_cases, point_of_counts
 from grandrounds.evaluation.clinical.recalibration import (
     calibration_line,
     calibration_of,
@@ -25,6 +23,7 @@ from grandrounds.evaluation.clinical.recalibration import (
 )
 from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import shown_counts, suppressed, without_small_counts
+from grandrounds.evaluation.clinical.thresholds import decision_curve, net_benefit, point_of_cases, point_of_counts
 from grandrounds.evaluation.curves.binned import CurveCounts
 from grandrounds.evaluation.score import Score
 from grandrounds.seeding import numpy_generator
