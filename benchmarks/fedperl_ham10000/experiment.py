@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.experiment import Experiment, Run, mean_of, read_predictions
-from grandrounds.evaluation.calibration import confidence_metrics
+from grandrounds.evaluation.confidence import confidence_metrics
 from grandrounds.evaluation.confusion import confusion_matrix
 
 

@@ -94,7 +94,7 @@ OPTIONS: Mapping[str, Mapping[str, Sequence[str]]] = {"job": BOTH, "server_job":
 """What a process loads beside its list, by what a job or the participant's own files state."""
 REGISTRIES = (
     "models.backbones.own", "models.backbones.libraries", "data.own_datasets", "data.own_schemes",
-    "federation.server.controller", "federation.site.executor", "evaluation.own_metrics", "protocol.tasks",
+    "federation.server.controller", "federation.site.executor", "evaluation.metrics", "protocol.tasks",
     "data.images.augmentation", "data.datasets.published", "data.options",
 )  # fmt: skip
 """What plug-ins register with."""

@@ -41,7 +41,7 @@ PLACES = {
     "register_backbone": "models.backbones.own",
     "register_dataset": "data.own_datasets",
     "register_method": "federation.own_methods",
-    "register_metric": "evaluation.own_metrics",
+    "register_metric": "evaluation.metrics",
     "register_scheme": "data.own_schemes",
     "register_task": "protocol.tasks",
     "register_view": "data.images.augmentation",

@@ -26,7 +26,7 @@ from grandrounds.api.recipes import recipe as recipe
 from grandrounds.models.backbones.own import register_backbone as register_backbone
 from grandrounds.data.own_datasets import register_dataset as register_dataset
 from grandrounds.federation.own_methods import register_method as register_method
-from grandrounds.evaluation.own_metrics import register_metric as register_metric
+from grandrounds.evaluation.metrics import register_metric as register_metric
 from grandrounds.data.own_schemes import register_scheme as register_scheme
 from grandrounds.protocol.tasks import register_task as register_task
 from grandrounds.data.images.augmentation import register_view as register_view

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from grandrounds.data.images.views import View
     from grandrounds.data.options import PartitionOptions
     from grandrounds.data.own_schemes import SiteRule
-    from grandrounds.evaluation.own_metrics import Metric
+    from grandrounds.evaluation.metrics import Metric
     from grandrounds.protocol.task import Task
 
 VIEW_SIDE = 24

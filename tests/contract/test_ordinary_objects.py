@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import grandrounds as gr
-from grandrounds.evaluation.own_metrics import OWN_METRICS
+from grandrounds.evaluation.metrics import OWN_METRICS
 from grandrounds.models.backbones.own import OWN_BACKBONES
 
 CLASSES = ["melanoma", "nevus"]

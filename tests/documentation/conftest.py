@@ -13,7 +13,7 @@ from grandrounds.data.images.augmentation import OWN_VIEWS
 from grandrounds.data.own_datasets import OWN_DATASETS
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment import presets
-from grandrounds.evaluation.own_metrics import OWN_METRICS
+from grandrounds.evaluation.metrics import OWN_METRICS
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.models import registry as networks
 from grandrounds.models.backbones.own import OWN_BACKBONES

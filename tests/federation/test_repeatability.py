@@ -6,7 +6,7 @@ from nvflare.apis.dxo import from_shareable
 from nvflare.fuel.utils import fobs
 
 from grandrounds.data import site
-from grandrounds.federation.parties import Site
+from grandrounds.federation.engine import Site
 
 
 @pytest.fixture(scope="module")

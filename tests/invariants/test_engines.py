@@ -16,7 +16,7 @@ import grandrounds as gr
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.jobs import PACKAGE, write_job
 from grandrounds.federation import engine
-from grandrounds.federation.parties import Site
+from grandrounds.federation.engine import Site
 from tests.federations import SIDE, Federation, draw_hospitals, give_public_images, registered_small_networks
 
 SITES = ["site-1", "site-2"]

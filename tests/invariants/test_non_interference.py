@@ -26,7 +26,7 @@ from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import Fault, GrandRoundsError
-from grandrounds.federation.parties import Site
+from grandrounds.federation.engine import Site
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.privacy.gate.audit import Reason
 from grandrounds.privacy.gate.questions import ANSWERS_FOLDER

@@ -11,7 +11,7 @@ from grandrounds.deployment.reference import submit_reference
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.methods.ridge.executor import RidgeExecutor
-from grandrounds.reporting.run import references_told
+from grandrounds.reporting.run import reference_sentences
 
 pytestmark = [pytest.mark.provisioned, pytest.mark.slow]
 
@@ -62,7 +62,7 @@ def test_another_method_has_the_row_where_policies_let_sums_out(federation, tmp_
     finished = submit_and_watch(kit, job, tmp_path / "results", print)
     entry = submit_reference(job, finished, kit, tmp_path / "results", print)
     assert entry["records"].keys() == set(HOSPITALS)
-    shown = references_told(json.loads((finished.download / "workspace" / "results" / "summary.json").read_text()))
+    shown = reference_sentences(json.loads((finished.download / "workspace" / "results" / "summary.json").read_text()))
     assert shown == [f"ridge: {entry['told']}"]
     assert "the run's network" in entry["told"]
 

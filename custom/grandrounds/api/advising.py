@@ -201,14 +201,14 @@ def situation(sites_dir: Path, networks: Networks = "one", leaves: Leaves = "sum
     labelled = {site: int(sites[site]["labelled"]) for site in names}
     train = {site: int(sites[site]["images"]["train"]) for site in names}
     records = [one for site in names for one in read_manifest(sites_dir / site / MANIFEST_FILE)]
-    used = [one for one in records if one.split == "train" and one.labelled and one.label]
+    used = [record for record in records if record.split == "train" and record.labelled and record.label]
     held = [name for one in used for name in task_of(described).names_in(one.label)]
     classes = {name: held.count(name) for name in described["classes"]}
     return Situation(
         labelled,
         {site: train[site] - labelled[site] for site in names},
         classes,
-        tuple(sorted({one.source for one in records if one.source})),
+        tuple(sorted({record.source for record in records if record.source})),
         "public_set" in described,
         networks,
         leaves,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from grandrounds.api.reports import Workspace, folder_of
@@ -29,15 +30,14 @@ from grandrounds.evaluation.curves.binned import site_curves
 from grandrounds.evaluation.curves.files import write_curves
 from grandrounds.evaluation.external import LabelledImages, labels_are_groups, write_predictions
 from grandrounds.evaluation.grouping import grouping_of
+from grandrounds.files import replacing, write_json
 from grandrounds.folders import written_together
 from grandrounds.option_annotations import require_type
 from grandrounds.protocol.names import VALIDATION
-from grandrounds.reporting.external.adaptation import adapt_place
-from grandrounds.reporting.external.adapted import AdaptedPlace
+from grandrounds.reporting.external.adaptation import AdaptedPlace, adapt_place
 from grandrounds.reporting.external.prediction import (
     Place,
     PlaceImages,
-    draw_failures,
     features_like,
     last_layer,
     place_of,
@@ -45,10 +45,11 @@ from grandrounds.reporting.external.prediction import (
     read_images,
 )
 from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
-from grandrounds.reporting.external.result import ExternalResult, external_result, run_at, write_result
+from grandrounds.reporting.external.result import ExternalResult, external_result, run_at
 from grandrounds.reporting.external.sums import PortableSums
 from grandrounds.reporting.external.tables import plain_scores
 from grandrounds.reporting.external.trained import Ensemble, TrainedModel, trained_model
+from grandrounds.reporting.figures.images import JudgedImages, failure_figure
 from grandrounds.reporting.predictions import read_tests
 from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.runs import read_run, run_name
@@ -90,7 +91,7 @@ class Evaluation:
 
     def write(self, path: Path | str) -> None:
         """Write :attr:`result` as JSON, for the argument ``external`` of :func:`grandrounds.report`."""
-        write_result(Path(path), self.result)
+        write_json(Path(path), self.result.to_json())
 
     def write_predictions(self, path: Path | str) -> None:
         """Write the prediction of every image as CSV; the file names images and must stay at the place."""
@@ -113,7 +114,17 @@ class Evaluation:
         """
         problem = self.trained.problem
         problem.kind.require_exclusive("--failures", "--predictions writes errors for each image")
-        draw_failures(Path(path), self.images, self.place.sites, problem)
+        predictions = self.place.sites.values()
+        judged = JudgedImages(
+            np.concatenate([test.images for test in self.images.values()]),
+            np.concatenate([site.labels for site in predictions]),
+            np.concatenate([site.probabilities for site in predictions]),
+            problem.classes,
+            problem.kind,
+        )
+        figure = failure_figure(judged, ", ".join(self.images))
+        with replacing(Path(path)) as stream:
+            figure.savefig(stream, format=Path(path).suffix[1:] or "png")
 
 
 def evaluate(
@@ -226,15 +237,20 @@ def located(
     if not root.exists():
         raise ConfigurationError(f"--root: there is no file or folder {root}")
     try:
-        tests = [one.image for one in read_manifest(manifest, split="test") if one.split == "test" and one.label]
-        with open_images(root) as reader:
-            if tests and not any(_is_readable(reader, name) for name in tests):
-                reader.encoded(tests[0])
+        _require_readable(manifest, root)
     except DataError as error:
         own = [] if manifest.is_dir() else ["--root", str(root)]
         command = shlex.join(["grandrounds", "import", str(manifest), *own, "--scheme", "external", "--out"])
         raise DataError(f"{error}; or make a place of it, which --sites-dir DIR names: {command} DIR") from error
     return {manifest.stem: DatasetLocation(manifest, root)}
+
+
+def _require_readable(manifest: Path, root: Path) -> None:
+    """Refuse a manifest if there are labelled test images and none of them can be read."""
+    records = [record for record in read_manifest(manifest, split="test") if record.split == "test" and record.label]
+    with open_images(root) as reader:
+        if records and not any(_is_readable(reader, record.image) for record in records):
+            reader.encoded(records[0].image)
 
 
 def _is_readable(reader: ImageReader, name: str) -> bool:

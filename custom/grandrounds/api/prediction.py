@@ -104,22 +104,24 @@ def written_predictions(record: Path, model: str) -> pd.DataFrame:
 
 def _decoded(images: Predictable, problem: Problem, description: Mapping[str, Any]) -> Decoded:
     if isinstance(images, np.ndarray | torch.Tensor):
-        found = _channels_last(images)
-        one = found.ndim == 2 or (found.ndim == 3 and found.shape[2] == 3)
-        return _arrays(found[None] if one else found, problem)
-    given: list[Any] = [images]
-    if isinstance(images, Sequence | Iterator | pd.Series) and not isinstance(images, str | bytes):
-        given = list(images)
-    kinds = {_kind(one) for one in given}
+        arrays = _channels_last(images)
+        is_one = arrays.ndim == 2 or (arrays.ndim == 3 and arrays.shape[2] == 3)
+        return _arrays(arrays[None] if is_one else arrays, problem)
+    several = isinstance(images, Sequence | Iterator | pd.Series) and not isinstance(images, str | bytes)
+    given: list[Any] = list(images) if several else [images]
+    kinds = {_kind(image) for image in given}
     if kinds == {Image.Image}:
         with TemporaryDirectory() as folder:  # read like files: turned, with their palette and depth
-            paths = [_saved(one, Path(folder) / f"{number}.png") for number, one in enumerate(given)]
+            paths = [_saved(image, Path(folder) / f"{number}.png") for number, image in enumerate(given)]
             return [path.stem for path in paths], *_files(paths, problem, description)[1:]
     if kinds == {np.ndarray}:
-        each = [_arrays(_channels_last(one)[None], problem) for one in given]
-        names = [str(number) for number in range(len(each))]
-        return names, np.concatenate([squares for _, squares, _ in each]), [shapes[0] for *_, shapes in each]
-    return _files([as_path(one, "an image", _OBJECTS) for one in given], problem, description)
+        return _joined([_arrays(_channels_last(image)[None], problem) for image in given])
+    return _files([as_path(image, "an image", _OBJECTS) for image in given], problem, description)
+
+
+def _joined(images: Sequence[Decoded]) -> Decoded:
+    names = [str(number) for number in range(len(images))]
+    return names, np.concatenate([squares for _, squares, _ in images]), [shapes[0] for *_, shapes in images]
 
 
 def _kind(one: object) -> type:
@@ -134,11 +136,11 @@ def _channels_last(images: Images | torch.Tensor) -> Images:
         return images
     if images.dtype != torch.uint8 or images.layout != torch.strided:
         raise _refused(images)
-    found: Images = np.asarray(images.cpu().numpy())
-    if found.ndim in (3, 4) and found.shape[-3] in (1, 3) and found.shape[-1] != 3:
-        found = np.moveaxis(found, -3, -1)
-        found = found[..., 0] if found.shape[-1] == 1 else found
-    return found
+    array: Images = np.asarray(images.cpu().numpy())
+    if array.ndim in (3, 4) and array.shape[-3] in (1, 3) and array.shape[-1] != 3:
+        array = np.moveaxis(array, -3, -1)
+        array = array[..., 0] if array.shape[-1] == 1 else array
+    return array
 
 
 def _refused(images: Images | torch.Tensor) -> ConfigurationError:

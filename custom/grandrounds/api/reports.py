@@ -14,7 +14,7 @@ from grandrounds.data.population import communities_of
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.history import RunHistory, selection_metric
 from grandrounds.extras import require_extra
-from grandrounds.reporting.external.result import read_result
+from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.figures.runs import training_drawings
 from grandrounds.reporting.model import Report, report_on
 from grandrounds.reporting.page import write_report
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from grandrounds.api.sites import Sites
-    from grandrounds.reporting.local.samples import Tile
 
 Named = Sequence[tuple[str | None, Path]]
 """Runs with their names; None takes that of the folder."""
@@ -153,11 +152,17 @@ def report_content(
         DataError: if a run is damaged.
     """
     step("reading the runs")
-    places = [read_result(path) for path in external]
+    places = [ExternalResult.read(path) for path in external]
     found = _read(named, sites_dir, communities, model)
     step("computing scores and intervals")
-    shown = _examples(found[0], sites_dir) if examples else ()
-    return replace(report_on(found, title, reference, places), examples=shown)
+    content = report_on(found, title, reference, places)
+    if not examples:
+        return content
+    if sites_dir is None:
+        raise ConfigurationError("--examples: name the folder of the partition whose images are shown, --sites-dir")
+    from grandrounds.reporting.local.examples import class_examples
+
+    return replace(content, examples=class_examples(found[0], sites_dir))
 
 
 def export(
@@ -199,7 +204,7 @@ def export(
             f"the statistics of {site} are of its images: name the folder of the partition, --sites-dir"
         )
     found = read_run(run, run.absolute().name)
-    content = report_on([found], places=[read_result(path) for path in external])
+    content = report_on([found], places=[ExternalResult.read(path) for path in external])
     statistics_of = (site, sites_dir) if site is not None and sites_dir is not None else None
     sums = PortableSums.of_run(run) if with_sums else None
     return list(export_model(content, folder, licence, formats, statistics_of, sums))
@@ -249,14 +254,6 @@ def _read(named: Named, sites_dir: Path | None, communities: Path | None, model:
         replace(run, origin=replace(run.origin, communities=communities_of(communities, run.log.sites)))
         for run in found
     ]
-
-
-def _examples(run: ReadRun, sites_dir: Path | None) -> Sequence[Tile]:
-    if sites_dir is None:
-        raise ConfigurationError("--examples: name the folder of the partition whose images are shown, --sites-dir")
-    from grandrounds.reporting.local.examples import class_examples
-
-    return class_examples(run, sites_dir)
 
 
 def _with_columns(run: ReadRun, path: Path, sites_dir: Path) -> ReadRun:

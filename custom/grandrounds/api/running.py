@@ -351,7 +351,7 @@ def run(
             simulate(checked, folder, names, chosen.folder, engine, threads, wire, named, count, allow_overlap)
         if row:
             if progress:
-                say(notes(), f"for comparison, ridge: {row.told}")
+                say(notes(), f"for comparison, ridge: {row.description}")
             add_reference(row, folder, names, chosen.folder, count)
     return Run(folder, chosen if chosen.folder else None)
 

@@ -207,15 +207,15 @@ class Sites:
     def remarks(self) -> list[str]:
         """What must be known before the sites are used: unknown patients, sites without validation or test images."""
         content = self.description
-        found = [UNKNOWN_PATIENTS] if content.get("patients") == "unknown" else []
-        found += key_remarks(content)
+        remarks = [UNKNOWN_PATIENTS] if content.get("patients") == "unknown" else []
+        remarks += key_remarks(content)
         if "fewer_sites" in content:
-            found.append(f"there are images enough for {len(self.names)} sites instead of {content['fewer_sites']}")
+            remarks.append(f"there are images enough for {len(self.names)} sites instead of {content['fewer_sites']}")
         for split, word in (("val", "validation"), ("test", "test")):
             without = [site for site in self.names if content and not content["sites"][site]["images"][split]]
             if without:
-                found.append(f"{', '.join(without)}: no {word} image, so there are no {word} scores")
-        return found
+                remarks.append(f"{', '.join(without)}: no {word} image, so there are no {word} scores")
+        return remarks
 
     @property
     def description(self) -> dict[str, Any]:

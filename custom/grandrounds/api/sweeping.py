@@ -56,9 +56,9 @@ class Sweep:
         rows = {
             name: {
                 **self.settings[name],
-                **one.scores(model).loc["pooled"].drop("majority_accuracy", errors="ignore").to_dict(),
+                **run.scores(model).loc["pooled"].drop("majority_accuracy", errors="ignore").to_dict(),
             }
-            for name, one in self.runs.items()
+            for name, run in self.runs.items()
         }
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("run")
 
@@ -70,11 +70,11 @@ class Sweep:
         scores = self.scores(model)
         rows = {}
         for setting, members in scores.groupby(scores.index.str.replace(r" ?seed \S+$", "", regex=True), sort=False):
-            of = {name: value for name, value in self.settings[members.index[0]].items() if name != "seed"}
-            numbers = members.drop(columns=[*of, "seed"]).select_dtypes("number")
+            options = {name: value for name, value in self.settings[members.index[0]].items() if name != "seed"}
+            numbers = members.drop(columns=[*options, "seed"]).select_dtypes("number")
             for statistic in ("mean", "std") if len(members) > 1 else ():
-                found = numbers.agg(statistic, skipna=False)
-                rows[f"{setting or of['job']} {statistic}"] = {**of, "seeds": len(members), **found}
+                values = numbers.agg(statistic, skipna=False)
+                rows[f"{setting or options['job']} {statistic}"] = {**options, "seeds": len(members), **values}
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("setting")
 
     def report(self, out: Path | str, **options: Any) -> Path:
@@ -123,6 +123,25 @@ def sweep(
         ConfigurationError: if an option does not fit; nothing is run then.
         GrandRoundsError: if a run failed; the others have been run, and the same call goes on with what is missing.
     """
+    _require_arguments(seeds, processes, options)
+    folder = as_path(workspace, "workspace")
+    jobs = list(job) if isinstance(job, Sequence) and not isinstance(job, str) else [job]
+    for entry in jobs:
+        as_path(unfolded(entry, None, {})[0], "a method", "name it, such as fedavg")
+    chosen = sites_from(sites)
+    plans = _plans(jobs, chosen, folder, seeds, {} if vary is None else vary, options or {}, preset)
+    missing = [plan for plan in plans if not plan.is_finished(chosen)]
+    if progress and len(missing) < len(plans):
+        say(notes(), f"{len(plans) - len(missing)} of {len(plans)} runs have finished before")
+    with ThreadPoolExecutor(processes) as pool:
+        failures = list(filter(None, pool.map(lambda plan: _run(plan, chosen, processes, progress), missing)))
+    if failures:
+        raise GrandRoundsError(f"{len(failures)} of {len(plans)} runs failed: {failures[0]}")
+    runs = {plan.name: Run(plan.folder, chosen if chosen.folder else None) for plan in plans}
+    return Sweep(runs, {plan.name: plan.settings for plan in plans}, chosen)
+
+
+def _require_arguments(seeds: Sequence[int], processes: int, options: Mapping[str, Any] | None) -> None:
     if not isinstance(seeds, Sequence) or not seeds or len(set(seeds)) != len(seeds):
         raise ConfigurationError(f"seeds must be a list of different numbers, at least one, got {seeds!r}")
     require_type(processes, int, "processes")
@@ -130,44 +149,6 @@ def sweep(
         raise ConfigurationError(f"processes must be at least 1, got {processes}")
     if options is not None:
         require_mapping(options, "options", '{"executor.steps": 3}')
-    folder = as_path(workspace, "workspace")
-    jobs = list(job) if isinstance(job, Sequence) and not isinstance(job, str) else [job]
-    for one in jobs:
-        as_path(unfolded(one, None, {})[0], "a method", "name it, such as fedavg")
-    chosen = sites_from(sites)
-    plans = [
-        _Plan.of(
-            one,
-            chosen,
-            preset,
-            {**(options or {}), **values, "controller.seed": seed},
-            values,
-            folder,
-            len(jobs) > 1,
-        )
-        for one in jobs
-        for values in _combinations({} if vary is None else vary)
-        for seed in seeds
-    ]
-    if not plans or len({plan.name for plan in plans}) < len(plans):
-        names = [one if isinstance(one, str | Path) else one.name for one in jobs]
-        raise ConfigurationError(
-            f"sweep needs different jobs, at least one, got {', '.join(map(str, names))}; compare values of one by vary"
-        )
-    missing = [plan for plan in plans if not plan.is_finished(chosen)]
-    if progress and len(missing) < len(plans):
-        say(notes(), f"{len(plans) - len(missing)} of {len(plans)} runs have finished before")
-    with ThreadPoolExecutor(processes) as pool:
-        failures = [
-            reason for reason in pool.map(lambda one: _run(one, chosen, processes, progress), missing) if reason
-        ]
-    if failures:
-        raise GrandRoundsError(f"{len(failures)} of {len(plans)} runs failed: {failures[0]}")
-    return Sweep(
-        {plan.name: Run(plan.folder, chosen if chosen.folder else None) for plan in plans},
-        {plan.name: plan.settings for plan in plans},
-        chosen,
-    )
 
 
 @dataclass(frozen=True)
@@ -212,6 +193,30 @@ class _Plan:
         digests = {site: sites.description["sites"][site]["sha256"] for site in sites.names if sites.folder}
         same = (before.server, before.client) == (self.job.server, self.job.client)
         return same and data.get("sha256", {}) == digests
+
+
+def _plans(
+    jobs: Sequence[str | Path | ConfiguredMethod],
+    sites: Sites,
+    workspace: Path,
+    seeds: Sequence[int],
+    vary: Mapping[str, Sequence[Any]],
+    options: Mapping[str, Any],
+    preset: str | None,
+) -> list[_Plan]:
+    """A plan for each job, combination of values and seed; their names must differ."""
+    plans = [
+        _Plan.of(job, sites, preset, {**options, **values, "controller.seed": seed}, values, workspace, len(jobs) > 1)
+        for job in jobs
+        for values in _combinations(vary)
+        for seed in seeds
+    ]
+    if not plans or len({plan.name for plan in plans}) < len(plans):
+        names = [job if isinstance(job, str | Path) else job.name for job in jobs]
+        raise ConfigurationError(
+            f"sweep needs different jobs, at least one, got {', '.join(map(str, names))}; compare values of one by vary"
+        )
+    return plans
 
 
 def _combinations(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

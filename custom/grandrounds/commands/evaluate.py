@@ -150,7 +150,6 @@ def evaluate(
 ) -> None:
     """Check all options, predict, and show the scores."""
     from grandrounds.plain import to_plain
-    from grandrounds.reporting.external.result import result_json
 
     of_classes = {"--curves": curves, "--failures": failures}
     evaluation = arguments.evaluated(run, [option for option, path in of_classes.items() if path is not None])
@@ -164,7 +163,7 @@ def evaluate(
         evaluation.write(out)
     content, model = evaluation.tables(), ", ".join(map(str, evaluation.trained.files.values()))
     if json:
-        say_json(to_plain({"model": model, **content, "external": result_json(evaluation.result)}))
+        say_json(to_plain({"model": model, **content, "external": evaluation.result.to_json()}))
     else:
         _show(evaluation.result, content, model)
 

@@ -12,7 +12,7 @@ from grandrounds.evaluation.score import MIN_CASES, Score
 from grandrounds.federation.server.record import traffic
 from grandrounds.reporting.format import format_bytes
 from grandrounds.reporting.parts import FEW
-from grandrounds.reporting.run import ReadRun, references_told
+from grandrounds.reporting.run import ReadRun, reference_sentences
 from grandrounds.reporting.scores import NAMES, Row, table_rows
 
 COLUMNS: Mapping[str, str] = {
@@ -120,7 +120,7 @@ def facts(summary: Mapping[str, Any]) -> list[str]:
         lines[0] += f" ({selected['metric']} {selected['score']:.3f}, {basis})"
         lines += [f"selection: {selected['note']}"] if "note" in selected else []
     lines += [str(summary["reason"])] if summary.get("reason") else []
-    lines += references_told(summary)
+    lines += reference_sentences(summary)
     lines += summary.get("remarks", [])
     moved = traffic(summary["bytes"]).moved
     lines.append(f"moved: {format_bytes(moved['down'])} to the sites, {format_bytes(moved['up'])} from them")

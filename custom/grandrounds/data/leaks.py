@@ -71,7 +71,7 @@ def near_pairs(thumbs: NDArray[np.uint8]) -> NDArray[np.int64] | None:
 def _within(points: NDArray[np.float32], radius: float) -> NDArray[np.int64] | None:
     """The pairs of rows whose coordinates all differ by at most the radius; None if there are too many.
 
-    Rows are sorted into cells by the two coordinates that tell most, and compared with those of the cells around. A tree
+    Rows are sorted into cells by the two most telling coordinates, and compared with those of the cells around. A tree
     of SciPy takes quadratic time with 16 coordinates.
     """
     if not len(points):

@@ -1,4 +1,4 @@
-"""Which images of a site look wrong, told from small copies of what a network sees; a person decides.
+"""Which images of a site look wrong, by small copies of what a network sees; a person decides.
 
 The statistics are medians and median absolute deviations, which a minority of wrong images does not move.
 """

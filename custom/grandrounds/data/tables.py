@@ -58,7 +58,7 @@ _MARKS: Mapping[str, str | None] = {
 _ABOVE = 20
 """Lines among which the headings are looked for."""
 _SHOWN = 1000
-"""Lines whose values tell what a column without a known heading may be."""
+"""Lines whose values show what a column without a known heading may be."""
 
 
 @dataclass(frozen=True)

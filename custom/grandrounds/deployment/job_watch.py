@@ -83,7 +83,7 @@ def connected_sites(session: Session) -> list[str]:
 
 
 def run_statistics(session: Session, job: str) -> dict[str, Any]:
-    """What the controller of a job tells of its run; empty while the job starts or ends, or has none of ours."""
+    """The statistics of a run by the controller of its job; empty while the job starts or ends, or has none of ours."""
     try:
         stats = session.show_stats(job, "server").get("server", {})
     except Exception:

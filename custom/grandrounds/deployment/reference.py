@@ -59,7 +59,7 @@ class RidgeRow:
     network: str
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """In words, beside its scores."""
         return f"head in closed form from the sites' training labels, on {self.network}"
 
@@ -228,7 +228,7 @@ def submit_reference(job: CheckedJob, finished: Outcome, kit: Kit, out: Path, re
     except GrandRoundsError as error:
         entry: dict[str, Any] = {"reason": f"not computed: {error}"}
     else:
-        entry = {"told": row.told, "records": _tested(outcome.summary)}
+        entry = {"told": row.description, "records": _tested(outcome.summary)}
         if not outcome.finished or not entry["records"]:
             entry = {"reason": _refusal(outcome)}
     results = finished.download / "workspace" / "results"
@@ -272,7 +272,7 @@ def _computed(
         predicted = Simulation(folder, "").results / site / "predictions_common.csv"
         if predicted.is_file():
             copy_file(predicted, workspace / "results" / site / f"predictions_{FIRST_JOB}.csv")
-    entry = {"told": row.told, "cpu_seconds": round(_cpu_seconds() - before, 1), "records": _tested(run)}
+    entry = {"told": row.description, "cpu_seconds": round(_cpu_seconds() - before, 1), "records": _tested(run)}
     copy_file(Simulation(folder, "").results / "selected.pt", workspace / RIDGE_MODEL)
     write_json(kept, {"digest": digest, "entry": entry})
     shutil.rmtree(folder)

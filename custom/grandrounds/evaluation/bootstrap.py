@@ -145,7 +145,7 @@ def joined_questions(sites: Sequence[Sequence[Cases]]) -> list[Cases]:
     """The answers of several sites to the same questions; arguments and result by question as :func:`joined`."""
     if not sites:
         raise ValueError("there are no sites")
-    sizes = [1 + max(int(one.groups.max(initial=-1)) for one in questions) for questions in sites]
+    sizes = [1 + max(int(question.groups.max(initial=-1)) for question in questions) for questions in sites]
     starts = np.cumsum([0, *sizes[:-1]])
     return [_joined(parts, starts) for parts in zip(*sites, strict=True)]
 
@@ -189,7 +189,7 @@ def resampled_margins(cases: Cases, generator: np.random.Generator, resamples: i
 
 
 def _at_once(width: int) -> int:
-    """How many bootstrap samples of so many numbers are looked at together."""
+    """Number of bootstrap samples of this length that are looked at together."""
     return max(1, NUMBERS_AT_ONCE // max(width, 1))
 
 

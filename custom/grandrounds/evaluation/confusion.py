@@ -101,13 +101,13 @@ def confusion_scores(
     accuracy = _ratio(margins.correct.sum(axis=-1), true.sum(axis=-1))
     among = true > 0
     chosen = np.isin(np.arange(true.shape[-1]), scored) if scored is not None else np.ones(true.shape[-1], np.bool_)
-    found = {"accuracy": accuracy, "accuracy_one_vs_rest": 1 - 2 * (1 - accuracy) / true.shape[-1]}
+    scores = {"accuracy": accuracy, "accuracy_one_vs_rest": 1 - 2 * (1 - accuracy) / true.shape[-1]}
     for name, (score, weighted) in MEANS.items():
         classes = among if score == "sensitivity" else among & chosen
         values = np.where(classes, of_class[score], 0)
         weights = (true * classes).sum(axis=-1)
-        found[name] = _ratio(_dot(values, true), weights) if weighted else _mean_where(values, classes)
-    return found
+        scores[name] = _ratio(_dot(values, true), weights) if weighted else _mean_where(values, classes)
+    return scores
 
 
 def majority_confusion(true: NDArray[np.number]) -> NDArray[np.float64]:

@@ -70,25 +70,25 @@ def score_estimates(
     """
     accuracy = counts.right / counts.images if counts.images else math.nan
     low, high = (float(end) for end in wilson(accuracy, counts.sizes["accuracy"]))
-    found = {"accuracy": Score(accuracy, low, high, counts.cases)}
+    estimates = {"accuracy": Score(accuracy, low, high, counts.cases)}
     # How often a yes-or-no question is answered correctly is a linear function of the accuracy.
     value, lower, upper = (1 - 2 * (1 - end) / len(counts.correct) for end in (accuracy, low, high))
-    found["accuracy_one_vs_rest"] = Score(value, lower, upper, counts.cases)
+    estimates["accuracy_one_vs_rest"] = Score(value, lower, upper, counts.cases)
     columns, weights = _class_columns(counts), counts.correct + counts.missed
     occurs = counts.occurs if among is None else counts.occurs & among
     scored = np.isin(np.arange(len(occurs)), counts.scored)
     for name, (score, weighted) in MEANS.items():
         counted = occurs if score == "sensitivity" else occurs & scored
         if not counted.any():
-            found[name] = no_score(NO_CLASS, 0)
+            estimates[name] = no_score(NO_CLASS, 0)
             continue
         values, interval = columns[score]
         correlation = related[score][np.ix_(counted, counted)] if related else None
         parts = Interval(interval.low[counted], interval.high[counted])
         of_class = weights[counted] if weighted else np.ones(int(counted.sum()))
         behind = int(counts.positives[counted].min())
-        found[name] = Score(*combined(values[counted], parts, of_class, correlation), behind)
-    return found
+        estimates[name] = Score(*combined(values[counted], parts, of_class, correlation), behind)
+    return estimates
 
 
 def reference_scores(counts: ClassCounts, classes: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -134,14 +134,14 @@ def question_correlations(
     Returns:
         Shape ``(questions, questions)`` by score.
     """
-    patients = 1 + max(int(one.groups.max(initial=-1)) for one in questions)
+    patients = 1 + max(int(question.groups.max(initial=-1)) for question in questions)
     drawn = generator.multinomial(patients, np.full(patients, 1 / patients), size=resamples)
     draws: dict[str, list[Array]] = {"auc_macro": [], "balanced_accuracy": [], "f1_macro": []}
-    for one in questions:
-        scores = confusion_class_scores(one.margins(drawn))
+    for question in questions:
+        scores = confusion_class_scores(question.margins(drawn))
         draws["balanced_accuracy"].append(scores["sensitivity"].mean(axis=1))
-        draws["f1_macro"].append(scores["f1"][:, list(one.rows)].mean(axis=1))
-        draws["auc_macro"].append(_drawn_areas(one, one.rows, one.weights(drawn)).mean(axis=1))
+        draws["f1_macro"].append(scores["f1"][:, list(question.rows)].mean(axis=1))
+        draws["auc_macro"].append(_drawn_areas(question, question.rows, question.weights(drawn)).mean(axis=1))
     return {score: correlations(np.stack(columns, axis=1)) for score, columns in draws.items()}
 
 
@@ -172,14 +172,17 @@ def mean_over(
             means[name] = next(scores[name] for scores in parts if name in scores)
             continue
         values, low, high = (np.array(part) for part in zip(*(parts[row][name][:3] for row in rows), strict=True))
-        correlation = None
-        if related is not None:
-            correlation = related[name][np.ix_(rows, rows)] if name in related else np.ones((len(rows), len(rows)))
+        correlation = None if related is None else _correlation(related.get(name), rows)
         mean = combined(values, Interval(low, high), np.ones(len(rows)), correlation)
         cases = [count for row in rows if (count := parts[row][name].cases) is not None]
         part = f"{len(rows)} of {len(parts)} {what}" if len(rows) < len(parts) else ""
         means[name] = Score(*mean, min(cases, default=None), of=part)
     return means
+
+
+def _correlation(of_parts: Array | None, rows: Sequence[int]) -> Array:
+    """The correlations of some parts; where none are known they count as equal."""
+    return np.ones((len(rows), len(rows))) if of_parts is None else of_parts[np.ix_(rows, rows)]
 
 
 def auc_estimates(cases: Cases) -> list[dict[str, Score]]:
@@ -193,19 +196,19 @@ def auc_estimates(cases: Cases) -> list[dict[str, Score]]:
     """
     if cases.probabilities is None:
         raise ValueError("an area needs probabilities, and only the predicted classes are known")
-    found = []
+    estimates = []
     for number, behind in enumerate(np.minimum(cases.positives(), cases.negatives()).tolist()):
         positive, scores = cases.labels == number, cases.probabilities[:, number]
         precision = average_precision(positive, scores)
         size = effective_size(positive[positive], cases.groups[positive])
         low, high = (float(end) if behind else math.nan for end in wilson(precision, size))
-        found.append(
+        estimates.append(
             {
                 "auroc": Score(*auroc_interval(positive, scores, cases.groups), behind),
                 "average_precision": Score(precision, low, high, behind),
             }
         )
-    return found
+    return estimates
 
 
 def macro_auroc(cases: Cases, areas: Sequence[Mapping[str, Score]], generator: np.random.Generator) -> Score:

@@ -1,15 +1,17 @@
-"""What a site reports of a model after every round, and by which of it a model can be selected."""
+"""What a site reports of a model after every round, with the metrics of plug-ins, and what can select a model."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.auc import macro_auc
 from grandrounds.evaluation.confusion import confusion_matrix, confusion_scores
-from grandrounds.evaluation.own_metrics import OWN_METRICS, own_scores
+from grandrounds.plugins import Registry
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
@@ -87,7 +89,7 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
         probabilities: predictions (not logits), shape ``(n, classes)``.
 
     Returns:
-        ``n``, the images of which something is known; ``log_loss``: mean of :math:`-\ln p` of the known answers, in nats,
+        ``n``, the number of images with a known answer; ``log_loss``: mean of :math:`-\ln p` of the known answers, in nats,
         with probabilities below the resolution of their dtype raised to it, so that no single sample makes it infinite, and
         ``log_likelihood``, its negative, which selects a model by its loss. The task's other metrics are means over its
         questions, of which each has at least ``task.min_images`` images of each of its classes: those of
@@ -109,11 +111,11 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
     if not known.any():
         return {"n": 0}
     found = []
-    for one in questions:
-        confusion = confusion_matrix(one.labels, one.predicted, one.probabilities.shape[1])
+    for question in questions:
+        confusion = confusion_matrix(question.labels, question.predicted, question.probabilities.shape[1])
         if confusion.sum(axis=1).min() >= task.min_images:
-            scores = confusion_scores(confusion, scored=one.scored)
-            found.append({**scores, "auc_macro": macro_auc(one.labels, one.probabilities, one.scored)})
+            scores = confusion_scores(confusion, scored=question.scored)
+            found.append({**scores, "auc_macro": macro_auc(question.labels, question.probabilities, question.scored)})
     floor = np.finfo(probabilities.dtype).eps
     answered = task.answered(labels, probabilities)
     likelihood = float(np.log(np.maximum(answered, floor), dtype=np.float64).mean())
@@ -135,3 +137,60 @@ def selectable_metrics(task: Task = SINGLE) -> tuple[str, ...]:
         ConfigurationError: if a plug-in cannot be imported, or takes a name of the package.
     """
     return task.metrics(tuple(OWN_METRICS.all(SCORES_OF_IMAGES)))
+
+
+Metric = Callable[[NDArray[np.integer], NDArray[np.floating]], float]
+"""From labels of shape ``(samples,)`` and probabilities of shape ``(samples, classes)`` to a finite number."""
+OWN_METRICS: Registry[Metric] = Registry("metric")
+
+
+def register_metric(name: str) -> Callable[[Metric], Metric]:
+    """Register a metric, which every site reports of its validation and test images; use it as a decorator.
+
+    A run selects its model by it with ``controller.selection_metric``; higher is better. The sites' values are then
+    averaged, because counts of predictions do not give it.
+
+    Args:
+        name: lower-case letters, digits and ``_``; none of the package's own.
+
+    Returns:
+        A decorator of a function of the labels, class indices of shape ``(samples,)``, and the probabilities, shape
+        ``(samples, classes)``, of at least one image; it returns a finite number.
+
+    Raises:
+        ConfigurationError: if the name is taken or has other characters.
+
+    Example::
+
+        @register_metric("mean_confidence")
+        def mean_confidence(labels, probabilities):
+            return float(probabilities.max(axis=1).mean())
+    """
+    OWN_METRICS.require_name(name)
+
+    def register(metric: Metric) -> Metric:
+        OWN_METRICS.add(name, metric, metric)
+        return metric
+
+    return register
+
+
+def own_scores(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> dict[str, float]:
+    """The values of all registered metrics.
+
+    Args:
+        labels: class indices, shape ``(samples,)``, at least one.
+        probabilities: shape ``(samples, classes)``.
+
+    Raises:
+        ConfigurationError: if a metric fails or its value is not finite; it is named.
+    """
+    scores = {}
+    for name, metric in OWN_METRICS.all().items():
+        try:
+            scores[name] = float(metric(labels, probabilities))
+        except Exception as error:  # a plug-in is foreign code
+            raise ConfigurationError(f"metric {name} failed ({type(error).__name__}: {error})") from error
+        if not math.isfinite(scores[name]):
+            raise ConfigurationError(f"metric {name} gives {scores[name]} for {len(labels)} images; it must be finite")
+    return scores

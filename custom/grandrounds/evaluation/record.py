@@ -5,8 +5,8 @@ selection, tables, the API, the report, the model card and the monitor read it. 
 :func:`pooled`: counts (and predictions, where they are here) add up, exact values do not, but for those that are means over
 images.
 
-A score is in one of three states: *exact*, as the site computed it; *released*, computed from counts of which no class is
-hidden; or *withheld*, without a value and with the reason. A mean over the classes that are shown has another name.
+A score is in one of three states: *exact*, as the site computed it; *released*, computed from counts without a hidden
+class; or *withheld*, without a value and with the reason. A mean over the classes that are shown has another name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.bootstrap import Cases, joined_questions
-from grandrounds.evaluation.calibration import confidence_metrics
+from grandrounds.evaluation.confidence import confidence_metrics
 from grandrounds.evaluation.counts import (
     HIDDEN,
     SiteCounts,
@@ -86,7 +86,7 @@ class EvalRecord(SiteRecord):
     @classmethod
     def of(cls, task: Task, names: Sequence[str], questions: Sequence[Cases], **known: Any) -> EvalRecord:
         """The record of predictions that are here; ``known`` are further attributes."""
-        images = max(len(one.labels) for one in questions)
+        images = max(len(question.labels) for question in questions)
         return cls(task, tuple(names), images, counts=(site_counts(questions),), questions=tuple(questions), **known)
 
     def __add__(self, other: EvalRecord) -> EvalRecord:
@@ -95,8 +95,8 @@ class EvalRecord(SiteRecord):
     def without(self, hidden: Sequence[bool]) -> EvalRecord:
         """Without the counts of these names of the vocabulary."""
         found = []
-        for one in self._tables:
-            images, patients = one.images.copy(), one.patients.copy()
+        for table in self._tables:
+            images, patients = table.images.copy(), table.patients.copy()
             for (question, row), hides in zip(self.places, hidden, strict=True):
                 if hides:
                     images[question, row] = patients[question, row] = HIDDEN
@@ -137,7 +137,7 @@ class EvalRecord(SiteRecord):
     def tallies(self) -> list[ClassCounts]:
         """The counts by class of each question, from the predictions where they are here; empty where neither is known."""
         if self.questions:
-            return [counts_of(one) for one in self.questions]
+            return [counts_of(question) for question in self.questions]
         if len(self.counts) < self.sites or not self.images:
             return []
         # Of several questions not every image has an answer to each.
@@ -151,8 +151,8 @@ class EvalRecord(SiteRecord):
         if self.masked or not self.tallies or (not self.questions and self.hidden.any()):
             return None
         if self.questions:
-            return len(np.unique(np.concatenate([one.groups for one in self.questions])))
-        return max(one.cases for one in self.tallies)
+            return len(np.unique(np.concatenate([question.groups for question in self.questions])))
+        return max(tally.cases for tally in self.tallies)
 
     @cached_property
     def scores(self) -> dict[str, Score]:
@@ -335,19 +335,19 @@ class EvalRecord(SiteRecord):
     @cached_property
     def _of_classes(self) -> list[list[dict[str, Score]]]:
         """The scores of each class of each question."""
-        found = [class_estimates(one) for one in self.tallies]
-        if not all(one.probabilities is not None for one in self.questions):
-            return found
-        for rows, one in zip(found, self.questions, strict=False):
+        classes = [class_estimates(tally) for tally in self.tallies]
+        if not all(question.probabilities is not None for question in self.questions):
+            return classes
+        for rows, one in zip(classes, self.questions, strict=False):
             for row, areas in zip(rows, auc_estimates(one), strict=True):
                 row |= areas
-        return found
+        return classes
 
     @cached_property
     def _of_questions(self) -> list[dict[str, Score]]:
         """The scores of each question over its classes."""
         single = len(self.tallies) == 1
-        found = []
+        questions = []
         for number, tally in enumerate(self.tallies):
             cases = self.questions[number] if self.questions else None
             related = class_correlations(cases, numpy_generator("report", *self.stream)) if cases and single else None
@@ -356,8 +356,8 @@ class EvalRecord(SiteRecord):
                 scores["auc_macro"] = macro_auroc(cases, self._of_classes[number], numpy_generator("report", "areas"))
             if not tally.occurs.all() and self.task.min_images:
                 scores = {name: no_score(NO_CLASS, 0) for name in scores}
-            found.append(scores)
-        return found
+            questions.append(scores)
+        return questions
 
     @cached_property
     def _computed(self) -> dict[str, Score]:
@@ -386,7 +386,7 @@ class EvalRecord(SiteRecord):
             return dict(questions[0])
         if not questions:
             return {}
-        several = len(self.questions) > 1 and all(one.probabilities is not None for one in self.questions)
+        several = len(self.questions) > 1 and all(question.probabilities is not None for question in self.questions)
         generator = numpy_generator("report", "findings", *self.stream)
         related = question_correlations(self.questions, generator) if several else {}
         found = mean_over(questions, "classes", related)
@@ -419,29 +419,31 @@ def pooled(records: Sequence[EvalRecord], stream: Sequence[str] = ("pooled",)) -
     """
     if not records:
         raise ValueError("there are no sites")
-    images = sum(one.images for one in records)
-    exact = {
-        name: sum(one.exact[name] * one.images for one in records) / images
-        for name in LINEAR_SCORES
-        if images and all(name in one.exact for one in records)
-    }
-    known = all(one.questions for one in records)
+    images = sum(record.images for record in records)
+    known = all(record.questions for record in records)
     return replace(
         records[0],
         images=images,
-        exact=exact,
-        counts=tuple(counts for one in records for counts in one.counts),
-        sites=sum(one.sites for one in records),
-        unit=" or ".join(sorted({part for one in records for part in one.unit.split(" or ")})),
-        questions=tuple(joined_questions([one.questions for one in records])) if known else (),
+        exact={name: value / images for name, value in _sums(records).items() if images},
+        counts=tuple(counts for record in records for counts in record.counts),
+        sites=sum(record.sites for record in records),
+        unit=" or ".join(sorted({part for record in records for part in record.unit.split(" or ")})),
+        questions=tuple(joined_questions([record.questions for record in records])) if known else (),
         stream=tuple(stream),
         masked=False,
-        beside={
-            name: pooled([one.beside[name] for one in records])
-            for name in records[0].beside
-            if all(name in one.beside for one in records)
-        },
+        beside=_pooled_beside([record.beside for record in records]),
     )
+
+
+def _pooled_beside(beside: Sequence[Mapping[str, EvalRecord]]) -> dict[str, EvalRecord]:
+    shared = [name for name in beside[0] if all(name in records for records in beside)]
+    return {name: pooled([records[name] for records in beside]) for name in shared}
+
+
+def _sums(records: Sequence[EvalRecord]) -> dict[str, float]:
+    """Sums over images of the scores that are means over images, where all records have them."""
+    shared = [name for name in LINEAR_SCORES if all(name in record.exact for record in records)]
+    return {name: sum(record.exact[name] * record.images for record in records) for name in shared}
 
 
 def received(

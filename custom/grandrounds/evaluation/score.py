@@ -125,7 +125,7 @@ class ScoreSheet:
     @property
     def counted(self) -> bool:
         """Whether there are scores of single classes."""
-        return any(score.known for found in self.classes.values() for score in found.values())
+        return any(score.known for scores in self.classes.values() for score in scores.values())
 
     @property
     def majority(self) -> str | None:

@@ -43,7 +43,7 @@ class SiteRecord:
 
         Where the counts stay, exact scores of single classes stay, too.
         """
-        if not any(has_small_counts(one, minimum) for one in self._tables):
+        if not any(has_small_counts(table, minimum) for table in self._tables):
             return self
         exact = {name: value for name, value in self.exact.items() if name not in OF_CLASSES}
         return replace(self, counts=(), exact=exact)

@@ -95,8 +95,8 @@ def pooled_counts(
         Counts of each class over the sites that show it; not a number, with ``HIDDEN`` positives, where none does. ``false``
         is known only where every site shows all of the class. Where all classes are hidden, images stand for the cases.
     """
-    shown = np.stack([one.images[question] for one in sites])
-    patients = np.stack([one.patients[question] for one in sites]).clip(min=0).sum(axis=0)
+    shown = np.stack([site.images[question] for site in sites])
+    patients = np.stack([site.patients[question] for site in sites]).clip(min=0).sum(axis=0)
     totals = np.where(shown == HIDDEN, 0, shown).sum(axis=0).astype(np.float64)
     unknown = (shown[:, :, 0] == HIDDEN).all(axis=0)
     totals[unknown, :2] = np.nan

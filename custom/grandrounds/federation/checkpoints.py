@@ -265,7 +265,7 @@ class CheckpointFolder:
         self._prune((), needed)
 
     def rounds(self) -> list[int]:
-        """The rounds of which a checkpoint exists that is not marked bad, ascending."""
+        """Rounds with a checkpoint that is not marked bad, ascending."""
         return self._numbers("pt")
 
     def bad_rounds(self) -> list[int]:

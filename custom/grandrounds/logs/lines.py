@@ -22,7 +22,7 @@ MESSAGE_EVENT = "log"
 JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """The form of an id that FLARE gives a job."""
 JOB_OPTIONS = ("-n", "--job_id")
-"""How FLARE tells a job's process which job it works on."""
+"""The options by which a job's process gets its job from FLARE."""
 CONTEXT = re.compile(r"^\[(identity=[^\[\]]*)\]: ")
 """What FLARE's components write before a message."""
 RECORD_ATTRIBUTE = "grandrounds"

@@ -236,7 +236,7 @@ class _PackedLayers(nn.Module):
         self.names, self.taps, self.pool = tuple(layers), dict(taps), pool
 
     def get_extra_state(self) -> Tensor:
-        """The taps as bytes, so that the digest of a front tells which layers it reads."""
+        """The taps as bytes, so that the digest of a front depends on the layers that it reads."""
         return torch.tensor(list(repr(self.taps).encode()), dtype=torch.uint8)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -109,7 +109,7 @@ def require_intact(file: WeightsFile) -> str:
     """Check a file's SHA-256 and return it.
 
     Raises:
-        ConfigurationError: if it is another one.
+        ConfigurationError: if it differs.
     """
     digest = file_digest(file.path)
     if not digest.startswith(file.sha256):

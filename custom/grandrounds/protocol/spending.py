@@ -165,7 +165,7 @@ class TrainingGate(Protocol):
         """From now on the task reads images, or what is known of each: how it ends is an answer about them."""
 
     def note_failure(self, cause: str, fault: Fault) -> None:
-        """Take down why a task has failed, for the site; the server is told the fault if no image has been read."""
+        """Note why a task has failed, for the site; the server learns the fault if no image has been read."""
 
     def note_missing_walls(self, missing: str) -> None:
         """Take down that the process in which the site trains lacks walls, and why."""

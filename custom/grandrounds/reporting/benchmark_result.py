@@ -136,12 +136,12 @@ def _counts(content: Mapping[str, Any], wanted: str | None) -> tuple[str, Mappin
 
 def _site_metrics(models: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Scores by site of the last round's model: of the one there is, or of each site's own where there are several."""
-    found: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, float]] = {}
     for name, model in models.items():
         for site, scores in model["scores"]["last"]["sites"].items():
             if len(models) == 1 or name == site:
-                found[site] = _renamed(scores)
-    return found
+                metrics[site] = _renamed(scores)
+    return metrics
 
 
 def _summed(models: Mapping[str, Any]) -> dict[str, Mapping[str, int]]:

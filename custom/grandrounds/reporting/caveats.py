@@ -55,35 +55,35 @@ def caveats_of_comparison(methods: Mapping[str, Sequence[ReadRun]], comparison: 
     """Sentences about several runs together."""
     few = {method: len(runs) for method, runs in methods.items() if len(runs) < MIN_SEEDS}
     predicted = {name: _predicted([(run.log.seed, run.tests) for run in runs]) for name, runs in methods.items()}
-    found = [
+    caveats = [
         f"{first} and {second} are the same model: they give the same predictions for every test image of every seed."
         for first, second in combinations(predicted, 2)
         if predicted[first] == predicted[second] != {}
     ]
     if few:
         seeds = "one seed" if min(few.values()) == 1 else f"{min(few.values())} seeds"
-        found.append(
+        caveats.append(
             f"{format_list(list(few))}: fewer than {MIN_SEEDS} seeds (at least one method has {seeds}). Another seed can "
             "change a score by more than methods differ."
         )
     if comparison is None:
-        return found
+        return caveats
     models = {run.tests.model: method for method, runs in methods.items() for run in runs if run.tests.questions}
     if len(models) > 1:
-        found.append(
+        caveats.append(
             f"Scores are of {MODELS['common']} for some methods ({models['common']}) and of {MODELS['own']} for others "
             f"({models['own']}): this choice may explain a part of their difference."
         )
-    return [*found, *_of_differences(comparison)]
+    return [*caveats, *_of_differences(comparison)]
 
 
 def _predicted(tests: Sequence[tuple[int | None, Tests]]) -> dict[tuple[int | None, str], list[bytes]]:
     """The predictions of a method by seed and site, to the last bit."""
     return {
-        (seed, site): [np.ascontiguousarray(one.probabilities).tobytes() for one in questions]
+        (seed, site): [np.ascontiguousarray(question.probabilities).tobytes() for question in questions]
         for seed, tested in tests
         for site, questions in tested.questions.items()
-        if all(one.probabilities is not None for one in questions)
+        if all(question.probabilities is not None for question in questions)
     }
 
 
@@ -201,16 +201,16 @@ def _of_release(tests: Tests, counted: bool) -> Iterator[str]:
         )
 
 
-def _of_models_beside(pooled: ScoreSheet, metric: str, told: str) -> Iterator[str]:
+def _of_models_beside(pooled: ScoreSheet, metric: str, conclusion: str) -> Iterator[str]:
     """Whether a head in closed form, which takes three messages of a site, is as good."""
     found = pooled.best(metric)
     for name in pooled.models_beside if found.known else ():
         value = pooled.references[name].get(metric, math.nan)
         beside = f"{SCORE_NAMES[metric]} {found.value:.2f} against {value:.2f}"
         if found.value <= value:
-            yield f"Does not beat {name} ({beside}). {told}."
+            yield f"Does not beat {name} ({beside}). {conclusion}."
         elif found.low <= value:
-            yield f"Not clearly better than {name} ({beside}). {told}."
+            yield f"Not clearly better than {name} ({beside}). {conclusion}."
 
 
 def _of_use(pooled: ScoreSheet, metric: str, called: set[str]) -> Iterator[str]:
@@ -238,7 +238,7 @@ def _of_use(pooled: ScoreSheet, metric: str, called: set[str]) -> Iterator[str]:
 
 
 def _of_missed(classes: Mapping[str, Mapping[str, Score]]) -> Iterator[str]:
-    """The classes of which most images are missed, the worst first."""
+    """The classes whose images are mostly missed, the worst first."""
     scores = {name: found["sensitivity"] for name, found in classes.items()}
     missed = sorted((score, name) for name, score in scores.items() if score.enough and score.value < MISSED)
     listed = [
@@ -316,7 +316,7 @@ def _of_unequal_sites(sites: Mapping[str, ScoreSheet]) -> list[str]:
 
 
 def _tested_classes(group: ScoreSheet) -> list[bool]:
-    return [found["sensitivity"].known for found in group.classes.values()]
+    return [scores["sensitivity"].known for scores in group.classes.values()]
 
 
 def _of_calibration(error: float) -> Iterator[str]:

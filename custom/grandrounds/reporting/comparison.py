@@ -117,15 +117,15 @@ def methods_of(runs: Sequence[ReadRun]) -> dict[str, list[ReadRun]]:
     groups: dict[str, list[ReadRun]] = {}
     for run in runs:
         groups.setdefault(_key(run), []).append(run)
-    found: dict[str, list[ReadRun]] = {}
+    methods: dict[str, list[ReadRun]] = {}
     for members in groups.values():
         seeds = {run.log.seed for run in members}
         if len(members) == 1 or len(seeds) < len(members):
-            found |= {run.name: [run] for run in members}
+            methods |= {run.name: [run] for run in members}
         else:
             name = re.sub(r"[\s_.-]*(seed)?[\s_.-]*\d+$", "", members[0].name) or members[0].name
-            found[name if name not in found else members[0].name] = members
-    return found
+            methods[name if name not in methods else members[0].name] = members
+    return methods
 
 
 def require_one_vocabulary(runs: Sequence[ReadRun]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import grandrounds
 from grandrounds import __version__
 from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.errors import ConfigurationError, GrandRoundsError
@@ -26,13 +28,12 @@ from grandrounds.files import write_bytes, write_json
 from grandrounds.folders import written_together
 from grandrounds.json_files import read_json_object
 from grandrounds.models.inference.portable import PORTABLE_FILES, write_portable
-from grandrounds.models.inference.script import script_bytes
+from grandrounds.models.inference.tracing import script_bytes
 from grandrounds.models.registry import architecture_fingerprint, chosen_intensities
 from grandrounds.models.trained import load_trained
 from grandrounds.plain import to_plain
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
 from grandrounds.reporting.bundle.configs import MONAI_COMMANDS, configs
-from grandrounds.reporting.bundle.scripts import write_scripts
 from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.external.sums import SUMS_FILE, PortableSums
 from grandrounds.reporting.format import SCORE_NAMES, format_number, plain_markdown
@@ -199,7 +200,8 @@ def model_card(
 
 def _external(place: ExternalResult) -> dict[str, Any]:
     """What the card keeps of an external evaluation: counts, scores and caveats, without its curves."""
-    kept = to_plain({name: getattr(place, name) for name in ("place", "date", "images", "cases", "classes", "caveats")})
+    content = place.to_json()
+    kept = {name: content[name] for name in ("place", "date", "images", "cases", "classes", "caveats")}
     group = {
         name: getattr(place.group, name) for name in ("positive", "auroc", "operating", "calibration") if place.group
     }
@@ -237,7 +239,7 @@ def _write_bundle(folder: Path, problem: Problem, network: nn.Module, card: Mapp
     contents = configs(problem, card)
     for name, content in contents.items():
         write_json(folder / "configs" / f"{name}.json", content)
-    write_scripts(folder / "scripts")
+    _write_scripts(folder / "scripts")
     write_json(folder / "docs" / CARD, card)
     script = torch.jit.load(write_portable(network, problem, "torchscript", folder / "models"))  # type: ignore[no-untyped-call]
     weights = io.BytesIO()  # torch would hide that a disk is full
@@ -274,3 +276,22 @@ def _readme(card: Mapping[str, Any], score: str) -> str:
         f"{plain_markdown(score)}\n\nLicence of the data: {plain_markdown(card['data']['licence'])}.\n\n"
         f"## Caveats\n\n{caveats}\n{USE}"
     )
+
+
+_IMPORT = re.compile(r"from grandrounds(?:\.\w+)*\.(\w+) import")
+_MODULE = re.compile(r"from grandrounds\.([\w.]+) import")
+_FIRST = "reporting.bundle.images"
+
+
+def _write_scripts(folder: Path) -> None:
+    """Write ``images.py`` and each module that it imports, side by side, as a package."""
+    root, waiting, known = Path(grandrounds.__file__).parent, [_FIRST], {_FIRST}
+    origin = f"# Of grandrounds {grandrounds.__version__}, licence Apache-2.0.\n"
+    write_bytes(folder / "__init__.py", origin.encode())
+    while waiting:
+        source = root.joinpath(*waiting.pop().split(".")).with_suffix(".py")
+        text = source.read_text(encoding="utf-8")
+        found = set(_MODULE.findall(text)) - known
+        known |= found
+        waiting += found
+        write_bytes(folder / source.name, (origin + _IMPORT.sub(r"from .\1 import", text)).encode())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation import comparisons
 from grandrounds.evaluation.bootstrap import joined_questions
-from grandrounds.evaluation.clinical.selective import OperatingPoint, at_threshold, choose_operating_point
+from grandrounds.evaluation.confidence import OperatingPoint, at_threshold, choose_operating_point
 from grandrounds.evaluation.score import MIN_CASES, Score, no_score
 from grandrounds.federation.server.record import Traffic
 from grandrounds.ordering import natural_sorted
@@ -18,7 +18,7 @@ from grandrounds.plain import to_plain
 from grandrounds.protocol.task import Task
 from grandrounds.reporting.caveats import caveats_of, caveats_of_comparison
 from grandrounds.reporting.comparison import AUROC, Comparison, chance_of, compare, methods_of, require_one_vocabulary
-from grandrounds.reporting.external.result import ExternalResult, result_json
+from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.population import population_json, settings_of
 from grandrounds.reporting.run import ReadRun, Tests
 from grandrounds.reporting.scores import RunScores, scores_of
@@ -133,7 +133,7 @@ class Report:
     @property
     def sites(self) -> list[str]:
         """The sites of all runs: their order gives each its colour."""
-        return natural_sorted({site for one in self.runs.values() for site in one.run.log.sites})
+        return natural_sorted({site for reported in self.runs.values() for site in reported.run.log.sites})
 
     @property
     def chance(self) -> float:
@@ -153,12 +153,12 @@ class Report:
             "min_cases": MIN_CASES,
             "runs": to_plain(list(self.runs.values())),
             "methods": {
-                name: {"runs": [one.run.name for one in method.runs], self.metric: to_plain(method.score)}
+                name: {"runs": [reported.run.name for reported in method.runs], self.metric: to_plain(method.score)}
                 for name, method in self.methods.items()
             },
             "comparison": self.comparison.to_json() if self.comparison else None,
             "caveats": list(self.caveats),
-            "external": [result_json(place) for place in self.places],
+            "external": [place.to_json() for place in self.places],
         }
 
 
@@ -209,13 +209,13 @@ def operating_points(tests: Tests, classes: Sequence[str]) -> dict[str, Operatio
     if tests.model != "common" or not validation or not test:
         return {}
     names = iter(classes)
-    found: dict[str, Operation] = {}
+    points: dict[str, Operation] = {}
     for chosen_on, tested_on in zip(joined_questions(validation), joined_questions(test), strict=True):
         for number, name in zip(chosen_on.rows, names, strict=False):
             point = choose_operating_point(chosen_on, number)
             if point is not None and tested_on.probabilities is not None:
-                found[name] = (point, at_threshold(tested_on, number, point.threshold))
-    return found
+                points[name] = (point, at_threshold(tested_on, number, point.threshold))
+    return points
 
 
 def seeds_score(scores: Sequence[Score | None]) -> Score | None:
@@ -237,18 +237,20 @@ def seeds_score(scores: Sequence[Score | None]) -> Score | None:
 
 def _first_metric(task: Task, scores: Sequence[RunScores]) -> str:
     """The task's own; the area under the ROC curve where results have only that."""
-    known = [{*one.mean, *(one.pooled.scores if one.pooled else ())} for one in scores if one.mean or one.pooled]
+    known = [
+        {*score.mean, *(score.pooled.scores if score.pooled else ())} for score in scores if score.mean or score.pooled
+    ]
     shared = set.intersection(*known) if known else set()
     return AUROC if AUROC in shared and task.default_metric not in shared else task.default_metric
 
 
 def _method(runs: Sequence[ReportedRun], metric: str, second: str) -> Method:
-    first = [one.scores.headline(metric) for one in runs]
-    beside = [one.scores.pooled.best(second) if one.scores.pooled else None for one in runs]
-    at_sites = [one.scores.by_site(metric) for one in runs]
+    first = [run.scores.headline(metric) for run in runs]
+    beside = [run.scores.pooled.best(second) if run.scores.pooled else None for run in runs]
+    at_sites = [run.scores.by_site(metric) for run in runs]
     names = natural_sorted({site for found in at_sites for site in found})
     sites = {site: score for site in names if (score := seeds_score([found.get(site) for found in at_sites]))}
-    sizes = zip(*(one.run.log.traffic for one in runs), strict=True)
+    sizes = zip(*(reported.run.log.traffic for reported in runs), strict=True)
     return Method(
         runs,
         [score for score in first if score and score.known],

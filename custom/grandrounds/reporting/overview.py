@@ -73,16 +73,16 @@ def overview(report: Report) -> Overview:
 
 
 def _lead(task: Task, classes: Sequence[str], problems: Sequence[Mapping[str, Any]]) -> str:
-    def told(name: str) -> str:
+    def stated(name: str) -> str:
         """What the runs have for an entry of their problem."""
         return " or ".join(dict.fromkeys(str(problem[name]) for problem in problems if name in problem))
 
-    sizes = " or ".join(f"{size} by {size}" for size in told("image_size").split(" or ") if size)
+    sizes = " or ".join(f"{size} by {size}" for size in stated("image_size").split(" or ") if size)
     pixels = f"{sizes} pixels, " if sizes else ""
     named = ", ".join(class_titles(classes).values())
     return (
         f"{task.activity.capitalize()} {pluralize(len(classes), task.noun)} ({named}); {pixels}data set "
-        f"“{told('dataset') or 'unknown'}”, network {told('backbone') or 'unknown'}."
+        f"“{stated('dataset') or 'unknown'}”, network {stated('backbone') or 'unknown'}."
     )
 
 
@@ -130,7 +130,7 @@ def _score(report: Report) -> tuple[str, list[str]]:
     method = report.methods[best]
     seeds = f", mean of {len(method.runs)} seeds" if len(method.runs) > 1 else ""
     lines = [f"{SCORE_NAMES[report.metric]}, {_whole(report)}{seeds}", f"{report.chance:.2f} by guessing"]
-    sheets = [one.scores.pooled for one in method.runs if one.scores.pooled]
+    sheets = [run.scores.pooled for run in method.runs if run.scores.pooled]
     lines += [*_beside_majority(sheets), *_ranking(sheets, report.metric)]
     if len(known) > 1:
         lines.append(f"highest of {len(known)} methods: {best}")
@@ -141,7 +141,7 @@ def _score(report: Report) -> tuple[str, list[str]]:
 
 
 def _whole(report: Report) -> str:
-    sheets = [one.scores.pooled for one in report.runs.values()]
+    sheets = [run.scores.pooled for run in report.runs.values()]
     pooled = any(sheet and sheet.best(report.metric).known for sheet in sheets)
     return "all test images together" if pooled else "mean over sites"
 
@@ -207,11 +207,11 @@ def _against(report: Report) -> tuple[str, list[str]]:
 def _against_references(report: Report) -> tuple[str, list[str]]:
     """A model beside the run's, where one was computed; else guessing."""
     first, alone = report.first, "no other run was given, so the benefit of federation is not known"
-    sheet, told = first.scores.pooled, [first.run.origin.reference] if first.run.origin.reference else []
+    sheet, reference = first.scores.pooled, [first.run.origin.reference] if first.run.origin.reference else []
     for name in sheet.models_beside if sheet else ():
         if report.metric in (scores := sheet.references[name] if sheet else {}):
-            return f"{scores[report.metric]:.2f} by {name}", [f"{report.chance:.2f} by guessing", *told]
-    return f"{report.chance:.2f} by guessing", [*told, alone]
+            return f"{scores[report.metric]:.2f} by {name}", [f"{report.chance:.2f} by guessing", *reference]
+    return f"{report.chance:.2f} by guessing", [*reference, alone]
 
 
 def _units(difference: Difference) -> str:
@@ -298,12 +298,12 @@ def _methods_table(report: Report) -> PageTable:
             estimate_cell(method.second),
             *(_difference(comparison, name) if comparison else []),
             format_bytes(sum(method.traffic)),
-            ", ".join(sorted({one.run.log.status for one in method.runs})),
+            ", ".join(sorted({reported.run.log.status for reported in method.runs})),
         ]
         for name, method in report.methods.items()
     ]
     # Models beside the runs', always predicting the most frequent class, and guessing: means over the runs with tests.
-    sheets = [one.scores.pooled.references for one in report.runs.values() if one.scores.pooled]
+    sheets = [run.scores.pooled.references for run in report.runs.values() if run.scores.pooled]
     for name in sheets[0] if sheets else ():
         first, other = (_known(sheet.get(name, {}).get(key) for sheet in sheets) for key in (report.metric, second))
         values = [_mean(first), *([_lowest_to_highest(first)] if repeated else []), _mean(other)]

@@ -156,23 +156,30 @@ def settings_of(run: ReadRun) -> Iterator[tuple[str, str]]:
         yield "division of the images", _listed(data["division"])
     if "import" in data:
         yield "import of the images", account(data["import"])
-    controller = {name: one for name, one in log.configuration.items() if name not in ("problem", "method", "preset")}
-    if log.configuration:
-        yield "preset", str(log.configuration.get("preset") or "none: the options of the job")
-    if log.problem:
-        yield "problem", _listed({name: value for name, value in log.problem.items() if name != "classes"})
-    known = {"options of the server": controller, "options of the sites": origin.options}
-    yield from ((name, _listed(values)) for name, values in known.items() if values)
+    yield from _option_settings(run)
     if log.started:
         yield "started", log.started
     if log.versions:
         yield "software", _listed(log.versions)
+    if "site_names" in data:
+        yield "names of the sites", _listed(data["site_names"])
     if data:
-        if "site_names" in data:
-            yield "names of the sites", _listed(data["site_names"])
         yield "SHA-256 of the manifests", _listed({site: digest[:12] for site, digest in data["sha256"].items()})
     if origin.provenance.get("command"):
         yield "command", str(origin.provenance["command"])
+
+
+def _option_settings(run: ReadRun) -> Iterator[tuple[str, str]]:
+    log = run.log
+    server = {name: value for name, value in log.configuration.items() if name not in ("problem", "method", "preset")}
+    if log.configuration:
+        yield "preset", str(log.configuration.get("preset") or "none: the options of the job")
+    if log.problem:
+        yield "problem", _listed({name: value for name, value in log.problem.items() if name != "classes"})
+    if server:
+        yield "options of the server", _listed(server)
+    if run.origin.options:
+        yield "options of the sites", _listed(run.origin.options)
 
 
 def _by_site(known: Population) -> PageTable:

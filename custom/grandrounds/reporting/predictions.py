@@ -56,7 +56,7 @@ def read_tests(
     """
     paths = {site: _file(folder, site, model) for site in sites}
     found = {site: read_predictions(path, task, classes) for site, path in paths.items() if path.is_file()}
-    return {site: cases for site, cases in found.items() if any(len(one.labels) for one in cases)}
+    return {site: cases for site, cases in found.items() if any(len(case.labels) for case in cases)}
 
 
 def read_site_curves(folder: Path, sites: Sequence[str], model: str, classes: Sequence[str]) -> dict[str, SiteCurves]:
@@ -70,7 +70,7 @@ def read_site_curves(folder: Path, sites: Sequence[str], model: str, classes: Se
 
 
 def read_predictions(path: Path, task: Task, classes: Sequence[str]) -> tuple[Cases, ...]:
-    """The predictions in one file; images of which nothing is known are left out.
+    """The predictions in one file; images without a known label are left out.
 
     Raises:
         DataError: if the header is of another vocabulary, or a line has a cell too few or a value that is none.

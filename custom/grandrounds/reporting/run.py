@@ -65,8 +65,8 @@ class RunLog:
         selected: round, metric and score of the selected model.
         versions: of the software that computed the result.
         started: date and time in UTC, ISO 8601; empty where it is not recorded.
-        remarks: what whoever reads the run must know, such as a checkpoint that was damaged.
-        privacy: by site the treatments that its gate has reported, and the epsilon that it has told.
+        remarks: what a reader of the run must know, such as a checkpoint that was damaged.
+        privacy: by site the treatments that its gate has reported, and the epsilon that it has reported.
         machine: of the server, in a simulation of all sites; empty where it is not recorded.
         image_moments: of the training images, or why there are none; empty where that is not recorded.
     """
@@ -250,17 +250,15 @@ def tested_models(summary: Mapping[str, Any]) -> list[str]:
     return [model for model in MODELS if any(model in found for found in summary["records"].values())]
 
 
-def references_told(summary: Mapping[str, Any]) -> list[str]:
+def reference_sentences(summary: Mapping[str, Any]) -> list[str]:
     """A sentence on each model that a simulation's run is compared with: what it is and what it took, or why it is missing.
 
     Example:
-        >>> references_told({"references": {"ridge": {"reason": "not computed: policy"}}})
+        >>> reference_sentences({"references": {"ridge": {"reason": "not computed: policy"}}})
         ['ridge: not computed: policy']
     """
-    found = summary.get(REFERENCES, {})
-    told = {
-        name: one.get("reason")
-        or one["told"] + (f" ({spent:.0f} CPU seconds)" if (spent := one.get("cpu_seconds")) else "")
-        for name, one in found.items()
-    }
-    return [f"{name}: {text}" for name, text in told.items()]
+    sentences = []
+    for name, entry in summary.get(REFERENCES, {}).items():
+        seconds = f" ({entry['cpu_seconds']:.0f} CPU seconds)" if entry.get("cpu_seconds") else ""
+        sentences.append(f"{name}: {entry.get('reason') or entry['told'] + seconds}")
+    return sentences

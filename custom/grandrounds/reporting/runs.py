@@ -29,7 +29,16 @@ from grandrounds.protocol.names import SERVER, VALIDATION
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
 from grandrounds.reporting.predictions import read_site_curves, read_tests
-from grandrounds.reporting.run import FINISHED, Origin, ReadRun, RunLog, Spent, Tests, references_told, tested_models
+from grandrounds.reporting.run import (
+    FINISHED,
+    Origin,
+    ReadRun,
+    RunLog,
+    Spent,
+    Tests,
+    reference_sentences,
+    tested_models,
+)
 
 RESULTS, SELECTED = "results", "selected.pt"
 RECORD_PLACES = (RESULTS, ".", f"server/simulate_job/{RESULTS}", f"workspace/{RESULTS}")
@@ -97,7 +106,7 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
         weights=weights if weights.is_file() else None,
         spent=_ledgers(path),
         notes=notes,
-        reference="; ".join(references_told(summary)) or _not_in_kits(summary, answers),
+        reference="; ".join(reference_sentences(summary)) or _not_in_kits(summary, answers),
     )
     tests = _read_tests(answers, summary, sites, classes, model)
     return ReadRun(name, classes, log, tests, origin)
@@ -154,13 +163,13 @@ def _read_references(
 ) -> dict[str, dict[str, EvalRecord]]:
     """By site, the records of the models that a simulation's run is compared with."""
     task = task_of(summary["configuration"]["problem"])
-    found: dict[str, dict[str, EvalRecord]] = {}
+    references: dict[str, dict[str, EvalRecord]] = {}
     for name, entry in summary.get(REFERENCES, {}).items():
         predictions = read_tests(answers, sites, name, task, classes)
         for site, content in entry.get("records", {}).items():
             record = EvalRecord.from_json(task, classes, content)
-            found.setdefault(site, {})[name] = replace(record, questions=predictions.get(site, ()))
-    return found
+            references.setdefault(site, {})[name] = replace(record, questions=predictions.get(site, ()))
+    return references
 
 
 def read_history(path: Path) -> RunHistory:

@@ -63,12 +63,8 @@ def scores_of(run: ReadRun, minimum: int | None = None, hidden: Sequence[bool] =
     records = {site: replace(one, stream=(site,)) for site, one in run.tests.sites.items() if one.images or one.exact}
     if not records:
         return RunScores(pooled=run.tests.together.sheet if run.tests.together else None)
-    members: dict[str, list[EvalRecord]] = {}
-    for site, record in records.items():
-        if site in run.origin.communities and record.questions:
-            members.setdefault(run.origin.communities[site], []).append(record)
     together = run.tests.together or _together(list(records.values()))
-    groups = {name: pooled(parts, ("community", name)) for name, parts in members.items()}
+    groups = _communities(records, run.origin.communities)
     least = run.origin.minimum if minimum is None else minimum
     if least > 1 or any(hidden):
         records = _disclosed(records, least, hidden)
@@ -86,11 +82,20 @@ def scores_of(run: ReadRun, minimum: int | None = None, hidden: Sequence[bool] =
 
 def _together(records: Sequence[EvalRecord]) -> EvalRecord | None:
     """The record of all images; a policy may let scores out without the number of images, which a sum needs."""
-    counted = [one for one in records if one.images]
+    counted = [record for record in records if record.images]
     if not counted:
         return None
     part = f"{len(counted)} of {len(records)} sites" if len(counted) < len(records) else ""
     return replace(pooled(counted), part=part)
+
+
+def _communities(records: Mapping[str, EvalRecord], communities: Mapping[str, str]) -> dict[str, EvalRecord]:
+    """The record of the sites of each community together."""
+    members: dict[str, list[EvalRecord]] = {}
+    for site, record in records.items():
+        if site in communities and record.questions:
+            members.setdefault(communities[site], []).append(record)
+    return {name: pooled(records, ("community", name)) for name, records in members.items()}
 
 
 def mean_over_sites(sites: Sequence[Mapping[str, Score]]) -> dict[str, Score]:
@@ -112,13 +117,17 @@ def mean_references(sites: Sequence[ScoreSheet]) -> dict[str, dict[str, float]]:
             for name in dict.fromkeys(name for sheet in sites for name in sheet.models_beside)
         },
     }
-    found: dict[str, dict[str, float]] = {}
-    for kind, references in kinds.items():
-        for name in dict.fromkeys(name for sheet in sites for name in sheet.scores):
-            scored = [row for row, one in zip(references, sites, strict=True) if one.score(name).known]
-            if scored and all(name in row for row in scored):
-                found.setdefault(kind, {})[name] = round(fmean(row[name] for row in scored), 6)
-    return found
+    means = {kind: _reference_means(references, sites) for kind, references in kinds.items()}
+    return {kind: values for kind, values in means.items() if values}
+
+
+def _reference_means(references: Sequence[Mapping[str, float]], sites: Sequence[ScoreSheet]) -> dict[str, float]:
+    means = {}
+    for name in dict.fromkeys(name for sheet in sites for name in sheet.scores):
+        scored = [row for row, sheet in zip(references, sites, strict=True) if sheet.score(name).known]
+        if scored and all(name in row for row in scored):
+            means[name] = round(fmean(row[name] for row in scored), 6)
+    return means
 
 
 def _disclosed(records: Mapping[str, EvalRecord], minimum: int, hidden: Sequence[bool]) -> dict[str, EvalRecord]:

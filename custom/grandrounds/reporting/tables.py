@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from grandrounds.evaluation.score import Score, ScoreSheet
@@ -49,23 +49,17 @@ def groups_table(
         caption: of the table.
     """
     sheets = groups.values()
-    names = [name for name in TABLE_SCORES if any(name in sheet.scores for sheet in sheets)]
-    known = [key for key in CONFIDENCE_NAMES if any(key in sheet.confidence for sheet in sheets)]
+    names = _known(TABLE_SCORES, [sheet.scores for sheet in sheets])
+    known = _known(CONFIDENCE_NAMES, [sheet.confidence for sheet in sheets])
     constant = ["always: accuracy", "always: balanced"] if any(sheet.majority for sheet in sheets) else []
-    rows: list[Row] = [
-        [
-            name,
-            count_cell(sheet.images),
-            count_cell(sheet.cases),
-            *(_always(sheet) if constant else []),
-            *(estimate_cell(sheet.best(score)) for score in names),
-            *(format_number(sheet.confidence.get(key)) for key in known),
-        ]
-        for name, sheet in groups.items()
-    ]
-    for name, found in others.items():
-        cells = [score_cell(found.get(score)) for score in names]
-        rows.append([name, "", "", *("" for _ in constant), *cells, *(MISSING for _ in known)])
+    rows: list[Row] = []
+    for name, sheet in groups.items():
+        leading = [name, count_cell(sheet.images), count_cell(sheet.cases), *(_always(sheet) if constant else [])]
+        estimates = [estimate_cell(sheet.best(score)) for score in names]
+        rows.append([*leading, *estimates, *(format_number(sheet.confidence.get(key)) for key in known)])
+    for name, scores in others.items():
+        cells = [score_cell(scores.get(score)) for score in names]
+        rows.append([name, "", "", *[""] * len(constant), *cells, *[MISSING] * len(known)])
     titles = [*(SCORE_NAMES[name] for name in names), *(CONFIDENCE_NAMES[key] for key in known)]
     return PageTable([what, "images", "cases", *constant, *titles], rows, caption)
 
@@ -83,7 +77,7 @@ def class_titles(classes: Sequence[str]) -> dict[str, str]:
 
 def class_table(noun: str, sheet: ScoreSheet, sites: Iterable[ScoreSheet], caption: str) -> PageTable:
     """Scores of each class, all images together; ``sites`` are those that the images are of."""
-    known = [key for key in CLASS_NAMES if any(key in found for found in sheet.classes.values())]
+    known = _known(CLASS_NAMES, sheet.classes.values())
     of_sites, titles = list(sites), class_titles(list(sheet.classes))
     rows: list[Row] = []
     for name, found in sheet.classes.items():
@@ -95,7 +89,7 @@ def class_table(noun: str, sheet: ScoreSheet, sites: Iterable[ScoreSheet], capti
 
 def operating_table(noun: str, points: Sequence[OperatingRow], caption: str) -> PageTable:
     """Thresholds that were fixed on other images, and what they do on test images."""
-    known = [key for key in AT_THRESHOLD if any(key in point.test for point in points)]
+    known = _known(AT_THRESHOLD, [point.test for point in points])
     rows: list[Row] = [
         [
             point.name,
@@ -118,6 +112,11 @@ def count_cell(count: int | None) -> str:
 def score_cell(found: Score | float | None) -> Cell | str:
     """A score, or a reference without an interval."""
     return estimate_cell(found) if isinstance(found, Score) else format_number(found)
+
+
+def _known(names: Iterable[str], scores: Collection[Mapping[str, object]]) -> list[str]:
+    """The scores that at least one group has."""
+    return [name for name in names if any(name in group for group in scores)]
 
 
 def _always(sheet: ScoreSheet) -> list[str]:

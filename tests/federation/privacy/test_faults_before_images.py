@@ -5,7 +5,7 @@ from collections import namedtuple
 
 import pytest
 
-from grandrounds.deployment.operation.trail import read_trail
+from grandrounds.deployment.operation.status import read_trail
 from grandrounds.errors import CheckpointError, ConfigurationError, DataError, Fault, MessageError
 from grandrounds.federation.site import outcomes
 from grandrounds.federation.site.data import SiteAccess

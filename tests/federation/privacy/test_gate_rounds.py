@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grandrounds.deployment.jobs import write_job
-from grandrounds.deployment.operation.trail import read_trail
+from grandrounds.deployment.operation.status import read_trail
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import DataError
 from grandrounds.federation.engine import run_in_process

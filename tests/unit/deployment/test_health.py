@@ -19,8 +19,7 @@ from grandrounds.data.site import DatasetLocation
 from grandrounds.deployment.kit import machine
 from grandrounds.deployment.kit.overlay import Settings, apply_overlay
 from grandrounds.deployment.operation import health
-from grandrounds.deployment.operation.status import kit_status
-from grandrounds.deployment.operation.trail import read_trail
+from grandrounds.deployment.operation.status import kit_status, read_trail
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.files import exclusive, write_json
 from grandrounds.privacy.gate.audit import Reason, write_audit

@@ -113,7 +113,7 @@ def test_the_row_says_what_its_features_are_of(job, preset, options, network):
     made = with_options(with_preset(load_job(job), preset), options).checked()
     row = ridge_row(made, 4, noisy=job == "mdhfl")
     assert row.network == network
-    assert row.told.startswith("head in closed form from the sites' training labels, on ")
+    assert row.description.startswith("head in closed form from the sites' training labels, on ")
     assert row.job.value("problem", "image_size") == max(made.value("problem", "image_size"), 64)
     assert row.job.value("problem", "classes") == made.value("problem", "classes")
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.calibration import calibration_curve
 
-from grandrounds.evaluation.calibration import ReliabilityPoint, calibration_errors, reliability_points
+from grandrounds.evaluation.confidence import ReliabilityPoint, calibration_errors, reliability_points
 from grandrounds.seeding import numpy_generator
 
 CONFIDENCE = np.array([0.95, 0.90, 0.85, 0.80, 0.55, 0.50, 0.45, 0.40])

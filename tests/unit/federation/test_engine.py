@@ -10,8 +10,7 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.shareable import Shareable
 
 from grandrounds.federation import engine
-from grandrounds.federation.engine import InProcessCommunicator, _with_own_tensors
-from grandrounds.federation.parties import Party
+from grandrounds.federation.engine import InProcessCommunicator, Party, _with_own_tensors
 
 
 class Overriding(FLComponent):

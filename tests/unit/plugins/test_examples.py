@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from grandrounds.data.own_datasets import OWN_DATASETS
-from grandrounds.evaluation.metrics import SELECTABLE
-from grandrounds.evaluation.own_metrics import OWN_METRICS
+from grandrounds.evaluation.metrics import OWN_METRICS, SELECTABLE
 from grandrounds.federation.own_methods import OWN_METHODS
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -12,8 +12,7 @@ from grandrounds.deployment.jobs import job_names, load_job, write_job
 from grandrounds.deployment.kit.classes import classes_fault, component_classes, with_allowed_classes
 from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.metrics import selectable_metrics, site_metrics
-from grandrounds.evaluation.own_metrics import OWN_METRICS
+from grandrounds.evaluation.metrics import OWN_METRICS, selectable_metrics, site_metrics
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.selection import ModelSelection

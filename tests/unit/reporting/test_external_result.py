@@ -13,18 +13,17 @@ from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
 from grandrounds.evaluation.external import ImagePredictions
 from grandrounds.evaluation.grouping import grouping_of
+from grandrounds.files import write_json
 from grandrounds.plain import to_plain
 from grandrounds.reporting.external.adaptation import adapt_place
 from grandrounds.reporting.external.appearance import Appearance
-from grandrounds.reporting.external.overlap import Overlap
 from grandrounds.reporting.external.prediction import Place
 from grandrounds.reporting.external.preparation import Labels, positive_group
 from grandrounds.reporting.external.result import (
+    ExternalResult,
+    Overlap,
     external_result,
-    read_result,
-    result_json,
     run_at,
-    write_result,
 )
 from grandrounds.reporting.external.tables import plain_scores
 from grandrounds.reporting.runs import read_run
@@ -96,7 +95,7 @@ def test_groups_are_read_in_two_ways(scored):
 def test_labels_that_are_groups_are_the_vocabulary(scored):
     (one,) = (sites := {"one": predictions("one", 60, classes=2)}).values()
     found, result = scored(sites, by_group=True)
-    assert (found["labels"], result.noun) == ("groups", "group")
+    assert (found["labels"], result.tested.noun) == ("groups", "group")
     assert list(found["classes"]) == ["bad", "good"]
     right = (one.probabilities[:, 1:].sum(axis=1) >= 0.5) == (one.labels == 0)
     assert found["pooled"]["accuracy"] == pytest.approx(right.mean())
@@ -107,9 +106,9 @@ def test_labels_that_are_groups_are_the_vocabulary(scored):
 
 def test_a_result_that_is_written_is_read_again(scored, tmp_path):
     _, result = scored({"one": predictions("one", 90), "two": predictions("two", 60)}, share=0.4, minimum=10)
-    write_result(tmp_path / "a.json", result)
-    again = read_result(tmp_path / "a.json")
-    assert result_json(again) == result_json(result)
+    write_json(tmp_path / "a.json", result.to_json())
+    again = ExternalResult.read(tmp_path / "a.json")
+    assert again.to_json() == result.to_json()
     assert again.group.calibration.slope == result.group.calibration.slope
     assert again.scores.pooled.best("accuracy") == result.scores.pooled.best("accuracy")
     assert to_plain(again.group.roc) == to_plain(result.group.roc)
@@ -144,9 +143,9 @@ def test_a_class_that_is_ranked_well_and_missed_has_another_threshold_here(score
 )
 def test_a_damaged_result_is_refused_by_its_field(scored, tmp_path, change, message):
     _, result = scored({"one": predictions("one", 30)})
-    (tmp_path / "a.json").write_text(json.dumps({**result_json(result), **change}))
+    (tmp_path / "a.json").write_text(json.dumps({**result.to_json(), **change}))
     with pytest.raises(DataError, match=message):
-        read_result(tmp_path / "a.json")
+        ExternalResult.read(tmp_path / "a.json")
 
 
 def not_read():
@@ -186,7 +185,7 @@ def test_no_score_of_an_adaptation_from_labels_leaves(adapted):
     """With two classes the scores before and after gave the number of labels of each that were fitted."""
     _, result = adapted({"one": shifted(True, 100)}, 20)
     assert result.adapted.fitted == 20
-    assert result_json(result)["adapted"] is None
+    assert result.to_json()["adapted"] is None
 
 
 def test_an_adaptation_that_does_not_help_is_named(adapted):
@@ -201,6 +200,6 @@ def test_a_score_of_few_cases_goes_with_their_number(scored):
     sites = {"one": predictions("one", 60)}
     few = replace(sites["one"], labels=np.where(np.arange(60) < 4, 1, 0))
     _, result = scored({"one": few}, minimum=10)
-    assert result.classes["melanoma"] is None
+    assert result.tested.classes["melanoma"] is None
     assert (result.group.auroc.known, result.group.auroc.reason) == (False, "fewer than 10 cases")
     assert result.group.calibration is None

@@ -12,13 +12,13 @@ from grandrounds.reporting.figures.curves import (
     confusion_figure,
     precision_recall_curves,
     precision_recall_figure,
+    reliability_figure,
     risk_curve,
     risk_figure,
     roc_curves,
     roc_figure,
 )
 from grandrounds.reporting.figures.methods import mean_curves, method_figure, site_figure, traffic_figure
-from grandrounds.reporting.figures.reliability import reliability_figure
 from grandrounds.reporting.figures.runs import budget_figure, learning_figure
 from grandrounds.reporting.run import Spent, Traffic
 from grandrounds.reporting.runs import read_run

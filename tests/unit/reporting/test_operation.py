@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from grandrounds.evaluation.bootstrap import joined
-from grandrounds.evaluation.clinical.selective import choose_operating_point
+from grandrounds.evaluation.confidence import choose_operating_point
 from grandrounds.reporting.model import operating_points, report_on
 from grandrounds.reporting.page import render_page
 from grandrounds.reporting.runs import read_run

@@ -20,12 +20,10 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.plotting import Drawing, new_axes, new_figure
 from grandrounds.reporting.paper import folder as paper_folder
 from grandrounds.reporting.paper.annex import annex_tables
-from grandrounds.reporting.paper.checklists import FOR_AUTHORS
-from grandrounds.reporting.paper.figures import at_journal_widths
-from grandrounds.reporting.paper.items import CLAIM, TRIPOD_AI
-from grandrounds.reporting.paper.latex import latex_table, latex_text
+from grandrounds.reporting.paper.documents import latex_table, latex_text, word_document
+from grandrounds.reporting.paper.folder import at_journal_widths
+from grandrounds.reporting.paper.items import CLAIM, FOR_AUTHORS, TRIPOD_AI
 from grandrounds.reporting.paper.tables import PaperTable
-from grandrounds.reporting.paper.word import word_document
 from grandrounds.reporting.run import Spent
 from grandrounds.reporting.runs import read_run
 

@@ -81,7 +81,7 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
 
     Raises:
         DataError: if an image is in another place or its patient is not found; it is named.
-        ConfigurationError: if the layout cannot be told from the folders.
+        ConfigurationError: if the folders do not show the layout.
     """
     place = place_at(root)
     if place is None:

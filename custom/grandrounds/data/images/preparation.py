@@ -72,7 +72,7 @@ class Preparation:
         return Square(pixels, picture.shape, picture.rules)
 
     def content(self, image: EncodedImage) -> str:
-        """A digest by which equal squares are found; the name of a film of mini-MIAS tells the side of its breast."""
+        """A digest by which equal squares are found; the name of a film of mini-MIAS shows the side of its breast."""
         return f"{image.content}{image.name if self.reading.preprocess == 'mammogram' else ''}"
 
     @property

@@ -2,8 +2,8 @@
 
 FLARE's own start script keeps the process id of its last start in the kit. In a container that id is always 1, so the
 script takes itself for a running instance and ends; it also ignores SIGTERM there. Here stale ids are removed, signals are
-passed on, and FLARE is started again when it dies or hangs. A service manager is told what happens, and that this process
-lives.
+passed on, and FLARE is started again when it dies or hangs. The service manager is notified of what happens, and that this
+process lives.
 """
 
 from __future__ import annotations
@@ -114,27 +114,27 @@ def serve(kit: Kit, report: Report) -> None:
     remove_stale_files(kit)
     (kit.folder / OWN_PID).write_text(f"{os.getpid()}\n")
     watchdog = Watchdog()
-    tell = _telling(report)
+    notify_all = _reporting(report)
     deaths = 0
     try:
         while True:
             started = time.monotonic()
-            status = _run_once(kit, tell, watchdog)
+            status = _run_once(kit, notify_all, watchdog)
             if (kit.folder / SHUTDOWN).exists():
                 notify("STOPPING=1")
-                tell(f"{kit.name}: FLARE was shut down")
+                notify_all(f"{kit.name}: FLARE was shut down")
                 return
             end_processes(kit)  # a job's process that FLARE had just started would wait for its parent for ever
             deaths = 0 if time.monotonic() - started >= GOOD_SECONDS else deaths
             deaths += 1
             pause = pause_after(deaths, RESTART_PAUSES)
-            tell(f"{kit.name}: FLARE ended with status {status}; it is started again in {pause:g} s")
+            notify_all(f"{kit.name}: FLARE ended with status {status}; it is started again in {pause:g} s")
             _sleep(pause, watchdog)
     except Stopped:
         notify("STOPPING=1")
-        tell(f"{kit.name}: stopping")
+        notify_all(f"{kit.name}: stopping")
         end_processes(kit)
-        tell(f"{kit.name}: stopped")
+        notify_all(f"{kit.name}: stopped")
         raise
     finally:
         for name in STALE:
@@ -185,7 +185,7 @@ def end_processes(kit: Kit, seconds: float = SERVICE_STOP_SECONDS) -> None:
     signal_processes(running_processes(kit), signal.SIGKILL)
 
 
-def _run_once(kit: Kit, tell: Report, watchdog: Watchdog) -> int:
+def _run_once(kit: Kit, notify_all: Report, watchdog: Watchdog) -> int:
     """Start FLARE, wait for its end and return its exit status; it is ended when it hangs."""
     (kit.folder / ALIVE).unlink(missing_ok=True)
     child = subprocess.Popen(
@@ -195,7 +195,7 @@ def _run_once(kit: Kit, tell: Report, watchdog: Watchdog) -> int:
         env=_environment(),
     )
     notify("READY=1")
-    tell(f"{kit.name}: FLARE runs as process {child.pid}")
+    notify_all(f"{kit.name}: FLARE runs as process {child.pid}")
     pulse = Pulse(kit.folder / ALIVE, HANG_SECONDS)
     asked_at: float | None = None
     while (status := _reap(child.pid)) is None:
@@ -206,20 +206,20 @@ def _run_once(kit: Kit, tell: Report, watchdog: Watchdog) -> int:
         if asked_at is not None and time.monotonic() - asked_at > SERVICE_STOP_SECONDS:
             end_processes(kit, 0.0)  # FLARE's threads can outlive its shutdown
         elif pulse.lost():
-            tell(f"{kit.name}: FLARE gives no sign of life for {HANG_SECONDS:g} s; it is ended")
+            notify_all(f"{kit.name}: FLARE gives no sign of life for {HANG_SECONDS:g} s; it is ended")
             end_processes(kit, 0.0)
     return status
 
 
-def _telling(report: Report) -> Report:
-    """Tell a line to the service manager as well; one that cannot be written, as on a full disk, ends nothing."""
+def _reporting(report: Report) -> Report:
+    """Report a line to the service manager as well; one that cannot be written, as on a full disk, ends nothing."""
 
-    def tell(line: str) -> None:
+    def notify_all(line: str) -> None:
         notify(f"STATUS={line}")
         with suppress(OSError):
             report(line)
 
-    return tell
+    return notify_all
 
 
 def _sleep(seconds: float, watchdog: Watchdog) -> None:

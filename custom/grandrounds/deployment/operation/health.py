@@ -150,7 +150,7 @@ def _data_sets(kit: Kit) -> Iterator[Finding]:
     if not path.is_file():
         return
     content: LedgerContent | None = None
-    with suppress(GrandRoundsError):  # which the check of the ledger tells
+    with suppress(GrandRoundsError):  # which the check of the ledger reports
         content = _read_ledger(kit)
     for name in read_json_object(path).get("datasets", {}):
         try:

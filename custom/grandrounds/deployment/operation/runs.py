@@ -39,7 +39,7 @@ class SeenRun(NamedTuple):
         facts: name, status, reason, round, rounds, seconds left, validation scores by round, contributions, sites
             that are not at work, remarks, drops by site, bytes, checkpoints, and seconds since it ended; None while it runs.
         events: the last ones.
-        epsilon: spent by site, as far as it is told.
+        epsilon: spent by site, as far as it is reported.
     """
 
     facts: dict[str, Any]
@@ -99,7 +99,7 @@ def recorded_run(folder: Path) -> SeenRun:
 
 
 def running_run(name: str, job: str, status: str, statistics: Mapping[str, Any]) -> SeenRun:
-    """A run of a job, from what its controller tells of itself; nothing while it starts or ends."""
+    """A run of a job, from the statistics of its controller; nothing while it starts or ends."""
     number, rounds, pace = (
         statistics.get("round") or 0,
         statistics.get("rounds") or 0,

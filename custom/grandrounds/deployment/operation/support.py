@@ -72,7 +72,7 @@ How it was made
   labels, rows of manifests, the ledger, models, scores and passwords are not read or not copied.
 * No text of a message is in it. Of an error there are the name of its class, if it is one of Python or of grandrounds, and
   the lines of source of grandrounds, FLARE and torch through which it came.
-* Options of a job are numbers, switches and short words. Of a list, only the number of its entries is told.
+* Options of a job are numbers, switches and short words. Of a list, only the number of its entries is given.
 * Names of this participant, of other sites, runs and data sets are in it, because a fault is about them.
 """
 

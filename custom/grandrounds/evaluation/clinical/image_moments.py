@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 MOMENTS = "moments"
 """The tensor of a release, float64, shape ``(2, figures)``: mean and mean square of each figure."""
 MOST_LOOKED_AT = 2000
-"""Of more images of a site so many are looked at, evenly spaced."""
+"""The largest number of images of a site that are looked at, evenly spaced."""
 NO_MOMENTS = "no site has released image_moments: its policy has no rule for them, or it has too few patients"
 ROUNDING_STEPS = 20
 """Released means and deviations are rounded to this part of the least deviation."""
@@ -120,14 +120,14 @@ def channels_of(moments: Array) -> int:
     Raises:
         ValueError: if they are no moments.
     """
-    found = next((one for one in COLOUR_NAMES if moments.shape == (2, len(least_deviations(one)))), None)
+    channels = next((name for name in COLOUR_NAMES if moments.shape == (2, len(least_deviations(name)))), None)
     if (
-        found is None
+        channels is None
         or not (np.abs(moments[0]) <= LARGEST_FIGURE).all()
         or not (moments[1] >= moments[0] ** 2 - 1e-6).all()
     ):
         raise ValueError(f"expected mean and mean square of each figure of images, got shape {moments.shape}")
-    return found
+    return channels
 
 
 def training_moments(sites: Mapping[str, Array], images: Mapping[str, float]) -> dict[str, Any]:

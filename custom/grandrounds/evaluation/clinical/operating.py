@@ -8,7 +8,7 @@ import numpy as np
 
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.binary import POSITIVE
-from grandrounds.evaluation.clinical.selective import SENSITIVITY, choose_operating_point
+from grandrounds.evaluation.confidence import SENSITIVITY, choose_operating_point
 from grandrounds.evaluation.curves.binned import CurveCounts
 from grandrounds.evaluation.curves.points import roc_points
 from grandrounds.evaluation.score import MIN_CASES

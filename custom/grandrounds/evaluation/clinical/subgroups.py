@@ -37,7 +37,7 @@ def subgroups_of(columns: Mapping[str, Sequence[str]]) -> list[Subgroup]:
         >>> [(group.value, group.rows.tolist()) for group in subgroups_of({"sex": ["f", "m", "f", ""]})]
         [('f', [0, 2]), ('m', [1]), ('not known', [3])]
     """
-    found: list[Subgroup] = []
+    subgroups: list[Subgroup] = []
     for column, values in columns.items():
         named = _named(values)
         labels = natural_sorted({label for label in named if label != NOT_KNOWN})
@@ -45,8 +45,8 @@ def subgroups_of(columns: Mapping[str, Sequence[str]]) -> list[Subgroup]:
             continue
         order = [*_by_number(labels), *([NOT_KNOWN] if NOT_KNOWN in named else [])]
         texts = np.array(named, np.str_)
-        found += [Subgroup(column, label, np.flatnonzero(texts == label).astype(np.int64)) for label in order]
-    return found
+        subgroups += [Subgroup(column, label, np.flatnonzero(texts == label).astype(np.int64)) for label in order]
+    return subgroups
 
 
 def _named(values: Sequence[str]) -> list[str]:

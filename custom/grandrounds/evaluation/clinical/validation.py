@@ -25,9 +25,9 @@ from grandrounds.evaluation.clinical.results import (
     Sides,
     SubgroupResult,
 )
-from grandrounds.evaluation.clinical.selective import at_threshold
 from grandrounds.evaluation.clinical.subgroups import Subgroup
 from grandrounds.evaluation.clinical.suppression import shown_counts
+from grandrounds.evaluation.confidence import at_threshold
 from grandrounds.evaluation.curves.binned import BINS, CurveCounts, binned_counts
 from grandrounds.evaluation.estimates import auc_estimates
 from grandrounds.seeding import numpy_generator

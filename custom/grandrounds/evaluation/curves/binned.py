@@ -115,8 +115,8 @@ def coarsen_curves(curves: SiteCurves, minimum: int) -> SiteCurves:
 
 def sum_curves(sites: Sequence[SiteCurves], classes: Sequence[str]) -> SiteCurves:
     """The counts of several sites together; of each class those of the sites that have counts of it."""
-    of_class = {name: [one.classes[name] for one in sites if name in one.classes] for name in classes}
-    reliability = [one.reliability for one in sites if one.reliability is not None]
+    of_class = {name: [site.classes[name] for site in sites if name in site.classes] for name in classes}
+    reliability = [site.reliability for site in sites if site.reliability is not None]
     return SiteCurves(
         {name: sum_counts(counts) for name, counts in of_class.items() if counts},
         sum_counts(reliability) if reliability else None,
@@ -134,11 +134,11 @@ def sum_counts(sites: Sequence[CurveCounts]) -> CurveCounts:
     """
     if not sites:
         raise ValueError("there are no counts")
-    edges = np.unique(np.concatenate([one.edges for one in sites]))
+    edges = np.unique(np.concatenate([site.edges for site in sites]))
     return CurveCounts(
         edges,
-        _sum_on(edges, [(one.edges, one.positives) for one in sites]),
-        _sum_on(edges, [(one.edges, one.negatives) for one in sites]),
+        _sum_on(edges, [(site.edges, site.positives) for site in sites]),
+        _sum_on(edges, [(site.edges, site.negatives) for site in sites]),
     )
 
 

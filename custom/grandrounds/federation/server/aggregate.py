@@ -48,7 +48,7 @@ class Aggregator(ABC):
 
     @abstractmethod
     def open(self, sites: Iterable[str]) -> None:
-        """A round begins in which these sites are asked; whatever is left of the last one is forgotten."""
+        """Begin a round with these sites and discard what is left of the last round."""
 
     def check(self, site: str, result: Result, model: State) -> None:
         """Refuse a contribution that does not fit, without any other effect.

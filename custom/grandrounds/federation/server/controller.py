@@ -63,7 +63,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         round_number: counts from 1; 0 before the first round.
         run_id: identifies this start of the run; a resumed run keeps it.
         frozen_digest: of the layers that are not trained, which the sites' must be equal to; None without such layers.
-        checkpointed: the rounds of which the server has checkpoints.
+        checkpointed: the rounds with checkpoints at the server.
         sites: who has registered, was refused or has missed rounds.
         dispatcher: sends tasks; from the start of the run on, as ``record``, ``folder`` and ``fl_ctx``.
     """

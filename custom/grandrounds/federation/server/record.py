@@ -28,8 +28,7 @@ from grandrounds import __version__
 from grandrounds.errors import CheckpointError, GrandRoundsError, InUseError
 from grandrounds.evaluation.clinical.image_moments import training_moments
 from grandrounds.evaluation.counts import SiteCounts
-from grandrounds.evaluation.metrics import SCORES_OF_IMAGES
-from grandrounds.evaluation.own_metrics import OWN_METRICS
+from grandrounds.evaluation.metrics import OWN_METRICS, SCORES_OF_IMAGES
 from grandrounds.evaluation.record import EvalRecord, received
 from grandrounds.federation.machine import graphics_cards, usable_cores
 from grandrounds.files import copy_file, file_digest, is_held, write_bytes
@@ -55,9 +54,9 @@ REFERENCES = "references"
 """In the summary of a simulation: models that the run is compared with, by name."""
 RUNNING = "running"
 STOPPED = "interrupted"
-"""What a run is called whose record says that it is running, and on which no process works any more."""
+"""State of a run whose record says that it is running although no process works on it."""
 JOB_REFUSED = "refused"
-"""What the download of a job says that could not take up a run, which is as it was."""
+"""Note in the download of a job that could not resume a run; the run is unchanged."""
 EXPLODED = 10.0
 """Times the training loss of the first round, or 1, beyond which a training has diverged."""
 _DIVERGED = "the training has diverged"
@@ -308,7 +307,7 @@ class RunRecord:
         return summary if isinstance(summary, dict) and "rounds_done" in summary else {}
 
     def _noted_rounds(self, kept: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """All rounds of an earlier start, of which the summary of a running run has the last."""
+        """All rounds of an earlier start; the summary of a running run has only the last."""
         events = read_events(self.folder) if (self.folder / EVENTS).exists() else []
         rounds = [_of_round(event) for event in events if event["event"] == ROUND_END]
         return rounds if len(rounds) == kept["rounds_done"] else list(kept["rounds"])

@@ -52,7 +52,7 @@ class SiteHealth:
         return round_number < self._back_at.get(site, 0)
 
     def pauses(self, round_number: int) -> dict[str, int]:
-        """The sites that sit this round out, each with the round in which it is asked again."""
+        """The sites that are paused in this round, each with the round in which it takes part again."""
         return {site: self._back_at[site] for site in natural_sorted(self._back_at) if self.paused(site, round_number)}
 
     def available_sites(self, sites: Iterable[str], round_number: int, needed: int) -> list[str]:

@@ -104,7 +104,7 @@ def error_message(error: Exception) -> dict[str, Any]:
 
 
 def read_error(header: Mapping[str, Any]) -> Exception:
-    """The error of :func:`error_message`; another one than :data:`ERRORS` has is a ``RuntimeError``."""
+    """The error of :func:`error_message`; if it is not among :data:`ERRORS`, a ``RuntimeError``."""
     kind, text, trace = (str(header.get(name, "")) for name in ("type", "text", "trace"))
     error = ERRORS.get(kind, RuntimeError)(text[:LONGEST_TEXT])
     error.add_note(trace[-LONGEST_TRACE:])

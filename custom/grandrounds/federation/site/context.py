@@ -86,7 +86,7 @@ class Unread:
     """Stands for a site's data until its images are read."""
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever is asked of it is an error."""
+        """Every attribute is an error."""
         raise RuntimeError(f"{name} of the site's data was asked for before its images were read")
 
 

@@ -288,7 +288,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             self._child.close()
 
     def require_kind(self, kind: Task) -> None:
-        """Refuse options that need classes which exclude each other, where labels are not of such.
+        """Refuse options that need mutually exclusive classes if the labels are not exclusive.
 
         Raises:
             ConfigurationError: naming the option and what to set.

@@ -44,12 +44,10 @@ KEPT = "model"
 
 
 class SiteModel(Protocol):
-    """The model that a site trains."""
+    """The model that a site trains; by default no part of it is checked, and nothing leaves."""
 
-    @property
-    def releases(self) -> Mapping[str, ReleaseKind]:
-        """What a training releases of the model."""
-        ...
+    releases: Mapping[str, ReleaseKind] = MappingProxyType({})
+    """What a training releases of the model."""
 
     def require_shared(self, otherwise: str) -> None:
         """Refuse, in these words, a model of the site's own.
@@ -57,7 +55,6 @@ class SiteModel(Protocol):
         Raises:
             ConfigurationError: then.
         """
-        ...
 
     def require_own(self, otherwise: str) -> None:
         """Refuse, in these words, a model that sites share.
@@ -65,7 +62,6 @@ class SiteModel(Protocol):
         Raises:
             ConfigurationError: then.
         """
-        ...
 
     def spec(self, problem: Problem, site: str, chosen: ModelOverride | None) -> ModelSpec | None:
         """The network that a site has for itself; None if it is the problem's.
@@ -83,7 +79,7 @@ class SiteModel(Protocol):
 
     def facts(self, context: SiteContext) -> dict[str, str]:
         """What a site says of its network when it joins."""
-        ...
+        return {}
 
     def require_received(self, payload: Payload, context: SiteContext) -> None:
         """Refuse, before images are read, a received model that does not fit.
@@ -91,7 +87,6 @@ class SiteModel(Protocol):
         Raises:
             MessageError: then.
         """
-        ...
 
     def require_inference(self, inference: InferenceOptions, gate: TrainingGate) -> None:
         """Refuse a form of networks without gradients in which what leaves would not be what the gate counts.
@@ -99,7 +94,6 @@ class SiteModel(Protocol):
         Raises:
             ConfigurationError: then.
         """
-        ...
 
     def hides_failures(self, gate: TrainingGate) -> bool:
         """Whether a training that fails gives an answer like any other."""
@@ -107,11 +101,11 @@ class SiteModel(Protocol):
 
     def spending(self, of_training: Callable[[], Spending | None]) -> Spending | None:
         """What a round's training costs, as far as it leaves."""
-        ...
+        return None
 
     def is_begun(self, kept: Mapping[str, Any]) -> bool:
         """Whether there is a model before this round's training."""
-        ...
+        return True
 
     def start(self, payload: Payload, context: SiteContext, kept: Mapping[str, Any]) -> State:
         """What a round starts from.
@@ -128,7 +122,7 @@ class SiteModel(Protocol):
 
     def nothing_learnt(self, payload: Payload) -> Result:
         """The result in place of a training that has failed."""
-        ...
+        return Result()
 
     def tested(self, start: Callable[[], State], kept: Mapping[str, Any], store: SiteStore) -> dict[str, State]:
         """The models that are tested at the end, by name; ``start`` gives what the task starts from."""
@@ -141,7 +135,7 @@ class SiteModel(Protocol):
         ...
 
 
-class SharedModel:
+class SharedModel(SiteModel):
     """The federation's model: each round starts from what was sent, and its update leaves.
 
     Args:
@@ -152,9 +146,6 @@ class SharedModel:
 
     def __init__(self, network: Callable[[SiteContext], nn.Module]) -> None:
         self._network = network
-
-    def require_shared(self, otherwise: str) -> None:
-        """It is."""
 
     def require_own(self, otherwise: str) -> None:
         """It is not."""
@@ -169,10 +160,6 @@ class SharedModel:
                 f"{chosen.where} asks for {_described(spec)}, but all sites of this job share one model, "
                 f"{_described(shared)}; remove the entry, or run a job with model=own"
             )
-
-    def facts(self, context: SiteContext) -> dict[str, str]:
-        """None: the network is the problem's."""
-        return {}
 
     def require_received(self, payload: Payload, context: SiteContext) -> None:
         """Statistics of a site's own images cannot be compared before these are read."""
@@ -191,10 +178,6 @@ class SharedModel:
     def spending(self, of_training: Callable[[], Spending | None]) -> Spending | None:
         """All that the training costs."""
         return of_training()
-
-    def is_begun(self, kept: Mapping[str, Any]) -> bool:
-        """It was sent."""
-        return True
 
     def start(self, payload: Payload, context: SiteContext, kept: Mapping[str, Any]) -> State:
         """The model that was sent."""
@@ -223,7 +206,7 @@ class SharedModel:
         return {}
 
 
-class OwnModel:
+class OwnModel(SiteModel):
     """A model of the site's own, which stays there from round to round.
 
     Args:
@@ -231,8 +214,6 @@ class OwnModel:
         network: of a task, with whatever weights.
         build: makes a network with the run's initial weights.
     """
-
-    releases: Mapping[str, ReleaseKind] = MappingProxyType({})
 
     def __init__(
         self,
@@ -245,9 +226,6 @@ class OwnModel:
     def require_shared(self, otherwise: str) -> None:
         """It is not."""
         raise ConfigurationError(otherwise)
-
-    def require_own(self, otherwise: str) -> None:
-        """It is."""
 
     def spec(self, problem: Problem, site: str, chosen: ModelOverride | None) -> ModelSpec | None:
         """The site's choice overrides the job's."""
@@ -271,18 +249,9 @@ class OwnModel:
         values = context.model_spec.backbone, architecture_fingerprint(self._network(context).state_dict())
         return dict(zip(ARCHITECTURE_FACTS, values, strict=True))
 
-    def require_received(self, payload: Payload, context: SiteContext) -> None:
-        """What is sent is compared when it is used."""
-
-    def require_inference(self, inference: InferenceOptions, gate: TrainingGate) -> None:
-        """The model does not leave."""
-
     def hides_failures(self, gate: TrainingGate) -> bool:
-        """Where the gate counts updates, as the ones beside it do."""
+        """Where the gate counts updates."""
         return gate.counts_updates
-
-    def spending(self, of_training: Callable[[], Spending | None]) -> None:
-        """Nothing: the model does not leave."""
 
     def is_begun(self, kept: Mapping[str, Any]) -> bool:
         """Once it was trained."""
@@ -305,10 +274,6 @@ class OwnModel:
         """Keep it; nothing leaves."""
         kept[KEPT] = trained
         return {}
-
-    def nothing_learnt(self, payload: Payload) -> Result:
-        """Nothing."""
-        return Result()
 
     def tested(self, start: Callable[[], State], kept: Mapping[str, Any], store: SiteStore) -> dict[str, State]:
         """``own``, which scored best here (if none was scored, the last); ``own_last`` with ``test_last``."""

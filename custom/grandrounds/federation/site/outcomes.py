@@ -1,4 +1,4 @@
-"""What a task asks a site's privacy gate, and tells it of how it went, which its answer must not show."""
+"""Questions of a task to the site's privacy gate, and causes of failures, which an answer must not show."""
 
 from __future__ import annotations
 

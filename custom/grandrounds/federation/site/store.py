@@ -151,7 +151,7 @@ def clear_other_run(folder: Path, run_id: str) -> None:
 
 
 def _marked(path: Path) -> dict[str, Any] | None:
-    """What a marker says of the folder that it is in; None where there is none."""
+    """The content of a folder's marker; None if there is none."""
     if not path.is_file():
         return None
     try:
@@ -162,7 +162,7 @@ def _marked(path: Path) -> dict[str, Any] | None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What distinguishes a file from another one that has replaced it; None if there is none."""
+    """What distinguishes a file from its replacement; None if there is no file."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

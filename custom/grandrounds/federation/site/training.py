@@ -164,7 +164,7 @@ class Step(Protocol):
     """Takes an optimizer step, as :class:`OptimizerStep` does."""
 
     def step(self, losses: Iterable[Tensor]) -> None:
-        """Take one step down the sum of the losses, of which there is at least one; each has a graph of its own."""
+        """Take one step down the sum of the losses (at least one); each has a graph of its own."""
         ...
 
 

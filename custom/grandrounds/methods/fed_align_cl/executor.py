@@ -23,7 +23,7 @@ from grandrounds.methods.fed_align_cl.bank import (
     require_bank,
     unpack_banks,
 )
-from grandrounds.methods.fed_align_cl.curriculum import Indices, Memory, correct_predictions
+from grandrounds.methods.fed_align_cl.curriculum import Indices, Memory, correct_predictions, draw_order, moved_forward
 from grandrounds.methods.fed_align_cl.discriminator import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour
 from grandrounds.methods.fed_align_cl.local_steps import (
@@ -46,7 +46,6 @@ from grandrounds.methods.fed_align_cl.options import (
     ScheduleOptions,
     WeightNoiseOptions,
 )
-from grandrounds.methods.fed_align_cl.order import draw_order, moved_forward
 from grandrounds.methods.supervised.loss import adjusted_logits
 from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.models.backbones.resnet22 import recompute_activations

@@ -19,10 +19,9 @@ from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, run_steps
 from grandrounds.methods.fed_align_cl.bank import bank_size, make_bank, upcoming_rows
-from grandrounds.methods.fed_align_cl.curriculum import Indices
+from grandrounds.methods.fed_align_cl.curriculum import Indices, epoch_batches
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions, ScheduleOptions
-from grandrounds.methods.fed_align_cl.order import epoch_batches
 from grandrounds.models.partial import input_channels
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 

@@ -126,7 +126,7 @@ class Learnt(NamedTuple):
 
 
 def accepted_images(pseudo: PseudoLabels) -> Learnt | None:
-    """Those of which something is accepted, or None: no other views are drawn, but the host waits to know which."""
+    """Images with something accepted, or None. Only their views are drawn, but the host must wait to know which they are."""
     (positions,) = pseudo.accepted.reshape(len(pseudo.accepted), -1).any(dim=1).cpu().numpy().nonzero()
     if not len(positions):
         return None
@@ -282,7 +282,7 @@ def train_semi_supervised(
     """Train in place.
 
     Three forward passes per step, in this order: labelled, weak, strong (accepted images only). A site without labels keeps
-    the model as it is until the first round with pseudo-labels.
+    the unchanged model until the first round with pseudo-labels.
 
     Args:
         network: in training mode.

@@ -305,7 +305,7 @@ class RidgeController(RoundController):
         self.head.set_linear(weights, bias + added, shift, scale, temperature)
 
     def model(self) -> State:
-        """The network with the head as far as it is solved."""
+        """The network with the head that has been solved so far."""
         return dict(self._network.state_dict())
 
     def load_model(self, state: State) -> None:

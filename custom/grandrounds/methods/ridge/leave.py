@@ -52,7 +52,7 @@ class Departure:
 
 
 def leave(run: Path, sites: Sequence[str], out: Path) -> Departure:
-    """Write the run that these sites have left; no site is asked.
+    """Write the run without these sites; no site takes part in this.
 
     Args:
         run: the workspace of a simulation, or the run's folder at the server, with its checkpoints.

@@ -85,7 +85,7 @@ def _own(folder: Path, weights: Path) -> Bundle:
 
 
 def _definition(file: Path) -> dict[str, Any]:
-    """``network_def`` as it is written, with what its references point to."""
+    """``network_def`` with its references resolved."""
     from monai.bundle import ConfigParser
 
     parser = ConfigParser(globals=False)

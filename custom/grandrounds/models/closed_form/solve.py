@@ -129,7 +129,7 @@ def standardised(head: Tensor, sums: Sums) -> tuple[Tensor, Tensor, Tensor, Tens
 
 
 def squared_error(head: Tensor, sums: Sums) -> float:
-    r"""The weighted squared error of a head on images of which only the sums are known.
+    r"""The weighted squared error of a head on images whose sums alone are known.
 
     .. math:: \mathrm{tr}(W^T A W) - 2\,\mathrm{tr}(W^T B) + \sum_i w_i |y_i|^2
 

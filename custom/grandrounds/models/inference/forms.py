@@ -33,7 +33,7 @@ class Form:
         """Refuse a machine that cannot compute in this form, by a :class:`ConfigurationError`."""
 
     def prepared(self, network: nn.Module, inputs: Tensor) -> Compute:
-        """The network as it is now, in evaluation mode, for inputs of this shape in any number."""
+        """The network with its present weights, in evaluation mode, for any number of inputs of this shape."""
         return network
 
 

@@ -62,7 +62,7 @@ class DatasetFacts(NamedTuple):
 
 
 class InventoryRequest(NamedTuple):
-    """Which data sets of a site are asked about.
+    """Which data sets of a site a request is about.
 
     Attributes:
         site: its name.

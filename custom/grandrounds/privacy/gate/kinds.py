@@ -43,7 +43,7 @@ WEIGHT_DIFF, APP_DEFINED = "WEIGHT_DIFF", "APP_DEFINED"
 DISTRIBUTION_TOLERANCE = 1e-2
 """By which the sum of a distribution in half precision may differ from one."""
 MOST_DIMENSIONS = 5
-"""Of an entry of a site's own network, of which the gate knows no more."""
+"""Of an entry of a site's own network; the gate knows nothing else about it."""
 
 
 @dataclass(frozen=True)

@@ -380,7 +380,7 @@ class CurveSupport(MinimumSupport):
 
 @dataclass(frozen=True)
 class CountSupport(MinimumSupport):
-    """Lets a table of counts out whole, if none of them is of 1 to ``minimum - 1`` patients; else it stays."""
+    """Releases a whole table of counts unless one of them is of 1 to ``minimum - 1`` patients."""
 
     def withholds(self, tensors: State) -> bool:
         """See :meth:`Treatment.withholds`."""

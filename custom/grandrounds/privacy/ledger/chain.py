@@ -220,7 +220,7 @@ class ChainedFile:
             _write_all(file, _canonical(line) + b"\n", size)
             os.fsync(file)
             self._write_head(len(chain.lines) + 1, line["hash"])
-        # In another place than the file, so that an older copy of both files can be recognised by a head that it lacks.
+        # In another folder than the file, so that an older copy of both files can be recognised by a head that it lacks.
         head = f"line {len(chain.lines) + 1}, head {line['hash']}"
         syslog.syslog(syslog.LOG_NOTICE | syslog.LOG_USER, f"{SYSTEM_LOG}: {self.path}: {head}")
         return line

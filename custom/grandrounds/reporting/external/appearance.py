@@ -34,8 +34,8 @@ class FigureShift:
         return here, there
 
     @property
-    def told(self) -> str:
-        """In words."""
+    def in_words(self) -> str:
+        """The means and their difference."""
         return f"{self.name} {' against '.join(self.shown)} ({self.deviations:+.1f} deviations)"
 
 
@@ -57,7 +57,7 @@ class Appearance:
     def unlike(self) -> str:
         """In which figures the images are unlike the training images, the farthest first; empty if in none."""
         ordered = sorted(self.figures, key=lambda one: -abs(one.deviations))
-        far = format_list([one.told for one in ordered if abs(one.deviations) >= self.far])
+        far = format_list([figure.in_words for figure in ordered if abs(figure.deviations) >= self.far])
         return f"The images are unlike the training images: {far}." if far else ""
 
     @property
@@ -66,7 +66,7 @@ class Appearance:
         if self.unavailable:
             return f"Whether the images are like the training images is unavailable: {self.unavailable}."
         largest = max(self.figures, key=lambda one: abs(one.deviations))
-        return self.unlike or f"The images are like the training images; the largest difference is {largest.told}."
+        return self.unlike or f"The images are like the training images; the largest difference is {largest.in_words}."
 
 
 def appearance_of(

@@ -24,19 +24,17 @@ from grandrounds.evaluation.external import (
 from grandrounds.evaluation.prediction import tensors_of
 from grandrounds.federation.site.context import choose_device
 from grandrounds.federation.site.store import DIGESTS
-from grandrounds.files import file_digest, replacing
+from grandrounds.files import file_digest
 from grandrounds.models.closed_form.sums import clipped
 from grandrounds.models.depths import depth_features
 from grandrounds.models.inference.forward import BATCH, Forward
 from grandrounds.models.split import split_last_layer
 from grandrounds.models.trained import trained_models
-from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.external.appearance import Appearance, appearance_of
-from grandrounds.reporting.external.overlap import Overlap
 from grandrounds.reporting.external.preparation import overlap_with
+from grandrounds.reporting.external.result import Overlap
 from grandrounds.reporting.external.sums import PortableSums
 from grandrounds.reporting.external.trained import TrainedModel
-from grandrounds.reporting.figures.images import JudgedImages, failure_figure
 from grandrounds.reporting.format import format_list
 from grandrounds.reporting.predictions import decoded_images
 from grandrounds.reporting.run import ReadRun
@@ -128,7 +126,7 @@ def read_images(
         raise ConfigurationError(
             f"{overlap.message}, so this is no external validation; leave these images out, or add --allow-overlap"
         )
-    appearance = appearance_of(trained.image_moments, ((one.images, one.shapes) for one in images.values()))
+    appearance = appearance_of(trained.image_moments, ((image.images, image.shapes) for image in images.values()))
     return PlaceImages(images, overlap, appearance)
 
 
@@ -231,16 +229,3 @@ def place_of(
         images.overlap,
         images.appearance,
     )
-
-
-def draw_failures(
-    path: Path, images: Mapping[str, LabelledImages], found: Mapping[str, ImagePredictions], problem: Problem
-) -> None:
-    """Draw the most confident errors of a place; the file shows patients' images and must stay there."""
-    together = np.concatenate([test.images for test in images.values()])
-    labels = np.concatenate([one.labels for one in found.values()])
-    probabilities = np.concatenate([one.probabilities for one in found.values()])
-    judged = JudgedImages(together, labels, probabilities, problem.classes, problem.kind)
-    figure = failure_figure(judged, ", ".join(images))
-    with replacing(path) as stream:
-        figure.savefig(stream, format=path.suffix[1:] or "png")

@@ -18,7 +18,7 @@ from grandrounds.federation.site.store import DIGESTS
 from grandrounds.json_files import read_json_object
 from grandrounds.protocol.names import VALIDATION
 from grandrounds.protocol.task import Task
-from grandrounds.reporting.external.overlap import Overlap
+from grandrounds.reporting.external.result import Overlap
 from grandrounds.reporting.predictions import read_site_curves, read_tests
 
 NO_POINT = (
@@ -78,24 +78,24 @@ def positive_group(
         if grouping is None:
             return None
         names = [grouping.names[0]]
-    known = [*classes, *(grouping.names if grouping else ())]
+    groups = {name: number for number, name in enumerate(grouping.names)} if grouping else {}
     for name in names:
         try:
-            require_known_label(name, known, "--positive")
+            require_known_label(name, [*classes, *groups], "--positive")
         except DataError as error:
             raise ConfigurationError(str(error)) from error
-    groups = {name: number for number, name in enumerate(grouping.names)} if grouping else {}
-    chosen = {number for number, name in enumerate(classes) if name in names}
+    members = set(names)
     if grouping:
-        chosen |= {number for number, group in enumerate(grouping.group_of.tolist()) if grouping.names[group] in names}
+        groups_of_classes = zip(classes, grouping.group_of.tolist(), strict=True)
+        members |= {name for name, group in groups_of_classes if grouping.names[group] in names}
+    chosen = tuple(number for number, name in enumerate(classes) if name in members)
     if not 0 < len(chosen) < len(classes):
         raise ConfigurationError("--positive: name some of the classes and not all of them")
-    labels = tuple(sorted(chosen))
-    if by_group:
-        if not set(names) <= set(groups):
-            raise ConfigurationError(f"--positive: the labels are groups; name one of {', '.join(groups)}")
-        labels = tuple(sorted(groups[name] for name in names))
-    return PositiveGroup(", ".join(names), tuple(sorted(chosen)), labels)
+    if not by_group:
+        return PositiveGroup(", ".join(names), chosen, chosen)
+    if not set(names) <= set(groups):
+        raise ConfigurationError(f"--positive: the labels are groups; name one of {', '.join(groups)}")
+    return PositiveGroup(", ".join(names), chosen, tuple(sorted(groups[name] for name in names)))
 
 
 def operating_point(
@@ -136,7 +136,9 @@ def operating_point(
         return COUNTS_OF_CLASSES
     name = classes[positive.classes[0]]
     counts = sum_curves(list(curves.values()), classes).classes.get(name)
-    source = f"counts of the validation images of {sum(name in one.classes for one in curves.values())} training sites"
+    source = (
+        f"counts of the validation images of {sum(name in curve.classes for curve in curves.values())} training sites"
+    )
     if counts is None:
         return _too_few(0, 0)
     cases, other = round(float(counts.positives.sum())), round(float(counts.negatives.sum()))

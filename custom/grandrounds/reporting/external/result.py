@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,60 +22,85 @@ from grandrounds.evaluation.clinical.validation import Request, score_subgroups,
 from grandrounds.evaluation.grouping import summed_probabilities
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.evaluation.record import EvalRecord, pooled
+from grandrounds.evaluation.score import Score
 from grandrounds.evaluation.site_record import NUMBER
-from grandrounds.files import write_json
 from grandrounds.plain import from_plain, to_plain
-from grandrounds.reporting.caveats import caveats_of
+from grandrounds.reporting.caveats import MISSED, caveats_of
 from grandrounds.reporting.external.appearance import Appearance
-from grandrounds.reporting.external.caveats import caveats_of_adaptation, caveats_of_group, caveats_of_thresholds
-from grandrounds.reporting.external.overlap import Overlap
+from grandrounds.reporting.format import SCORE_NAMES, format_list, format_share
+from grandrounds.reporting.parts import format_estimate
 from grandrounds.reporting.run import FINISHED, ReadRun, RunLog, Tests
 from grandrounds.reporting.scores import RunScores, scores_of
 
 if TYPE_CHECKING:
-    from grandrounds.reporting.external.adapted import AdaptedPlace
+    from grandrounds.reporting.external.adaptation import AdaptedPlace
     from grandrounds.reporting.external.prediction import Place
     from grandrounds.reporting.external.preparation import Labels
 
+
 RESULT_FORMAT = "grandrounds external evaluation 1"
+RANKS_WELL = 0.85
+"""The AUROC from which on images are ranked well."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What a place has in common with the run.
+
+    Attributes:
+        shared_images: how many test images are images of a site of the run, by their pixels.
+        sites: names that are sites of the run.
+        not_compared: sites of the run whose images are not known.
+    """
+
+    shared_images: int
+    sites: tuple[str, ...]
+    not_compared: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """What is wrong, as one sentence; empty if nothing is."""
+        images = f"{self.shared_images} of the images are images of the run's sites" if self.shared_images else ""
+        sites = f"{format_list(self.sites)} took part in the run" if self.sites else ""
+        return "; ".join(filter(None, (images, sites)))
 
 
 @dataclass(frozen=True, eq=False)
-class ExternalResult:
-    """What was found at a place, without a count below the minimum, an image's name or a patient.
+class TestedModel:
+    """Which model was tested, by which command.
 
     Attributes:
-        place: its name.
         run: whose model it is.
         method: that trained it.
-        date: and time in UTC, ISO 8601.
+        date: and time of the test in UTC, ISO 8601.
         version: of this package.
-        command: what was typed.
+        command: as it was typed.
         sha256: of the model's file, and of each site's manifest.
-        minimum: the smallest count that is shown.
-        case: what a case is.
-        noun: what a label is.
-        labels: several of them.
-        images: number of test images.
-        cases: independent cases that they are of.
-        unreadable: images that are left out.
-        classes: images by label.
-        overlap: with the run.
-        caveats: the most serious first.
-        scores: of the sites of the place, and of all its images.
-        group: of the positive group, where there is one.
-        subgroups: by further columns of the manifests.
-        adapted: what a model that was adapted to the place is worth, where that was asked for.
-        appearance: how its images differ from the training images; None for fewer cases than the minimum.
     """
 
-    place: str
     run: str
     method: str
     date: str
     version: str
     command: str
     sha256: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class TestedImages:
+    """The test images, without a count below the minimum.
+
+    Attributes:
+        minimum: the smallest count that is shown.
+        case: what a case is.
+        noun: what a label is.
+        labels: the same in the plural.
+        images: their number.
+        cases: number of independent cases.
+        unreadable: number of images that are left out.
+        classes: number of images by label.
+    """
+
     minimum: int
     case: str
     noun: str
@@ -84,6 +109,28 @@ class ExternalResult:
     cases: int | None
     unreadable: int
     classes: Mapping[str, int | None]
+
+
+@dataclass(frozen=True, eq=False)
+class ExternalResult:
+    """The result of an external evaluation, without a count below the minimum, an image's name or a patient.
+
+    Attributes:
+        place: name of the external site.
+        model: that was tested.
+        tested: the test images.
+        overlap: with the run.
+        caveats: the most serious first.
+        scores: at each site of the place, and of all its images.
+        group: scores of the positive group, where there is one.
+        subgroups: scores by further columns of the manifests.
+        adapted: scores of a model that was adapted to the place, where that was asked for.
+        appearance: how its images differ from the training images; None for fewer cases than the minimum.
+    """
+
+    place: str
+    model: TestedModel
+    tested: TestedImages
     overlap: Overlap
     caveats: tuple[str, ...]
     scores: RunScores
@@ -91,6 +138,51 @@ class ExternalResult:
     subgroups: tuple[SubgroupResult, ...] = ()
     adapted: Adapted | None = None
     appearance: Appearance | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; those of :attr:`model` and :attr:`tested` stand beside the others.
+
+        Scores of an adaptation from labels stay at the place: beside the counts of all images they would tell the classes of
+        the few that were used.
+        """
+        from_labels = self.adapted is not None and self.adapted.fitted != 0
+        return {"format": RESULT_FORMAT, **self._plain(), **({"adapted": None} if from_labels else {})}
+
+    def disclosed(self) -> ExternalResult:
+        """What a reader of the file sees."""
+        return self._of_plain(without_small_counts(self._plain(), self.tested.minimum))
+
+    @classmethod
+    def read(cls, path: Path) -> ExternalResult:
+        """Read the result of an external evaluation.
+
+        Raises:
+            DataError: if it is no such file, or a field is missing or of another type.
+        """
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
+            raise DataError(
+                f"{path} is not valid JSON ({error}); write it again with grandrounds evaluate --out"
+            ) from error
+        if not isinstance(content, dict) or content.get("format") != RESULT_FORMAT:
+            raise DataError(f"{path} is no external evaluation; write it with grandrounds evaluate RUN ... --out FILE")
+        try:
+            return cls._of_plain(content)
+        except ValueError as error:
+            raise DataError(f"{path} is damaged ({error}); write it again with grandrounds evaluate --out") from error
+
+    def _plain(self) -> dict[str, Any]:
+        content = {one.name: to_plain(getattr(self, one.name)) for one in fields(self)}
+        return {"place": content.pop("place"), **content.pop("model"), **content.pop("tested"), **content}
+
+    @classmethod
+    def _of_plain(cls, content: Mapping[str, Any]) -> ExternalResult:
+        for part in (TestedModel, TestedImages):  # an error names the key as it is in the file
+            from_plain(part, content)
+        return from_plain(cls, {**content, "model": content, "tested": content})
 
 
 def run_at(run: ReadRun, place: Place, labels: Labels) -> ReadRun:
@@ -101,7 +193,7 @@ def run_at(run: ReadRun, place: Place, labels: Labels) -> ReadRun:
         values = summed_probabilities(found.probabilities, grouping) if grouping else found.probabilities
         questions = questions_of(run.task, found.labels, values, found.groups or None)
         exact = {key: one for key, one in site_metrics(run.task, found.labels, values).items() if key != NUMBER}
-        unit = "patient or lesion" if any(one.count < len(one.labels) for one in questions) else "image"
+        unit = "patient or lesion" if any(question.count < len(question.labels) for question in questions) else "image"
         records[site] = EvalRecord.of(run.task, labels.vocabulary, questions, exact=exact, unit=unit)
     log = RunLog(run.log.method, FINISHED, "", run.log.configuration, tuple(records), (), {}, {}, (), 0, 0.0, {}, {})
     origin = replace(run.origin, communities={}, spent=(), notes=())
@@ -128,84 +220,45 @@ def external_result(
         command: what was typed.
         adapted: what an adaptation did.
     """
-    together, overlap = pooled(list(tested.tests.sites.values())), place.overlap
+    together = pooled(list(tested.tests.sites.values()))
     shown = _shown_classes(together, labels.positive.labels if labels.positive else (), request.minimum)
     hidden = [count is None for count in shown.values()]
     scores = scores_of(tested, request.minimum, hidden)
     adaptation = adapted.shown(request.minimum, hidden) if adapted else None
     group, subgroups = _group_and_subgroups(run.classes, together, place, labels, request)
-    warning = [f"{overlap.message}: this is no external validation."] if overlap.message else []
     appearance = place.appearance if (together.cases or 0) >= request.minimum else None
-    result = ExternalResult(
-        place=place.name,
-        run=run.name,
-        method=run.log.method,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        version=__version__,
-        command=command,
-        sha256=place.digests,
-        minimum=request.minimum,
-        case=tested.tests.unit,
-        noun="group" if labels.by_group else run.task.noun,
-        labels="groups" if labels.by_group else run.task.nouns,
-        images=together.images,
-        cases=together.cases,
-        unreadable=place.unreadable,
-        classes=shown,
-        overlap=overlap,
-        caveats=(
-            *warning,
-            *caveats_of_thresholds(scores.pooled.classes if scores.pooled else {}, group),
-            *(caveats_of_group(group) if group else ()),
-            *([appearance.unlike] if appearance and appearance.unlike else ()),
-            *(caveats_of_adaptation(adaptation, run.task.default_metric) if adaptation else ()),
-            *caveats_of(tested, scores),
-        ),
-        scores=scores,
-        group=group,
-        subgroups=subgroups,
-        adapted=adaptation,
-        appearance=appearance,
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    noun, plural = ("group", "groups") if labels.by_group else (run.task.noun, run.task.nouns)
+    caveats = (
+        *([f"{place.overlap.message}: this is no external validation."] if place.overlap.message else []),
+        *_caveats_of_thresholds(scores.pooled.classes if scores.pooled else {}, group),
+        *(_caveats_of_group(group) if group else ()),
+        *([appearance.unlike] if appearance and appearance.unlike else ()),
+        *(_caveats_of_adaptation(adaptation, run.task.default_metric) if adaptation else ()),
+        *caveats_of(tested, scores),
     )
-    # What is shown here is what a reader of the file sees.
-    return from_plain(ExternalResult, without_small_counts(to_plain(result), request.minimum))
-
-
-def result_json(result: ExternalResult) -> dict[str, Any]:
-    """A result as plain values.
-
-    Scores of an adaptation from labels stay at the place: beside the counts of all images they would tell the classes of the
-    few that were used.
-    """
-    told = result.adapted is None or result.adapted.fitted == 0
-    return {"format": RESULT_FORMAT, **to_plain(result if told else replace(result, adapted=None))}
-
-
-def write_result(path: Path, result: ExternalResult) -> None:
-    """Write a result as JSON."""
-    write_json(path, result_json(result))
-
-
-def read_result(path: Path) -> ExternalResult:
-    """Read the result of an external evaluation.
-
-    Raises:
-        DataError: if it is no such file, or a field is missing or of another type.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise DataError(
-            f"{path} is not valid JSON ({error}); write it again with grandrounds evaluate --out"
-        ) from error
-    if not isinstance(content, dict) or content.get("format") != RESULT_FORMAT:
-        raise DataError(f"{path} is no external evaluation; write it with grandrounds evaluate RUN ... --out FILE")
-    try:
-        return from_plain(ExternalResult, content)
-    except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}); write it again with grandrounds evaluate --out") from error
+    result = ExternalResult(
+        place.name,
+        TestedModel(run.name, run.log.method, date, __version__, command, place.digests),
+        TestedImages(
+            minimum=request.minimum,
+            case=tested.tests.unit,
+            noun=noun,
+            labels=plural,
+            images=together.images,
+            cases=together.cases,
+            unreadable=place.unreadable,
+            classes=shown,
+        ),
+        place.overlap,
+        caveats,
+        scores,
+        group,
+        subgroups,
+        adaptation,
+        appearance,
+    )
+    return result.disclosed()
 
 
 def _shown_classes(record: EvalRecord, positive: Sequence[int], minimum: int) -> dict[str, int | None]:
@@ -236,7 +289,7 @@ def _group_and_subgroups(
     share = float(cases.labels.mean())
     asked = replace(request, prevalences=[*([share] if 0 < share < 1 else []), *request.prevalences])
     # Of some images it may not be known whether they show a finding: columns are of all.
-    whole = len(cases.labels) == sum(len(found.names) for found in place.sites.values())
+    whole = len(cases.labels) == sum(len(site.names) for site in place.sites.values())
     members = tuple(classes[number] for number in labels.positive.classes)
     group = validate_group(cases, asked, labels.positive.name, members)
     return group, score_subgroups(cases, subgroups_of(place.columns) if whole else [], asked)
@@ -247,3 +300,47 @@ def _positive_cases(together: EvalRecord, positive: Sequence[int]) -> Cases:
     if len(together.questions) > 1:
         return together.questions[positive[0]]
     return binary_cases(together.questions[0], positive)
+
+
+def _caveats_of_thresholds(classes: Mapping[str, Mapping[str, Score]], group: GroupResult | None) -> list[str]:
+    """What is ranked well (AUROC of ``RANKS_WELL`` or more) but told apart badly (a side below ``MISSED``).
+
+    Of a class the side is the sensitivity of the most probable class; of the positive group the sensitivity or the
+    specificity at its operating point.
+    """
+    tests = [(name, found.get("auroc"), "sensitivity", found["sensitivity"]) for name, found in classes.items()]
+    if group and group.operating:
+        point, name = group.operating, f"{group.positive} at its operating point"
+        tests += [(name, group.auroc, side, getattr(point, side)) for side in ("sensitivity", "specificity")]
+    listed = [
+        f"{name} (AUROC {area.value:.2f}, {side} {score.value:.2f})"
+        for name, area, side, score in tests
+        if area and area.enough and area.value >= RANKS_WELL and score.enough and score.value < MISSED
+    ]
+    return [f"Ranks well, thresholds do not transfer: {format_list(listed)}."] if listed else []
+
+
+def _caveats_of_group(group: GroupResult) -> list[str]:
+    """What to distrust in the scores of the positive group."""
+    caveats = []
+    if group.auroc and group.auroc.low <= 0.5:
+        area = format_estimate(group.auroc)
+        caveats.append(f"Does not separate {group.positive} from the others better than chance (AUROC {area}).")
+    point = group.operating
+    if point and point.sensitivity.value < MISSED:
+        caveats.append(
+            f"At its operating point it misses {format_share(1 - point.sensitivity.value)} of {group.positive}."
+        )
+    if point and point.specificity.value < MISSED:
+        called = format_share(1 - point.specificity.value)
+        caveats.append(f"At its operating point it calls {called} of the others {group.positive}.")
+    return caveats
+
+
+def _caveats_of_adaptation(adapted: Adapted, metric: str) -> list[str]:
+    """Whether the adapted model is no better than the model as it is."""
+    before, after = adapted.before.best(metric), adapted.after.best(metric)
+    if not after.value <= before.value:
+        return []
+    beside = f"{SCORE_NAMES[metric]} {after.value:.2f} against {before.value:.2f}"
+    return [f"Adapting made the model no better ({beside}): use it as it is."]

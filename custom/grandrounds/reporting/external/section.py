@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from grandrounds.evaluation.clinical.decision import DecisionCurve
 from grandrounds.evaluation.clinical.results import Adapted, Calibration, GroupResult, Recalibrated
 from grandrounds.evaluation.clinical.suppression import count_text
+from grandrounds.evaluation.curves.binned import CurveCounts
+from grandrounds.evaluation.curves.points import roc_points
 from grandrounds.evaluation.score import Score
-from grandrounds.plotting import Drawing
+from grandrounds.plotting import (
+    BLUE,
+    GREY,
+    INK,
+    PALE,
+    SMALL_SIZE,
+    VERMILION,
+    Drawing,
+    draw_legend,
+    label_axes,
+    new_axes,
+)
 from grandrounds.reporting.external.appearance import Appearance
 from grandrounds.reporting.external.result import ExternalResult
-from grandrounds.reporting.figures.external import calibration_figure, decision_figure, external_roc_figure
 from grandrounds.reporting.figures.runs import drawing_of
 from grandrounds.reporting.format import MISSING, format_list
 from grandrounds.reporting.parts import Cell, PageFigure, PageTable, estimate_cell, format_estimate
 from grandrounds.reporting.tables import OperatingRow, class_table, groups_table, operating_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 CALIBRATION_NAMES = {
     "slope": "calibration slope (1 is calibrated)",
@@ -39,10 +55,10 @@ class ExternalSection(NamedTuple):
 
 def external_section(result: ExternalResult, figures: Sequence[PageFigure]) -> ExternalSection:
     """The section of one place."""
-    digests = ", ".join(f"{name} {digest[:12]}" for name, digest in result.sha256.items())
+    digests = ", ".join(f"{name} {digest[:12]}" for name, digest in result.model.sha256.items())
     note = (
-        f"Model of the run {result.run} ({result.method}), tested on {result.date[:10]} with Grand Rounds "
-        f"{result.version}. SHA-256: {digests}. Command: {result.command}"
+        f"Model of the run {result.model.run} ({result.model.method}), tested on {result.model.date[:10]} with Grand Rounds "
+        f"{result.model.version}. SHA-256: {digests}. Command: {result.model.command}"
     )
     return ExternalSection(result.place, note, result.caveats, tables_of(result), figures)
 
@@ -50,29 +66,29 @@ def external_section(result: ExternalResult, figures: Sequence[PageFigure]) -> E
 def tables_of(result: ExternalResult) -> list[PageTable]:
     """All tables of one place."""
     pooled, group = result.scores.pooled, result.group
-    found = [_images_table(result)]
+    tables = [_images_table(result)]
     if result.appearance and result.appearance.figures:
-        found.append(_appearance_table(result.appearance))
+        tables.append(_appearance_table(result.appearance))
     if pooled:
         several = result.scores.sites if len(result.scores.sites) > 1 else {}
         groups = {"the model": pooled, **{f"site {name}": sheet for name, sheet in several.items()}}
-        together = f"Scores of all {result.labels} together, with 95 % intervals, and those of a constant answer"
-        found.append(groups_table(result.place, groups, pooled.references, together))
-        each = f"Each {result.noun} against all others, with 95 % intervals"
-        found.append(class_table(result.noun, pooled, result.scores.sites.values(), each))
+        together = f"Scores of all {result.tested.labels} together, with 95 % intervals, and those of a constant answer"
+        tables.append(groups_table(result.place, groups, pooled.references, together))
+        each = f"Each {result.tested.noun} against all others, with 95 % intervals"
+        tables.append(class_table(result.tested.noun, pooled, result.scores.sites.values(), each))
     if result.adapted:
-        found.append(_adaptation_table(result.adapted))
+        tables.append(_adaptation_table(result.adapted))
     if not group:
-        return found
-    found.append(_group_table(group))
+        return tables
+    tables.append(_group_table(group))
     if group.operating:
         fixed, scores = group.operating.fixed, group.operating
         test = {"sensitivity": scores.sensitivity, "specificity": scores.specificity}
         row = OperatingRow(group.positive, fixed.threshold, fixed.sensitivity, fixed.specificity, test)
-        found.append(operating_table("positive group", [row], f"Operating point, from {fixed.source}"))
+        tables.append(operating_table("positive group", [row], f"Operating point, from {fixed.source}"))
     if group.recalibration:
-        found.append(_recalibration_table(group.positive, group.recalibration))
-    return [*found, *([_subgroup_table(result)] if result.subgroups else [])]
+        tables.append(_recalibration_table(group.positive, group.recalibration))
+    return [*tables, *([_subgroup_table(result)] if result.subgroups else [])]
 
 
 def drawings_of(result: ExternalResult) -> list[Drawing]:
@@ -80,28 +96,28 @@ def drawings_of(result: ExternalResult) -> list[Drawing]:
     group = result.group
     if not group:
         return []
-    found: list[Drawing] = []
+    drawings: list[Drawing] = []
     if group.roc:
-        found += _roc_drawing(group)
+        drawings += _roc_drawing(group)
     if group.reliability and group.calibration:
         calibration = group.calibration
-        found += drawing_of(
+        drawings += drawing_of(
             "reliability",
-            calibration_figure(group.reliability, group.positive),
+            _calibration_figure(group.reliability, group.positive),
             f"Reliability of the probability of {group.positive}: slope {format_estimate(calibration.slope)}, intercept "
             f"{format_estimate(calibration.intercept)}",
             f"{calibration.finding} On the dotted line risks are as often right as they say.",
         )
     if group.decision:
         benefit = _benefit(group.decision)
-        found += drawing_of(
+        drawings += drawing_of(
             "net_benefit",
-            decision_figure(group.decision, group.positive),
+            _decision_figure(group.decision, group.positive),
             f"Net benefit of calling {group.positive}. {benefit}",
             f"{benefit} A threshold of t weighs one false alarm as t / (1 - t) missed cases, at the prevalence of this "
             f"place ({group.prevalence:.1%}).",
         )
-    return found
+    return drawings
 
 
 def _roc_drawing(group: GroupResult) -> list[Drawing]:
@@ -114,28 +130,28 @@ def _roc_drawing(group: GroupResult) -> list[Drawing]:
     where = " The cross is the operating point, fixed on the training sites' validation images." if point else ""
     return drawing_of(
         "roc",
-        external_roc_figure(group.roc, cross) if group.roc else None,
+        _roc_figure(group.roc, cross) if group.roc else None,
         f"ROC curve of {group.positive}: area {area}{phrase}",
         f"{group.positive} against all other classes: area {area}. {_against_chance(group.auroc)}{where}",
     )
 
 
 def _images_table(result: ExternalResult) -> PageTable:
-    minimum, total = result.minimum, result.images
+    minimum, total = result.tested.minimum, result.tested.images
     shown = [
         [name, count_text(count, minimum), f"{count / total:.1%}" if count is not None and total else MISSING]
-        for name, count in result.classes.items()
+        for name, count in result.tested.classes.items()
     ]
-    counted, cases = (f"fewer than {minimum}" if one is None else str(one) for one in (total, result.cases))
-    of_cases = "" if result.case == "image" else f" of {cases} cases ({result.case})"
-    unreadable = f"; {result.unreadable} cannot be read and are left out" if result.unreadable else ""
+    counted, cases = (f"fewer than {minimum}" if one is None else str(one) for one in (total, result.tested.cases))
+    of_cases = "" if result.tested.case == "image" else f" of {cases} cases ({result.tested.case})"
+    unreadable = f"; {result.tested.unreadable} cannot be read and are left out" if result.tested.unreadable else ""
     unknown = f". {result.appearance.finding}" if result.appearance and result.appearance.unavailable else ""
     caption = f"{result.place}: {counted} test images{of_cases} by class{unreadable}{unknown}"
-    return PageTable([result.noun, "images", "prevalence"], shown, caption)
+    return PageTable([result.tested.noun, "images", "prevalence"], shown, caption)
 
 
 def _appearance_table(found: Appearance) -> PageTable:
-    rows = [[one.name, *one.shown, f"{one.deviations:+.1f}"] for one in found.figures]
+    rows = [[figure.name, *figure.shown, f"{figure.deviations:+.1f}"] for figure in found.figures]
     header = ["figure", "here", "in training", "difference in deviations of the training images"]
     return PageTable(header, rows, f"Means over images, without labels. {found.finding}")
 
@@ -180,12 +196,12 @@ def _adaptation_table(found: Adapted) -> PageTable:
 def _subgroup_table(result: ExternalResult) -> PageTable:
     rows: list[list[Cell | str]] = [
         [
-            one.column,
-            one.value,
-            *(count_text(count, result.minimum) for count in (one.positive, one.other)),
-            *(estimate_cell(score) for score in (one.auroc, one.sensitivity, one.specificity)),
+            subgroup.column,
+            subgroup.value,
+            *(count_text(count, result.tested.minimum) for count in (subgroup.positive, subgroup.other)),
+            *(estimate_cell(score) for score in (subgroup.auroc, subgroup.sensitivity, subgroup.specificity)),
         ]
-        for one in result.subgroups
+        for subgroup in result.subgroups
     ]
     header = ["column", "subgroup", "positive", "other", "AUROC", "sensitivity", "specificity"]
     caption = (
@@ -206,3 +222,52 @@ def _benefit(decision: DecisionCurve) -> str:
     if not useful:
         return "At no threshold is the model's interval above both calling all images positive and calling none."
     return f"At thresholds of {format_list(useful)} the model's interval is above calling all images positive, or none."
+
+
+def _roc_figure(counts: CurveCounts, point: tuple[float, float] | None) -> Figure:
+    """The ROC curve at the bins' edges, chance, and the operating point (specificity, sensitivity) if there is one."""
+    figure, axes = new_axes()
+    curve = roc_points(counts)
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":", label="chance")
+    axes.plot(curve.across, curve.up, color=BLUE, marker="o", markersize=3, linewidth=1.6, label="model")
+    if point:
+        axes.plot(1 - point[0], point[1], "X", color=VERMILION, markersize=10, label="operating point")
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_ylim(-0.02, 1.02)
+    label_axes(axes, "1 - specificity", "sensitivity", "ROC of the positive group")
+    draw_legend(axes, "lower right")
+    return figure
+
+
+def _calibration_figure(counts: CurveCounts, name: str) -> Figure:
+    """The share of positive cases in each bin of the probability, at its centre; a dot's area is its number of cases."""
+    figure, axes = new_axes()
+    together = counts.positives + counts.negatives
+    kept = together > 0
+    centres = ((counts.edges[1:] + counts.edges[:-1]) / 2)[kept]
+    shares = (counts.positives[kept] / together[kept]).tolist()
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
+    axes.hlines(shares, counts.edges[:-1][kept], counts.edges[1:][kept], color=PALE, linewidth=3)
+    sizes = 20 + 300 * together[kept] / together.sum()
+    axes.scatter(centres, shares, s=sizes, color=BLUE, edgecolors=INK, linewidths=0.6, zorder=3)
+    axes.text(0.03, 0.95, "risk too low", fontsize=SMALL_SIZE, color=GREY, va="top")
+    axes.text(0.97, 0.05, "risk too high", fontsize=SMALL_SIZE, color=GREY, ha="right")
+    axes.set_xlim(0, 1.02)
+    axes.set_ylim(0, 1.02)
+    label_axes(axes, f"probability of {name}", "share that is positive", "Reliability of the positive group")
+    return figure
+
+
+def _decision_figure(decision: DecisionCurve, name: str) -> Figure:
+    """Net benefit over thresholds with its interval, beside calling all images positive, and none."""
+    figure, axes = new_axes(left=0.8)
+    across, everybody = decision.thresholds, decision.treat_all
+    axes.fill_between(across, decision.low, decision.high, color=BLUE, alpha=0.18, linewidth=0)
+    axes.plot(across, decision.model, color=BLUE, marker="o", markersize=3, linewidth=1.6, label="model")
+    axes.plot(across, everybody, color=VERMILION, linestyle="--", linewidth=1.3, label="call all positive")
+    axes.axhline(0, color=INK, linewidth=1, linestyle=":", label="call none positive")
+    top = max(decision.high.max(), everybody.max(), 0.01)
+    axes.set_ylim(max(decision.low.min(), -top), 1.15 * top)
+    label_axes(axes, f"threshold for {name}", "net benefit per image", "Net benefit, 95 % interval")
+    draw_legend(axes, "upper right")
+    return figure

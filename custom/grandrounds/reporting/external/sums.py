@@ -80,9 +80,9 @@ class PortableSums:
         shares = used_shares({site: float(one.sum()) for site, one in counts.items()}, options["weight_multiple"])
         used = torch.stack([counts[site].double() * share for site, share in shares.items()]).sum(dim=0)
         weights = class_weights(used, options["class_balance"])
-        told = tuple(weights.where(weights > 0, weights.max()).tolist())
+        of_classes = tuple(weights.where(weights > 0, weights.max()).tolist())
         shared = _shared(problem, options["frozen"])
-        return cls(total, solved["penalty"], tuple(solved["views"]), options["largest_norm"], told, shared)
+        return cls(total, solved["penalty"], tuple(solved["views"]), options["largest_norm"], of_classes, shared)
 
     @property
     def to_solve(self) -> tuple[Sums, float, tuple[float, ...]]:
@@ -93,8 +93,8 @@ class PortableSums:
         """As the content of a file: safetensors, with all but the sums in its header."""
         from safetensors.torch import save
 
-        told = {name: value for name, value in vars(self).items() if name != "sums"}
-        return bytes(save(self.sums.packed(), {"sums": json.dumps(told)}))
+        header = {name: value for name, value in vars(self).items() if name != "sums"}
+        return bytes(save(self.sums.packed(), {"sums": json.dumps(header)}))
 
     @classmethod
     def read(cls, path: Path, trained: TrainedModel) -> PortableSums:
@@ -109,10 +109,10 @@ class PortableSums:
 
         try:
             with safe_open(path, framework="pt") as stream:
-                told: dict[str, Any] = json.loads(stream.metadata()["sums"])
+                header: dict[str, Any] = json.loads(stream.metadata()["sums"])
                 sums = Sums.unpacked({name: stream.get_tensor(name).double() for name in stream.keys()})  # noqa: SIM118
-            lists = {name: tuple(told[name]) for name in ("views", "class_weights")}
-            found = cls(sums, **{**told, **lists, "problem": dict(told["problem"])})
+            lists = {name: tuple(header[name]) for name in ("views", "class_weights")}
+            found = cls(sums, **{**header, **lists, "problem": dict(header["problem"])})
             if sums.targets.shape[1] != len(found.class_weights):
                 raise ValueError(f"targets of shape {tuple(sums.targets.shape)} for {len(found.class_weights)} classes")
         except (OSError, SafetensorError, ValueError, LookupError, TypeError, RuntimeError) as error:
@@ -139,5 +139,5 @@ def _require_stated(run: Path, problem: Mapping[str, Any], missing: Sequence[str
 
 
 def _shared(problem: Problem, frozen: str | None) -> dict[str, Any]:
-    told = {name: getattr(problem, name) for name in _OF_FEATURES}
-    return {"frozen": frozen, "classes": list(problem.classes), **told}
+    options = {name: getattr(problem, name) for name in _OF_FEATURES}
+    return {"frozen": frozen, "classes": list(problem.classes), **options}

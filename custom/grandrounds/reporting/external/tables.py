@@ -15,7 +15,7 @@ from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.scores import mean_over_sites, scores_of
 
 if TYPE_CHECKING:
-    from grandrounds.reporting.external.adapted import AdaptedPlace
+    from grandrounds.reporting.external.adaptation import AdaptedPlace
     from grandrounds.reporting.external.prediction import Place
     from grandrounds.reporting.external.preparation import Labels
 
@@ -66,7 +66,7 @@ def _of_groups(tested: ReadRun, place: Place, labels: Labels, grouping: Grouping
         )
         for found in place.sites.values()
     ]
-    readings = {reading: joined([one[reading] for one in at_sites]) for reading in at_sites[0]}
+    readings = {reading: joined([site[reading] for site in at_sites]) for reading in at_sites[0]}
     tables = {}
     for reading, cases in readings.items():
         scored = EvalRecord.of(tested.task, grouping.names, [cases]).classes

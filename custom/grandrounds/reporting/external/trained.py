@@ -97,18 +97,23 @@ def trained_model(path: Path, ensemble: Ensemble = False) -> TrainedModel:
         seed = summary["configuration"].get("seed")
         network = SavedNetwork(problem.model_spec(pretrained=False), weights, seed)
         return TrainedModel(folder, problem, (network,), moments)
+    files = _members(ensemble, path, folder, summary)
+    return TrainedModel(folder, problem, read_site_models(files, problem, summary.get("run_id", "")), moments)
+
+
+def _members(ensemble: Ensemble, path: Path, folder: Path, summary: dict[str, Any]) -> list[Path]:
+    """The files of an ensemble, at least two."""
     if isinstance(ensemble, bool):
         where, files = f"{path} has", _own_models(path, folder, summary)
     else:
         given = ensemble if isinstance(ensemble, Sequence) and not isinstance(ensemble, str) else [ensemble]
-        where, files = "given were", [as_path(one, "a model of the ensemble") for one in given]
+        where, files = "given were", [as_path(file, "a model of the ensemble") for file in given]
     if len(files) < 2:
         raise ConfigurationError(
             f"an ensemble needs the own models of two sites or more, and {where} {len(files)}: sites release them with "
             f"executor.release_model of a job with model=own, or hand over {OWN}.pt and {OWN}.json (--member)"
         )
-    networks = read_site_models(files, problem, summary.get("run_id", ""))
-    return TrainedModel(folder, problem, networks, moments)
+    return files
 
 
 def _own_models(path: Path, folder: Path, summary: dict[str, Any]) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,21 +72,24 @@ def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[
         if [found.site for found in tested[one.name]] != [found.site for found in tested[ours.name]]:
             raise ConfigurationError(f"--against: {one.name} and {ours.name} were tested at different sites")
     judged = {one.name: _joined(_judged(one, tested[one.name])) for one in runs}
-    flags = {name: torch.from_numpy(one.right) for name, one in judged.items()}
-    rows = [int(found[0]) for found in scenarios(flags, ours.name, reference.name).values() if len(found)]
+    flags = {name: torch.from_numpy(images.right) for name, images in judged.items()}
+    rows = [int(chosen[0]) for chosen in scenarios(flags, ours.name, reference.name).values() if len(chosen)]
     if not rows:
         return {}
-    shown = {name: one.at(np.array(rows)) for name, one in judged.items()}
-    images = shown[ours.name].images
-    maps = {
-        name: torch.from_numpy(prediction_maps(sites[0].model, to_tensor(images))) for name, sites in tested.items()
-    }
+    shown = {name: images.at(np.array(rows)) for name, images in judged.items()}
+    tensors = to_tensor(shown[ours.name].images)
+    maps = {name: torch.from_numpy(prediction_maps(sites[0].model, tensors)) for name, sites in tested.items()}
     chosen = scenarios({name: own[rows] for name, own in flags.items()}, ours.name, reference.name)
-    breast = _all_mammograms(ours, sites_dir)
-    words = {name: [one.words(row) for row in range(len(rows))] for name, one in shown.items()}
-    answers = {"": [f"is {true}" for true, _, _ in words[ours.name]]}
-    answers |= {name: [f"{predicted} {sure}" for _, predicted, sure in found] for name, found in words.items()}
+    breast, answers = _all_mammograms(ours, sites_dir), _answers(shown, ours.name)
+    images = shown[ours.name].images
     return {"scenarios": scenario_figure(images, maps, chosen, ours.name, reference.name, breast, answers)}
+
+
+def _answers(shown: Mapping[str, JudgedImages], ours: str) -> dict[str, list[str]]:
+    """Below each image its class, then what each model calls it and how sure it is."""
+    words = {name: [images.words(row) for row in range(len(images.labels))] for name, images in shown.items()}
+    answers = {"": [f"is {true}" for true, _, _ in words[ours]]}
+    return answers | {name: [f"{predicted} {sure}" for _, predicted, sure in rows] for name, rows in words.items()}
 
 
 def _with_model(path: Path, name: str) -> ReadRun:
@@ -107,16 +110,16 @@ def _all_mammograms(run: ReadRun, sites_dir: Path) -> bool:
 
 
 def _judged(run: ReadRun, sites: Sequence[SitePredictions]) -> list[JudgedImages]:
-    return [JudgedImages(one.images, one.labels, one.probabilities, run.classes, run.task) for one in sites]
+    return [JudgedImages(site.images, site.labels, site.probabilities, run.classes, run.task) for site in sites]
 
 
 def _joined(parts: Sequence[JudgedImages]) -> JudgedImages:
     """The images of several sites together."""
     return replace(
         parts[0],
-        images=np.concatenate([one.images for one in parts]),
-        labels=np.concatenate([one.labels for one in parts]),
-        probabilities=np.concatenate([one.probabilities for one in parts]),
+        images=np.concatenate([part.images for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        probabilities=np.concatenate([part.probabilities for part in parts]),
     )
 
 
@@ -134,11 +137,11 @@ def _sheets(found: SitePredictions, judged: JudgedImages, model: str) -> dict[st
 
 def _plane(sites: Sequence[SitePredictions]) -> dict[str, Figure]:
     """Embeddings of all sites' test images, and what does not depend on the projection below it."""
-    names = np.array([found.site for found in sites for _ in found.labels], np.str_)
+    names = np.array([site.site for site in sites for _ in site.labels], np.str_)
     if len(names) <= PERPLEXITY or len(sites) < 2:
         return {}
-    embedded = [Forward(split_network(found.model).encoder)(to_tensor(found.images)) for found in sites]
+    embedded = [Forward(split_network(site.model).encoder)(to_tensor(site.images)) for site in sites]
     values = torch.cat(embedded).numpy()
-    malignant = np.concatenate([found.labels for found in sites]) == 1
+    malignant = np.concatenate([site.labels for site in sites]) == 1
     caption = f"silhouette of the sites {site_silhouette(values, names):.2f}"
     return {"embeddings": plane_figure(plane_of(values, seed=1), names, malignant, caption)}

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+
+import numpy as np
 
 from grandrounds.evaluation.bootstrap import Cases, joined, joined_questions
 from grandrounds.evaluation.curves.binned import SiteCurves, sum_curves
 from grandrounds.evaluation.curves.points import area_under, precision_recall_points, risk_points, roc_points
 from grandrounds.evaluation.history import Curves, validation_curves
-from grandrounds.evaluation.score import ScoreSheet
+from grandrounds.evaluation.score import ALWAYS, ScoreSheet
 from grandrounds.federation.server.record import Traffic
 from grandrounds.plotting import Drawing
-from grandrounds.reporting.figures.captions import (
-    called,
-    confidence_found,
-    constant_accuracy,
-    constants,
-    extremes,
-    of_classes,
-    of_confidence,
-)
 from grandrounds.reporting.figures.curves import (
+    binned_reliability_figure,
     confusion_figure,
     precision_recall_curves,
     precision_recall_figure,
+    reliability_figure,
     risk_curve,
     risk_figure,
     roc_curves,
@@ -40,12 +35,12 @@ from grandrounds.reporting.figures.methods import (
     traffic_figure,
     utility_figure,
 )
-from grandrounds.reporting.figures.reliability import binned_reliability_figure, reliability_figure
 from grandrounds.reporting.figures.runs import budget_figure, drawing_of, learning_figure, training_drawings
 from grandrounds.reporting.format import SCORE_NAMES, format_bytes, format_items, format_number
 from grandrounds.reporting.model import MAX_DETAILED_RUNS, Method, Report, ReportedRun
 from grandrounds.reporting.parts import format_estimate
 from grandrounds.reporting.run import Spent
+from grandrounds.reporting.scores import RunScores
 
 
 def run_drawings(report: Report, one: ReportedRun) -> list[Drawing]:
@@ -54,7 +49,7 @@ def run_drawings(report: Report, one: ReportedRun) -> list[Drawing]:
     found = _of_predictions(one, full) if tests.questions else _of_counts(tests.curves, one.run.classes)
     if tests.questions and not report.several:
         scores = one.scores.by_site(report.metric)
-        levels = constants([one.scores], report.metric), report.chance
+        levels = _constants([one.scores], report.metric), report.chance
         found += drawing_of(
             "sites",
             site_figure({one.run.name: scores}, sites, report.metric, *levels) if scores else None,
@@ -104,8 +99,8 @@ def _of_predictions(one: ReportedRun, full: bool) -> list[Drawing]:
     found = drawing_of(
         "roc",
         roc_figure(roc_curves(questions, names), names, f"ROC of each {task.noun}"),
-        f"ROC curves. Area: {of_classes(pooled, 'auroc')}",
-        f"{extremes(pooled)} {left_out}",
+        f"ROC curves. Area: {_of_classes(pooled, 'auroc')}",
+        f"{_extremes(pooled)} {left_out}",
     )
     if len(questions) == 1:
         found = [*_confusion(questions[0], one), *found, *_reliability(questions[0], pooled)]
@@ -113,7 +108,7 @@ def _of_predictions(one: ReportedRun, full: bool) -> list[Drawing]:
         found += drawing_of(
             "precision_recall",
             precision_recall_figure(precision_recall_curves(questions, names), names),
-            f"Precision and recall. Average precision: {of_classes(pooled, 'average_precision')}",
+            f"Precision and recall. Average precision: {_of_classes(pooled, 'average_precision')}",
             f"Precision depends on how common a {task.noun} is among these images and differs where it is rarer or more "
             "common.",
         )
@@ -125,8 +120,8 @@ def _confusion(cases: Cases, one: ReportedRun) -> list[Drawing]:
     return drawing_of(
         "confusion",
         confusion_figure(cases.confusion(), names, one.run.origin.minimum),
-        f"Confusion matrix of {len(cases.labels)} test images. Sensitivity: {of_classes(one.scores.pooled, 'sensitivity')}",
-        f"{called(cases, names)} Rows are true classes, columns predictions; the shade is the share of a row.",
+        f"Confusion matrix of {len(cases.labels)} test images. Sensitivity: {_of_classes(one.scores.pooled, 'sensitivity')}",
+        f"{_called(cases, names)} Rows are true classes, columns predictions; the shade is the share of a row.",
     )
 
 
@@ -134,8 +129,8 @@ def _reliability(cases: Cases, pooled: ScoreSheet | None) -> list[Drawing]:
     return drawing_of(
         "reliability",
         reliability_figure(cases),
-        f"Reliability: expected calibration error {of_confidence(pooled, 'ece')}, maximum {of_confidence(pooled, 'mce')}",
-        f"{confidence_found(cases)} On the dotted line accuracy equals confidence. A dot's area is its number of images.",
+        f"Reliability: expected calibration error {_of_confidence(pooled, 'ece')}, maximum {_of_confidence(pooled, 'mce')}",
+        f"{_confidence_gap(cases)} On the dotted line accuracy equals confidence. A dot's area is its number of images.",
     )
 
 
@@ -143,9 +138,9 @@ def _risk_of_run(cases: Cases, one: ReportedRun) -> list[Drawing]:
     name, pooled = one.run.name, one.scores.pooled
     return drawing_of(
         "risk_coverage",
-        risk_figure({name: risk_curve(cases)}, [name], constant=constant_accuracy(pooled)),
-        f"Risk against coverage: area {of_confidence(pooled, 'aurc')}, risk at full coverage "
-        f"{of_confidence(pooled, 'risk')}",
+        risk_figure({name: risk_curve(cases)}, [name], constant=_constant_accuracy(pooled)),
+        f"Risk against coverage: area {_of_confidence(pooled, 'aurc')}, risk at full coverage "
+        f"{_of_confidence(pooled, 'risk')}",
         "To the left, the least confident images are left to a physician: a good model's risk falls. The dotted line is "
         "always predicting the most frequent class.",
     )
@@ -215,7 +210,7 @@ def _of_scores(methods: Mapping[str, Method], metric: str, chance: float) -> lis
 
 def _of_sites(report: Report) -> list[Drawing]:
     tested = {name: method.sites for name, method in report.methods.items() if method.sites}
-    levels = constants([one.scores for one in report.runs.values()], report.metric), report.chance
+    levels = _constants([run.scores for run in report.runs.values()], report.metric), report.chance
     return drawing_of(
         "sites",
         site_figure(tested, report.sites, report.metric, *levels) if tested else None,
@@ -228,11 +223,11 @@ def _of_sites(report: Report) -> list[Drawing]:
 
 def _is_private(method: Method) -> bool:
     """Whether privacy is a question: there is a ledger, or something leaves a site."""
-    return any(one.run.origin.spent or one.run.log.traffic.up for one in method.runs)
+    return any(reported.run.origin.spent or reported.run.log.traffic.up for reported in method.runs)
 
 
 def _utility_of(method: Method) -> Utility:
-    spent = [entry for one in method.runs for entry in one.run.origin.spent]
+    spent = [entry for reported in method.runs for entry in reported.run.origin.spent]
     worst = max((math.inf if entry.epsilon is None else entry.epsilon for entry in spent), default=math.inf)
     unit = spent[0].unit if math.isfinite(worst) else ""
     return Utility(method.runs[0].run.log.method, unit, worst, method.score.value if method.score else math.nan)
@@ -256,13 +251,13 @@ def _format_utility(point: Utility) -> str:
 
 def _risk(methods: Mapping[str, Method], first: ScoreSheet | None) -> list[Drawing]:
     predictions = {
-        name: [cases for one in method.runs for cases in one.run.tests.predictions.values()]
+        name: [cases for reported in method.runs for cases in reported.run.tests.predictions.values()]
         for name, method in methods.items()
     }
     curves = {name: risk_curve(joined(cases)) for name, cases in predictions.items() if cases}
     return drawing_of(
         "risk_coverage",
-        risk_figure(curves, list(methods), constant=constant_accuracy(first)),
+        risk_figure(curves, list(methods), constant=_constant_accuracy(first)),
         f"Area under risk against coverage (lower is better): {format_items(_areas(methods))}",
         "To the left, the least confident images are left to a physician: a good model's risk falls. Of several seeds all "
         "test images are taken together. The dotted line is always predicting the most frequent class.",
@@ -271,9 +266,9 @@ def _risk(methods: Mapping[str, Method], first: ScoreSheet | None) -> list[Drawi
 
 def _areas(methods: Mapping[str, Method]) -> dict[str, str]:
     """Area under risk against coverage of each method, mean over its seeds."""
-    sheets = {name: [one.scores.pooled for one in method.runs] for name, method in methods.items()}
+    sheets = {name: [run.scores.pooled for run in method.runs] for name, method in methods.items()}
     found = {
-        name: [one.confidence["aurc"] for one in seeds if one and one.confidence] for name, seeds in sheets.items()
+        name: [seed.confidence["aurc"] for seed in seeds if seed and seed.confidence] for name, seeds in sheets.items()
     }
     return {name: format_number(fmean(areas)) for name, areas in found.items() if areas}
 
@@ -290,7 +285,7 @@ def _learning(methods: Mapping[str, Method], metric: str, chance: float) -> list
 
 def _curves_of(method: Method, metric: str) -> Curves:
     """Validation curves of all sites of all seeds."""
-    logs = {one.run.name: one.run.log for one in method.runs}
+    logs = {reported.run.name: reported.run.log for reported in method.runs}
     return {
         f"{name} {site}": curve
         for name, log in logs.items()
@@ -306,3 +301,63 @@ def _communication(methods: Mapping[str, Method]) -> list[Drawing]:
         "; ".join(f"{name}: {format_bytes(sum(entry))}" for name, entry in moved.items()),
         "Mean of a method's runs. Tensors only; what FLARE adds to a message is not counted.",
     )
+
+
+def _called(cases: Cases, classes: Sequence[str]) -> str:
+    """Which class is predicted most, beside its share of the labels."""
+    counts = np.bincount(cases.predicted, minlength=len(classes))
+    most = int(counts.argmax())
+    share, true = counts[most] / len(cases.labels), (cases.labels == most).mean()
+    return f"{classes[most]} is predicted for {share:.0%} of the images; {true:.0%} are of it."
+
+
+def _extremes(pooled: ScoreSheet | None) -> str:
+    """The classes that are separated best and worst."""
+    classes = pooled.classes if pooled else {}
+    areas = {
+        name: found["auroc"].value for name, found in classes.items() if "auroc" in found and found["auroc"].enough
+    }
+    if not areas:
+        return ""
+    best, worst = max(areas, key=lambda name: areas[name]), min(areas, key=lambda name: areas[name])
+    if best == worst:
+        return f"{best}: area {areas[best]:.2f}; the dotted line is chance."
+    return (
+        f"{best} is separated best (area {areas[best]:.2f}), {worst} worst ({areas[worst]:.2f}); the dotted line is chance "
+        "(0.50)."
+    )
+
+
+def _confidence_gap(cases: Cases) -> str:
+    """Whether the model is more or less confident than it is right, over all images."""
+    if cases.probabilities is None:
+        return ""
+    gap = float(cases.probabilities.max(axis=1).mean() - (cases.predicted == cases.labels).mean())
+    word = "higher" if gap > 0 else "lower"
+    return f"Confidence is on average {abs(gap):.2f} {word} than accuracy."
+
+
+def _of_classes(pooled: ScoreSheet | None, key: str) -> str:
+    """A score of each class."""
+    classes = pooled.classes if pooled else {}
+    return "; ".join(f"{name} {format_estimate(found[key])}" for name, found in classes.items() if key in found)
+
+
+def _of_confidence(pooled: ScoreSheet | None, key: str) -> str:
+    """A measure of calibration or risk."""
+    return format_number(pooled.confidence.get(key) if pooled else None)
+
+
+def _constant_accuracy(pooled: ScoreSheet | None) -> tuple[str, float] | None:
+    """Always predicting the most frequent class of all test images, and its accuracy; None where it is not known."""
+    return (f"{ALWAYS}{pooled.majority}", pooled.always["accuracy"]) if pooled and pooled.always else None
+
+
+def _constants(runs: Iterable[RunScores], metric: str) -> dict[str, float]:
+    """At each site the score of always predicting its most frequent class."""
+    constants: dict[str, float] = {}
+    for scores in runs:
+        for site, sheet in scores.sites.items():
+            if metric in sheet.always:
+                constants.setdefault(site, sheet.always[metric])
+    return constants

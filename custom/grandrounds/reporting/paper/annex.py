@@ -57,9 +57,9 @@ def annex_tables(runs: Sequence[ReadRun]) -> list[PaperTable]:
 def guarantees(run: ReadRun) -> str:
     """The privacy of a run in a sentence: budgets of ledgers, what gates have reported, or that there is no guarantee."""
     parts = [_budget(one) for one in run.origin.spent]
-    told = {site: one["epsilon"] for site, one in run.log.privacy.items() if "epsilon" in one}
-    if not parts and told:
-        parts = [f"{site} reports epsilon {epsilon:.3g}" for site, epsilon in told.items()]
+    reported = {site: entry["epsilon"] for site, entry in run.log.privacy.items() if "epsilon" in entry}
+    if not parts and reported:
+        parts = [f"{site} reports epsilon {epsilon:.3g}" for site, epsilon in reported.items()]
     rules = _rules(run)
     if rules:
         parts.append(f"rules of the gates: {', '.join(rules)}")
@@ -86,8 +86,8 @@ def _sums(run: ReadRun) -> Iterator[list[str]]:
         sent = ", ".join(
             f"{name.removeprefix('up.')} {size} B" for name, size in parts.items() if name.startswith("up.")
         )
-        told = log.privacy.get(site, {})
-        rules = ", ".join(f"{name}: {rule}" for name, rule in told.get("treated", {}).items())
+        privacy = log.privacy.get(site, {})
+        rules = ", ".join(f"{name}: {rule}" for name, rule in privacy.get("treated", {}).items())
         rounds = str(log.contributions.get(site, 0)) if log.contributions else NOT_IN_RECORD
         missed = ", ".join(map(str, dropped.get(site, []))) or "none"
         sizes = [str(moved.up), str(moved.down_global + moved.down_extra)]
@@ -107,8 +107,8 @@ def _spent(run: ReadRun, site: str) -> str:
     booked = [_booked(one) for one in run.origin.spent if one.site == site]
     if booked:
         return "; ".join(booked)
-    told = run.log.privacy.get(site, {}).get("epsilon")
-    return NOT_IN_RECORD if told is None else f"{told:.4g}"
+    epsilon = run.log.privacy.get(site, {}).get("epsilon")
+    return NOT_IN_RECORD if epsilon is None else f"{epsilon:.4g}"
 
 
 def _booked(one: Spent) -> str:
@@ -135,10 +135,10 @@ def _of_event(run: ReadRun, event: Event) -> Iterator[list[str]]:
 
 
 def _epsilon(run: ReadRun, event: Event, site: str, number: int) -> str:
-    """What the site has told with the answer, else what its ledger has booked up to the round."""
-    told = event.get("metrics", {}).get(SPENT)
-    if told is not None and math.isfinite(told):
-        return f"{told:.4g}"
+    """What the site has reported with its answer, else what its ledger has booked up to the round."""
+    reported = event.get("metrics", {}).get(SPENT)
+    if reported is not None and math.isfinite(reported):
+        return f"{reported:.4g}"
     history = [one for spent in run.origin.spent if spent.site == site for one in spent.history if one[0] <= number]
     if not history:
         return NOT_IN_RECORD

@@ -9,7 +9,7 @@ from grandrounds.data.importing import account
 from grandrounds.reporting.format import SCORE_NAMES, pluralize
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.paper.annex import guarantees
-from grandrounds.reporting.paper.seeds import over_seeds
+from grandrounds.reporting.paper.tables import over_seeds
 from grandrounds.reporting.population import population_of
 from grandrounds.reporting.run import ReadRun
 
@@ -22,65 +22,95 @@ AUGMENTATION = ("weak_augmentation", "weak_view", "strong_levels", "augmentation
 
 def facts_of(report: Report, drawn: Sequence[str] = ()) -> dict[str, str]:
     """The facts by subject, ``NOT_RECORDED`` where the record has none; ``drawn`` are the names of the figures."""
-    runs = [one.run for one in report.runs.values()]
-    found = {
-        "kind": f"Deep learning, {_told(runs, _place)}; methods: {', '.join(report.methods)}.",
+    facts = {
+        **_facts_of_data(report),
+        **_facts_of_training(report),
+        **_facts_of_evaluation(report, drawn),
+        **_facts_of_runs(report),
+    }
+    return {name: text.removesuffix(".") for name, text in facts.items()}
+
+
+def _facts_of_data(report: Report) -> dict[str, str]:
+    runs = _runs(report)
+    return {
+        "kind": f"Deep learning, {_stated(runs, _setting)}; methods: {', '.join(report.methods)}.",
         "task": f"{report.task.activity.capitalize()} {pluralize(len(report.classes), report.task.noun)}: "
-        f"{', '.join(report.classes)}; data set {_told(runs, lambda run: run.log.problem.get('dataset'))}.",
-        "sources": _told(runs, _source),
+        f"{', '.join(report.classes)}; data set {_stated(runs, lambda run: run.log.problem.get('dataset'))}.",
+        "sources": _stated(runs, _source),
         "sites": f"{pluralize(len(report.sites), 'site')}: {', '.join(report.sites)}.",
-        "division": _told(runs, _division),
-        "level": _told(runs, lambda run: _data(run).get("division", {}).get("group_by")),
-        "images": _told(runs[:1], _images),
-        "imaging": _told(runs, lambda run: _chosen(run.log.problem, IMAGE_OPTIONS)),
-        "network": _told(runs, lambda run: _chosen(run.log.problem, NETWORK_OPTIONS)),
-        "start": _told(runs, _start),
+        "division": _stated(runs, _division),
+        "level": _stated(runs, lambda run: _data(run).get("division", {}).get("group_by")),
+        "images": _stated(runs[:1], _images),
+        "imaging": _stated(runs, lambda run: _chosen(run.log.problem, IMAGE_OPTIONS)),
+    }
+
+
+def _facts_of_training(report: Report) -> dict[str, str]:
+    runs = _runs(report)
+    return {
+        "network": _stated(runs, lambda run: _chosen(run.log.problem, NETWORK_OPTIONS)),
+        "start": _stated(runs, _start),
         "training": " ".join(_training(name, method.runs[0].run) for name, method in report.methods.items()),
-        "augmentation": _told(runs, lambda run: _chosen(run.origin.options, AUGMENTATION)),
-        "imbalance": _told(
+        "augmentation": _stated(runs, lambda run: _chosen(run.origin.options, AUGMENTATION)),
+        "imbalance": _stated(
             runs, lambda run: _chosen({**run.log.configuration, **run.origin.options}, IMBALANCE, keep_zero=True)
         ),
         "seeds": " ".join(_seeds(name, [one.run for one in method.runs]) for name, method in report.methods.items()),
         "selection": " ".join(f"{run.name}: {_selected(run)}." for run in runs),
+    }
+
+
+def _facts_of_evaluation(report: Report, drawn: Sequence[str]) -> dict[str, str]:
+    runs = _runs(report)
+    pooled = any(one.scores.pooled for one in report.runs.values())
+    return {
         "scores": f"{', '.join(SCORE_NAMES.get(name, name) for name in report.task.scores)}; main score: "
         f"{SCORE_NAMES.get(report.metric, report.metric)}.",
         "uncertainty": "Intervals are 95 % intervals, a case being "
-        f"{_told(runs, lambda run: _a(run.tests.unit) if run.tests.sites else None)}; of several seeds mean, standard "
+        f"{_stated(runs, lambda run: _a(run.tests.unit) if run.tests.sites else None)}; of several seeds mean, standard "
         "deviation, and from three seeds Student's interval.",
         "results": " ".join(_result(report, name) for name in report.methods),
         "by_site": "Table scores_by_site." if any(run.tests.sites for run in runs) else NOT_RECORDED,
-        "by_class": "Table scores_by_class."
-        if any(one.scores.pooled for one in report.runs.values())
-        else NOT_RECORDED,
+        "by_class": "Table scores_by_class." if pooled else NOT_RECORDED,
         "thresholds": _thresholds(report),
         "failures": ", ".join(name for name in drawn if name.endswith(("confusion", "risk_coverage"))) or NOT_RECORDED,
         "calibration": ", ".join(name for name in drawn if name.endswith(("reliability", "roc"))) or NOT_RECORDED,
-        "software": _told(runs, lambda run: ", ".join(f"{name} {text}" for name, text in run.log.versions.items())),
-        "hardware": _told(runs, _machine),
+    }
+
+
+def _facts_of_runs(report: Report) -> dict[str, str]:
+    runs = _runs(report)
+    return {
+        "software": _stated(runs, lambda run: ", ".join(f"{name} {text}" for name, text in run.log.versions.items())),
+        "hardware": _stated(runs, _machine),
         "time": " ".join(_time(run) for run in runs),
         "privacy": _privacy(runs),
-        "command": _told(runs, lambda run: run.origin.provenance.get("command")),
+        "command": _stated(runs, lambda run: run.origin.provenance.get("command")),
         "states": " ".join(_state(run) for run in runs),
     }
-    return {name: text.removesuffix(".") for name, text in found.items()}
+
+
+def _runs(report: Report) -> list[ReadRun]:
+    return [reported.run for reported in report.runs.values()]
 
 
 def methods_paragraphs(facts: Mapping[str, str]) -> list[tuple[str, str]]:
     """The methods section: titles and texts, from :func:`facts_of`."""
 
-    def told(**subjects: str) -> str:
+    def stated(**subjects: str) -> str:
         return " ".join(f"{word.replace('_', ' ')}: {facts[name]}." for word, name in subjects.items())
 
-    views = told(Views_of_the_images="augmentation", Imbalance_of_classes="imbalance")
+    views = stated(Views_of_the_images="augmentation", Imbalance_of_classes="imbalance")
     return [
         ("Task and sites", f"{facts['kind']}. {facts['task']}. {facts['sites']}."),
-        ("Images", told(Source="sources", Division="division", Level_of_the_division="level", Numbers="images")),
-        ("Preparation and network", told(Images="imaging", Network="network", Start="start")),
+        ("Images", stated(Source="sources", Division="division", Level_of_the_division="level", Numbers="images")),
+        ("Preparation and network", stated(Images="imaging", Network="network", Start="start")),
         ("Training", f"{facts['training']}. {facts['seeds']}. {views} All options are in table settings."),
         ("Selection", f"{facts['selection']}."),
-        ("Evaluation", f"{told(Scores='scores')} {facts['uncertainty']}. {told(Thresholds='thresholds')}"),
+        ("Evaluation", f"{stated(Scores='scores')} {facts['uncertainty']}. {stated(Thresholds='thresholds')}"),
         ("Privacy", f"{facts['privacy']}."),
-        ("Software and hardware", f"{told(Software='software', Hardware='hardware')} {facts['time']}."),
+        ("Software and hardware", f"{stated(Software='software', Hardware='hardware')} {facts['time']}."),
         ("Completeness", f"{facts['states']}."),
     ]
 
@@ -101,17 +131,17 @@ def _state(run: ReadRun) -> str:
     return f"{run.name}: {run.log.rounds_done} of {run.log.rounds} rounds, {run.log.status}."
 
 
-def _told(runs: Iterable[ReadRun], what: Callable[[ReadRun], Any]) -> str:
+def _stated(runs: Iterable[ReadRun], what: Callable[[ReadRun], Any]) -> str:
     """What the runs say, each different answer once."""
-    found = dict.fromkeys(str(text) if (text := what(run)) not in (None, "") else NOT_RECORDED for run in runs)
-    return " / ".join(found)
+    answers = dict.fromkeys(str(text) if (text := what(run)) not in (None, "") else NOT_RECORDED for run in runs)
+    return " / ".join(answers)
 
 
 def _data(run: ReadRun) -> Mapping[str, Any]:
     return run.origin.provenance.get("data") or {}
 
 
-def _place(run: ReadRun) -> str:
+def _setting(run: ReadRun) -> str:
     return (
         "federated, simulated on one machine" if run.origin.provenance.get("simulated") else "federated between sites"
     )
@@ -176,7 +206,7 @@ def _selected(run: ReadRun) -> str:
 
 
 def _result(report: Report, name: str) -> str:
-    found = over_seeds([one.scores.headline(report.metric) for one in report.methods[name].runs])
+    found = over_seeds([run.scores.headline(report.metric) for run in report.methods[name].runs])
     return f"{name}: {SCORE_NAMES.get(report.metric, report.metric)} {found.text}."
 
 
@@ -186,7 +216,7 @@ def _thresholds(report: Report) -> str:
         for run, one in report.runs.items()
         if one.points
     }
-    text = "; ".join(f"{run}: {told}" for run, told in points.items())
+    text = "; ".join(f"{run}: {thresholds}" for run, thresholds in points.items())
     return f"{text} (find nine in ten validation images)" if text else NOT_RECORDED
 
 

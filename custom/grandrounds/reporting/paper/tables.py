@@ -2,16 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import stdev
 from typing import NamedTuple
 
+from grandrounds.evaluation.score import Score
 from grandrounds.reporting.comparison import Comparison
 from grandrounds.reporting.format import CLASS_NAMES, MISSING, SCORE_NAMES, format_number, format_p
-from grandrounds.reporting.model import Method, Report
-from grandrounds.reporting.paper.seeds import OVER_SEEDS, MethodRow, method_rows, over_seeds
-from grandrounds.reporting.parts import PageTable
+from grandrounds.reporting.model import Method, Report, seeds_score
+from grandrounds.reporting.parts import FEW, PageTable
 from grandrounds.reporting.population import population_tables, settings_of
 from grandrounds.reporting.run import ReadRun
+from grandrounds.reporting.scores import Row, table_rows
+
+DIGITS = 3
+OVER_SEEDS = ("value", "sd", "low", "high", "cases", "of", "few_cases")
+"""Columns of a score in a CSV file."""
+
+
+class OverSeeds(NamedTuple):
+    """A score of a method.
+
+    Attributes:
+        score: of one run its own with the interval of its cases; of several the mean over seeds, from three seeds with
+            Student's interval; None without any.
+        deviation: the sample's standard deviation over seeds; NaN for fewer than two.
+    """
+
+    score: Score | None
+    deviation: float = math.nan
+
+    @property
+    def text(self) -> str:
+        """The score as a cell of a printed table."""
+        found = self.score
+        if found is None or not found.known:
+            return found.reason if found and found.reason else MISSING
+        mark = f"{FEW if found.few else ''}{f' ({found.of})' if found.of else ''}"
+        value = f"{found.value:.{DIGITS}f}"
+        if not math.isnan(self.deviation):
+            return f"{value} ± {self.deviation:.{DIGITS}f}{mark}"
+        # A reference has no cases of its own, so its interval is no interval.
+        if math.isnan(found.low) or found.low == found.high == found.value:
+            return f"{value}{mark}"
+        return f"{value}{mark} [{found.low:.{DIGITS}f}, {found.high:.{DIGITS}f}]"
+
+    @property
+    def plain(self) -> list[str]:
+        """The cells of ``OVER_SEEDS``; empty for what is not known."""
+        if self.score is None:
+            return [""] * len(OVER_SEEDS)
+        found = self.score.to_json()
+        numbers = [found["value"], None if math.isnan(self.deviation) else round(self.deviation, 6)]
+        cells = [*numbers, found["low"], found["high"], found["cases"]]
+        few = "yes" if self.score.few else ""
+        return [*("" if cell is None else str(cell) for cell in cells), self.score.of, few]
+
+
+class MethodRow(NamedTuple):
+    """One row of a method: a site, ``mean``, ``pooled`` or a reference; images, the seeds that have it, and its scores."""
+
+    name: str
+    images: str
+    seeds: int
+    scores: Mapping[str, OverSeeds]
+
+
+def over_seeds(scores: Sequence[Score | None]) -> OverSeeds:
+    """One score of several seeds."""
+    known = [score.value for score in scores if score and score.known]
+    found = seeds_score(scores)
+    several = found is not None and found.known and len(known) > 1
+    return OverSeeds(found, stdev(known) if several else math.nan)
+
+
+def method_rows(runs: Sequence[ReadRun]) -> tuple[list[MethodRow], list[MethodRow]]:
+    """The rows of runs that differ in their seed alone: those of sites, and those of all sites together."""
+    tables = [(run, table_rows(run)) for run in runs]
+    sites = [rows[: len(run.tests.sites)] for run, rows in tables]
+    whole = [rows[len(run.tests.sites) :] for run, rows in tables]
+    return _joined(sites, runs[0]), _joined(whole, runs[0])
+
+
+def _joined(tables: Sequence[Sequence[Row]], first: ReadRun) -> list[MethodRow]:
+    names = dict.fromkeys(row.name for rows in tables for row in rows)
+    found = []
+    for name in names:
+        rows = [row for table in tables for row in table if row.name == name]
+        scores = {score: over_seeds([row.scores.get(score) for row in rows]) for score in first.task.scores}
+        found.append(MethodRow(name, _range([row.images for row in rows]), len(rows), scores))
+    return found
+
+
+def _range(counts: Sequence[int | None]) -> str:
+    """A number of images, or the smallest and the largest of the seeds; empty where it is not known."""
+    known = sorted({count for count in counts if count is not None})
+    if len(known) < 2:
+        return str(known[0]) if known else ""
+    return f"{known[0]} to {known[-1]}"
+
 
 OF_SEEDS = (
     "Of several seeds: mean ± standard deviation over seeds; of one: with the 95 % interval of its test cases. "
@@ -61,7 +151,7 @@ def paper_tables(report: Report) -> list[PaperTable]:
 
 
 def _runs(method: Method) -> list[ReadRun]:
-    return [one.run for one in method.runs]
+    return [reported.run for reported in method.runs]
 
 
 def _references_once(rows: Sequence[tuple[str, MethodRow]]) -> list[tuple[str, MethodRow]]:
@@ -71,9 +161,13 @@ def _references_once(rows: Sequence[tuple[str, MethodRow]]) -> list[tuple[str, M
     for method, row in rows:
         if row.name not in OF_MODELS:
             references.setdefault(row.name, []).append((method, row))
-    for found in references.values():
-        values = {tuple(one.plain[0] for one in row.scores.values()) for _, row in found}
-        own += found if len(values) > 1 else [("reference", max((row for _, row in found), key=lambda row: row.seeds))]
+    for reference in references.values():
+        values = {tuple(score.plain[0] for score in row.scores.values()) for _, row in reference}
+        own += (
+            reference
+            if len(values) > 1
+            else [("reference", max((row for _, row in reference), key=lambda row: row.seeds))]
+        )
     return own
 
 
@@ -85,7 +179,7 @@ def _scores(name: str, methods: Sequence[tuple[str, MethodRow]], report: Report,
         rows.append([*leading, *(row.scores[score].text for score in names)])
         plain += [[*leading, score, *row.scores[score].plain] for score in names]
     header = ["method", "test images of", "images", "seeds"]
-    kinds = {one.run.tests.model for one in report.runs.values()}
+    kinds = {reported.run.tests.model for reported in report.runs.values()}
     whose = {"common": "the federation's selected model", "own": "each site's own choice"}
     caption = (
         f"{what}: scores on test images, of {' or '.join(whose.get(kind, kind) for kind in sorted(kinds))}. {OF_SEEDS} "
@@ -97,22 +191,27 @@ def _scores(name: str, methods: Sequence[tuple[str, MethodRow]], report: Report,
 
 def _classes(report: Report) -> Iterator[PaperTable]:
     rows, plain = [], []
-    noun = report.task.noun
-    sheets = {name: [one.scores.pooled for one in method.runs] for name, method in report.methods.items()}
-    found = [sheet for seeds in sheets.values() for sheet in seeds if sheet]
-    known = [key for key in CLASS_NAMES if any(key in scores for one in found for scores in one.classes.values())]
-    for method, seeds in sheets.items():
-        for name in report.classes:
-            of_class = [sheet.classes[name] for sheet in seeds if sheet and name in sheet.classes]
-            if not of_class:
-                continue
-            scores = {key: over_seeds([one.get(key) for one in of_class]) for key in known}
-            rows.append([method, name, str(len(of_class)), *(one.text for one in scores.values())])
-            plain += [[method, name, str(len(of_class)), key, *one.plain] for key, one in scores.items()]
+    noun, scores = report.task.noun, _scores_of_classes(report)
+    known = [key for key in CLASS_NAMES if any(key in seed for seeds in scores.values() for seed in seeds)]
+    for names, seeds in scores.items():
+        leading = [*names, str(len(seeds))]
+        cells = {key: over_seeds([seed.get(key) for seed in seeds]) for key in known}
+        rows.append([*leading, *(cell.text for cell in cells.values())])
+        plain += [[*leading, key, *cell.plain] for key, cell in cells.items()]
     header = ["method", noun, "seeds"]
     caption = f"Each {noun}, all test images together. {OF_SEEDS}"
     titles = [CLASS_NAMES[key] for key in known]
     yield PaperTable("scores_by_class", caption, [*header, *titles], rows, 2, [*header, "score", *OVER_SEEDS], plain)
+
+
+def _scores_of_classes(report: Report) -> dict[tuple[str, str], list[Mapping[str, Score]]]:
+    """By method and class the scores of each seed that has some."""
+    scores = {}
+    for method, members in report.methods.items():
+        sheets = [run.scores.pooled for run in members.runs if run.scores.pooled]
+        for name in report.classes:
+            scores[method, name] = [sheet.classes[name] for sheet in sheets if name in sheet.classes]
+    return {names: seeds for names, seeds in scores.items() if seeds}
 
 
 def _comparison(found: Comparison) -> PaperTable:
@@ -151,7 +250,7 @@ def _printed(name: str, table: PageTable) -> PaperTable:
 def _settings(report: Report) -> PaperTable:
     rows = []
     for name, method in report.methods.items():
-        seeds = [one.run.log.seed for one in method.runs]
+        seeds = [reported.run.log.seed for reported in method.runs]
         rows.append([name, "seeds", ", ".join(MISSING if seed is None else str(seed) for seed in seeds)])
         rows += [[name, *pair] for pair in settings_of(method.runs[0].run)]
     caption = "Data, options and software of each method; of several seeds those of the first."

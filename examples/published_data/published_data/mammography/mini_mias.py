@@ -32,8 +32,7 @@ from grandrounds.data.datasets.published import (
     images_by_name,
     images_in_archive,
 )
-from grandrounds.data.images.breast_mask import Levels
-from grandrounds.data.images.mammogram import read_mammogram
+from grandrounds.data.images.mammogram import Levels, read_mammogram
 from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import ConfigurationError, DataError

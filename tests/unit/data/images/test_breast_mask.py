@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.images.breast_mask import bounding_box, breast_mask, otsu_threshold
-from grandrounds.data.images.mammogram import chest_wall_on_right, read_mammogram, to_chest_wall_left
+from grandrounds.data.images.mammogram import (
+    bounding_box,
+    breast_mask,
+    chest_wall_on_right,
+    otsu_threshold,
+    read_mammogram,
+    to_chest_wall_left,
+)
 from grandrounds.data.manifest import read_table
 
 

@@ -10,9 +10,17 @@ from scipy.optimize import minimize
 
 from grandrounds.errors import DataError, UsageError
 from grandrounds.evaluation.bootstrap import cases_of
-from grandrounds.evaluation.clinical.adaptation import AtPlace, LabelHead, ShareOffsets, read_recalibration
-from grandrounds.evaluation.clinical.labelling import label_order
-from grandrounds.evaluation.clinical.offsets import fit_offsets, share_offsets, shares_of, with_offsets
+from grandrounds.evaluation.clinical.adaptation import (
+    AtPlace,
+    LabelHead,
+    ShareOffsets,
+    fit_offsets,
+    read_recalibration,
+    share_offsets,
+    shares_of,
+    with_offsets,
+)
+from grandrounds.evaluation.external import label_order
 from grandrounds.models.closed_form.around import solve_added
 from grandrounds.models.closed_form.sums import sums_of, with_bias
 

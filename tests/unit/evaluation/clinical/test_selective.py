@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grandrounds.evaluation.bootstrap import cases_from_confusion, cases_of
-from grandrounds.evaluation.clinical.selective import (
+from grandrounds.evaluation.confidence import (
     at_threshold,
     choose_operating_point,
     coverage_at_risk,

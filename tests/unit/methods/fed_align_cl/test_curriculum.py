@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grandrounds.errors import CheckpointError
-from grandrounds.methods.fed_align_cl.curriculum import Memory, curriculum_probabilities, curriculum_scores, forgotten
-from grandrounds.methods.fed_align_cl.order import curriculum_order, epoch_batches, order_with_replacement
+from grandrounds.methods.fed_align_cl.curriculum import (
+    Memory,
+    curriculum_order,
+    curriculum_probabilities,
+    curriculum_scores,
+    epoch_batches,
+    forgotten,
+    order_with_replacement,
+)
 from grandrounds.seeding import numpy_generator
 
 DRAWS = 40_000

@@ -14,6 +14,7 @@ from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext, StateCache
+from grandrounds.methods.fed_align_cl.curriculum import draw_order
 from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer
 from grandrounds.methods.fed_align_cl.local_steps import (
@@ -30,7 +31,6 @@ from grandrounds.methods.fed_align_cl.options import (
     NoiseSourceOptions,
     ScheduleOptions,
 )
-from grandrounds.methods.fed_align_cl.order import draw_order
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 

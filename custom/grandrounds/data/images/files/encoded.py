@@ -15,8 +15,7 @@ from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.errors import DataError
 
 if TYPE_CHECKING:
-    from grandrounds.data.images.breast_mask import Levels
-    from grandrounds.data.images.mammogram import Laterality
+    from grandrounds.data.images.mammogram import Laterality, Levels
 
 DIGEST_BYTES = 16
 FULL_WORD = 16
