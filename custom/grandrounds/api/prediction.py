@@ -108,7 +108,7 @@ def _decoded(images: Predictable, problem: Problem, description: Mapping[str, An
         is_one = arrays.ndim == 2 or (arrays.ndim == 3 and arrays.shape[2] == 3)
         return _arrays(arrays[None] if is_one else arrays, problem)
     several = isinstance(images, Sequence | Iterator | pd.Series) and not isinstance(images, str | bytes)
-    given: list[Any] = list(images) if several else [images]
+    given: list[Any] = [*images] if several else [images]  # type: ignore[misc]
     kinds = {_kind(image) for image in given}
     if kinds == {Image.Image}:
         with TemporaryDirectory() as folder:  # read like files: turned, with their palette and depth

@@ -55,6 +55,7 @@ class SiteModel(Protocol):
         Raises:
             ConfigurationError: then.
         """
+        return
 
     def require_own(self, otherwise: str) -> None:
         """Refuse, in these words, a model that sites share.
@@ -62,6 +63,7 @@ class SiteModel(Protocol):
         Raises:
             ConfigurationError: then.
         """
+        return
 
     def spec(self, problem: Problem, site: str, chosen: ModelOverride | None) -> ModelSpec | None:
         """The network that a site has for itself; None if it is the problem's.
@@ -87,6 +89,7 @@ class SiteModel(Protocol):
         Raises:
             MessageError: then.
         """
+        return
 
     def require_inference(self, inference: InferenceOptions, gate: TrainingGate) -> None:
         """Refuse a form of networks without gradients in which what leaves would not be what the gate counts.
@@ -94,6 +97,7 @@ class SiteModel(Protocol):
         Raises:
             ConfigurationError: then.
         """
+        return
 
     def hides_failures(self, gate: TrainingGate) -> bool:
         """Whether a training that fails gives an answer like any other."""
