@@ -200,11 +200,11 @@ def evaluate(
         images = read_images(trained, record, locations, labels.vocabulary, allow_overlap, step)
         for line in images.remarks:
             say(notes(), line)
-        found = predict_place(trained, images, step)
+        predictions = predict_place(trained, images, step)
         if isinstance(point, str):
             say(notes(), point)
             point = None
-        seen = place_of(name or _name_of(place, locations), trained.files, locations, images, found)
+        seen = place_of(name or _name_of(place, locations), trained.files, locations, images, predictions)
         limit = max(minimum, *(location.min_support for location in locations.values()))
         step("computing scores and intervals")
         tested = run_at(record, seen, labels)
@@ -271,13 +271,13 @@ def _adapted(
 ) -> AdaptedPlace:
     def home() -> Cases:
         problem = trained.problem
-        found = read_tests(trained.folder, record.log.sites, VALIDATION, problem.kind, problem.classes)
-        if not found or trained.is_ensemble:
+        predictions = read_tests(trained.folder, record.log.sites, VALIDATION, problem.kind, problem.classes)
+        if not predictions or trained.is_ensemble:
             raise ConfigurationError(
                 "--recalibrate shares: the run has no predictions for its sites' validation images, on which the model is "
                 "calibrated first; take labels:N"
             )
-        return joined([questions[0] for questions in found.values()])
+        return joined([questions[0] for questions in predictions.values()])
 
     with_sums = (lambda: (*added.to_solve, features_like(added, trained, images))) if added else None
     return adapt_place(adaptation, record, seen, labels, home, lambda: last_layer(trained, images), with_sums)

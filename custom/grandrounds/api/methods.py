@@ -73,14 +73,14 @@ def options_by_name(job: Job) -> dict[str, tuple[str, Annotation]]:
     from grandrounds.deployment.option_reference import option_groups
     from grandrounds.option_annotations import Tier, annotations_of
 
-    found: dict[str, dict[str, Annotation]] = {}
+    options: dict[str, dict[str, Annotation]] = {}
     for part in JOB_PARTS:
         for group in option_groups(job, part).values():
             for option, known in annotations_of(group).items():
                 if option not in NOT_BY_NAME:
-                    found.setdefault(option, {}).setdefault(part, known)
-    alone = {option: next(iter(parts.items())) for option, parts in found.items() if len(parts) == 1}
-    return dict(sorted(alone.items(), key=lambda one: list(Tier).index(one[1][1].tier)))
+                    options.setdefault(option, {}).setdefault(part, known)
+    alone = {option: next(iter(parts.items())) for option, parts in options.items() if len(parts) == 1}
+    return dict(sorted(alone.items(), key=lambda entry: list(Tier).index(entry[1][1].tier)))
 
 
 def unfolded(job: Any, preset: str | None, values: Values) -> tuple[Any, str | None, Values]:

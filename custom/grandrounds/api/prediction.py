@@ -70,8 +70,8 @@ def predict_with(
     device = choose_device("auto")
     models = (load_trained(*network, (pixels, rows)).to(device) for network in trained.networks)
     inputs = tensors_of(pixels, device)
-    found = [predict(model, inputs, rows, problem.kind, problem.test_view).double().numpy() for model in models]
-    return names, np.mean(found, axis=0)
+    probabilities = [predict(model, inputs, rows, problem.kind, problem.test_view).double().numpy() for model in models]
+    return names, np.mean(probabilities, axis=0)
 
 
 def written_predictions(record: Path, model: str) -> pd.DataFrame:
@@ -107,8 +107,9 @@ def _decoded(images: Predictable, problem: Problem, description: Mapping[str, An
         arrays = _channels_last(images)
         is_one = arrays.ndim == 2 or (arrays.ndim == 3 and arrays.shape[2] == 3)
         return _arrays(arrays[None] if is_one else arrays, problem)
-    several = isinstance(images, Sequence | Iterator | pd.Series) and not isinstance(images, str | bytes)
-    given: list[Any] = [*images] if several else [images]  # type: ignore[misc]
+    given: list[Any] = [images]
+    if isinstance(images, Sequence | Iterator | pd.Series) and not isinstance(images, str | bytes):
+        given = list(images)
     kinds = {_kind(image) for image in given}
     if kinds == {Image.Image}:
         with TemporaryDirectory() as folder:  # read like files: turned, with their palette and depth
@@ -124,11 +125,11 @@ def _joined(images: Sequence[Decoded]) -> Decoded:
     return names, np.concatenate([squares for _, squares, _ in images]), [shapes[0] for *_, shapes in images]
 
 
-def _kind(one: object) -> type:
+def _kind(image: object) -> type:
     """What is read in the same way."""
-    if isinstance(one, np.ndarray | torch.Tensor):
+    if isinstance(image, np.ndarray | torch.Tensor):
         return np.ndarray
-    return Image.Image if isinstance(one, Image.Image) else type(one)
+    return Image.Image if isinstance(image, Image.Image) else type(image)
 
 
 def _channels_last(images: Images | torch.Tensor) -> Images:

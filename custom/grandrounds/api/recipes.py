@@ -46,8 +46,8 @@ def recipe(
     require_type(preset, str | None, "preset")
     require_type(sites, list[str], "sites")
     name, preset, values = unfolded(job, preset, {})
-    found = name if isinstance(name, Job) else load_job(name)
-    given = {found.key_of(option): value for option, value in options.items()}
-    made = with_preset(found, preset, {**values, **given}).checked()
+    configured = name if isinstance(name, Job) else load_job(name)
+    given = {configured.key_of(option): value for option, value in options.items()}
+    made = with_preset(configured, preset, {**values, **given}).checked()
     mandatory = made.options("controller").get("mandatory_sites") or ()
     return JobRecipe(with_roster(made, sites, mandatory).checked(), lambda line: say(notes(), line))

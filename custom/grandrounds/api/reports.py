@@ -153,16 +153,15 @@ def report_content(
     """
     step("reading the runs")
     places = [ExternalResult.read(path) for path in external]
-    found = _read(named, sites_dir, communities, model)
+    reported = _read(named, sites_dir, communities, model)
     step("computing scores and intervals")
-    content = report_on(found, title, reference, places)
     if not examples:
-        return content
+        return report_on(reported, title, reference, places)
     if sites_dir is None:
         raise ConfigurationError("--examples: name the folder of the partition whose images are shown, --sites-dir")
     from grandrounds.reporting.local.examples import class_examples
 
-    return replace(content, examples=class_examples(found[0], sites_dir))
+    return report_on(reported, title, reference, places, class_examples(reported[0], sites_dir))
 
 
 def export(
@@ -203,8 +202,8 @@ def export(
         raise ConfigurationError(
             f"the statistics of {site} are of its images: name the folder of the partition, --sites-dir"
         )
-    found = read_run(run, run.absolute().name)
-    content = report_on([found], places=[ExternalResult.read(path) for path in external])
+    reported = read_run(run, run.absolute().name)
+    content = report_on([reported], places=[ExternalResult.read(path) for path in external])
     statistics_of = (site, sites_dir) if site is not None and sites_dir is not None else None
     sums = PortableSums.of_run(run) if with_sums else None
     return list(export_model(content, folder, licence, formats, statistics_of, sums))
@@ -236,23 +235,23 @@ def folder_of(run: Any) -> Path:
 
 def _named(runs: Runs) -> Named:
     if isinstance(runs, Mapping):
-        return [(name, folder_of(one)) for name, one in runs.items()]
+        return [(name, folder_of(workspace)) for name, workspace in runs.items()]
     many = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
-    return [(None, folder_of(one)) for one in many]
+    return [(None, folder_of(workspace)) for workspace in many]
 
 
 def _read(named: Named, sites_dir: Path | None, communities: Path | None, model: str | None) -> list[ReadRun]:
     if sites_dir is not None and not sites_dir.is_dir():
         raise ConfigurationError(f"--sites-dir: there is no folder {sites_dir}")
     runs = named_runs(named)
-    found = [read_run(path, name, model) for name, path in runs.items()]
+    reported = [read_run(path, name, model) for name, path in runs.items()]
     if sites_dir is not None:
-        found = [_with_columns(run, path, sites_dir) for run, path in zip(found, runs.values(), strict=True)]
+        reported = [_with_columns(run, path, sites_dir) for run, path in zip(reported, runs.values(), strict=True)]
     if communities is None:
-        return found
+        return reported
     return [
         replace(run, origin=replace(run.origin, communities=communities_of(communities, run.log.sites)))
-        for run in found
+        for run in reported
     ]
 
 

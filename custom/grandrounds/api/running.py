@@ -227,9 +227,9 @@ class Run:
             require_mapping(thresholds, "thresholds", '{"effusion": 0.3}')
         task = task_of(self.summary["configuration"]["problem"])
         description = self.sites.description if self.sites else {}
-        names, found = predict_with(self.workspace, images, description, ensemble)
-        frame = pd.DataFrame(found, columns=list(self.classes), index=pd.Index(names, name="image"))
-        frame.insert(0, "predicted", task.predicted_cells(found, self.classes, thresholds or {}))
+        names, probabilities = predict_with(self.workspace, images, description, ensemble)
+        frame = pd.DataFrame(probabilities, columns=list(self.classes), index=pd.Index(names, name="image"))
+        frame.insert(0, "predicted", task.predicted_cells(probabilities, self.classes, thresholds or {}))
         return frame
 
     @property
@@ -365,8 +365,8 @@ def _configured(
 ) -> tuple[CheckedJob, list[str]]:
     """The checked job with its options, and the call as it is recorded; a job that was loaded has its options."""
     if not isinstance(job, Job):
-        found = configured_job(job, preset, values, sites.problem, sites.own_images)
-        return found.checked(), ["grandrounds.run", found.name, *starmap(assignment, values.items())]
+        configured = configured_job(job, preset, values, sites.problem, sites.own_images)
+        return configured.checked(), ["grandrounds.run", configured.name, *starmap(assignment, values.items())]
     if values or preset:
         raise UsageError("a job that was loaded has its options; name the job instead of loading it")
     return job.checked(), []

@@ -167,8 +167,8 @@ def mean_of_seeds(values: Sequence[float]) -> tuple[float, float, float]:
         >>> mean_of_seeds([0.5, 0.5, 0.5]), mean_of_seeds([0.4, 0.6])[0]
         ((0.5, 0.5, 0.5), 0.5)
     """
-    found = paired_by_seed(values, np.zeros(len(values)).tolist())
-    return found.mean, found.low, found.high
+    difference = paired_by_seed(values, np.zeros(len(values)).tolist())
+    return difference.mean, difference.low, difference.high
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:

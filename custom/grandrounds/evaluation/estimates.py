@@ -103,16 +103,16 @@ def reference_scores(counts: ClassCounts, classes: Sequence[str]) -> dict[str, d
     made = {"chance": chance_confusion(true)}
     if true[largest] > 0 and true[largest] >= counts.images - true.sum():
         made = {f"always {classes[largest]}": majority_confusion(true), **made}
-    found = {}
+    references = {}
     for name, confusion in made.items():
         scores = {key: float(value) for key, value in confusion_scores(confusion).items()}
         accuracy = 1 / len(true) if name == "chance" else float(true[largest] / counts.images)
         means = {key: scores[key] for key in MEANS if counts.occurs.any()}
         one_vs_rest = 1 - 2 * (1 - accuracy) / len(true)
-        found[name] = {"accuracy": accuracy, "accuracy_one_vs_rest": one_vs_rest}
+        references[name] = {"accuracy": accuracy, "accuracy_one_vs_rest": one_vs_rest}
         if name == "chance" or not np.isnan(counts.correct).any():
-            found[name] |= {**means, "auc_macro": 0.5}
-    return found
+            references[name] |= {**means, "auc_macro": 0.5}
+    return references
 
 
 def class_correlations(cases: Cases, generator: np.random.Generator, resamples: int = RESAMPLES) -> dict[str, Array]:

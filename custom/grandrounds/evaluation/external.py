@@ -119,12 +119,12 @@ def predict_images(
     Raises:
         ConfigurationError: if a prediction is not finite.
     """
-    found = (
+    probabilities = (
         predict(model, tensors_of(test.images, device), np.arange(len(test.names)), task, test_view).double().numpy()
     )
-    if not np.isfinite(found).all():
+    if not np.isfinite(probabilities).all():
         raise ConfigurationError("the model gives predictions that are not finite; it has diverged, use another one")
-    return ImagePredictions(test.names, test.labels, found, test.groups)
+    return ImagePredictions(test.names, test.labels, probabilities, test.groups)
 
 
 def write_predictions(
@@ -147,9 +147,9 @@ def write_predictions(
         *(f"group_{name}" for name in GROUP_READINGS if grouping),
     ]
     rows = []
-    for site, found in sites.items():
-        readings = grouped_cases(found.labels, found.probabilities, grouping) if grouping else {}
-        for row, (name, label, values) in enumerate(zip(found.names, found.labels, found.probabilities, strict=True)):
+    for site, test in sites.items():
+        readings = grouped_cases(test.labels, test.probabilities, grouping) if grouping else {}
+        for row, (name, label, values) in enumerate(zip(test.names, test.labels, test.probabilities, strict=True)):
             cells = task.prediction_cells(label, values.tolist(), classes)
             if grouping:
                 cells[0] = vocabulary[label]

@@ -31,13 +31,13 @@ class RunHistory(NamedTuple):
 
 def sites_of(events: Iterable[Event]) -> list[str]:
     """All sites of a run: those at its start, those that joined later, and those that never answered."""
-    found: set[str] = set()
+    names: set[str] = set()
     for event in events:
         if event["event"] == "start":
-            found |= set(event["sites"])
+            names |= set(event["sites"])
         elif event["event"] in ("answer", "dropped"):
-            found.add(event["site"])
-    return natural_sorted(found)
+            names.add(event["site"])
+    return natural_sorted(names)
 
 
 def selection_metric(events: Sequence[Event]) -> str | None:
@@ -66,11 +66,11 @@ def training_curves(events: Iterable[Event], sites: Sequence[str], name: str) ->
 
 def round_curve(events: Iterable[Event], *names: str) -> dict[int, float]:
     """A value that the server records at the end of each round, by round; ``names`` are its name and those within it."""
-    found: dict[int, float] = {}
+    values: dict[int, float] = {}
     for event in events:
         value = event if event["event"] == "round_end" else None
         for name in names:
             value = value.get(name) if isinstance(value, Mapping) else None
         if isinstance(value, (int, float)):
-            found[int(event["round"])] = float(value)
-    return found
+            values[int(event["round"])] = float(value)
+    return values

@@ -150,9 +150,9 @@ def correlations(draws: NDArray[np.floating]) -> Array:
     spread = np.sqrt((centred**2).sum(axis=0))
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.where((spread > 0) & np.isfinite(spread), centred / spread, 0.0)
-    found = scaled.T @ scaled
-    np.fill_diagonal(found, 1.0)
-    return np.asarray(found, np.float64)
+    products = scaled.T @ scaled
+    np.fill_diagonal(products, 1.0)
+    return np.asarray(products, np.float64)
 
 
 def interval_of(draws: NDArray[np.float64]) -> tuple[float, float]:

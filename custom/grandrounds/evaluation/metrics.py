@@ -75,9 +75,9 @@ def total_probabilities(
     bad = ~np.isfinite(probabilities).all(axis=1)
     if not bad.any():
         return probabilities
-    found = probabilities.copy()
-    found[bad] = task.wrong(labels[bad], probabilities.shape[1])
-    return found
+    total = probabilities.copy()
+    total[bad] = task.wrong(labels[bad], probabilities.shape[1])
+    return total
 
 
 def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> dict[str, float]:
@@ -110,18 +110,22 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
     known, questions = task.known(labels), task.questions(labels, probabilities)
     if not known.any():
         return {"n": 0}
-    found = []
+    scores_by_question = []
     for question in questions:
         confusion = confusion_matrix(question.labels, question.predicted, question.probabilities.shape[1])
         if confusion.sum(axis=1).min() >= task.min_images:
             scores = confusion_scores(confusion, scored=question.scored)
-            found.append({**scores, "auc_macro": macro_auc(question.labels, question.probabilities, question.scored)})
+            scores_by_question.append(
+                {**scores, "auc_macro": macro_auc(question.labels, question.probabilities, question.scored)}
+            )
     floor = np.finfo(probabilities.dtype).eps
     answered = task.answered(labels, probabilities)
     likelihood = float(np.log(np.maximum(answered, floor), dtype=np.float64).mean())
     metrics = {"n": int(known.sum()), "log_loss": -likelihood, "log_likelihood": likelihood}
     means = {
-        name: float(np.mean([one[name] for one in found])) for name in task.selectable if found and name in found[0]
+        name: float(np.mean([entry[name] for entry in scores_by_question]))
+        for name in task.selectable
+        if scores_by_question and name in scores_by_question[0]
     }
     means = {name: value for name, value in means.items() if not math.isnan(value)}
     own = (

@@ -94,20 +94,20 @@ class EvalRecord(SiteRecord):
 
     def without(self, hidden: Sequence[bool]) -> EvalRecord:
         """Without the counts of these names of the vocabulary."""
-        found = []
+        tables = []
         for table in self._tables:
             images, patients = table.images.copy(), table.patients.copy()
             for (question, row), hides in zip(self.places, hidden, strict=True):
                 if hides:
                     images[question, row] = patients[question, row] = HIDDEN
-            found.append(SiteCounts(images, patients))
+            tables.append(SiteCounts(images, patients))
         beside = {name: one.without(hidden) for name, one in self.beside.items()}
-        return replace(self._hiding(tuple(found)), beside=beside)
+        return replace(self._hiding(tuple(tables)), beside=beside)
 
     def suppressed(self, minimum: int) -> EvalRecord:
         """See :meth:`SiteRecord.suppressed`; predictions go with their counts."""
-        found = super().suppressed(minimum)
-        return found if found is self else replace(found, questions=())
+        record = super().suppressed(minimum)
+        return record if record is self else replace(record, questions=())
 
     @property
     def _tables(self) -> tuple[SiteCounts, ...]:
@@ -125,13 +125,13 @@ class EvalRecord(SiteRecord):
     def _rows(self) -> list[tuple[int, ...]]:
         """The classes of each question that have scores of their own."""
         asked = self.task.questions(self.task.read_labels([], self.names), np.zeros((0, len(self.names))))
-        return [one.scored for one in asked]
+        return [question.scored for question in asked]
 
     @cached_property
     def hidden(self) -> NDArray[np.bool_]:
         """The classes of each question that a site hides, shape ``(questions, classes)``."""
         shape = counts_shape(self.task.answers(len(self.names)))[:2]
-        return reduce(or_, (one.hidden for one in self.counts), np.zeros(shape, np.bool_))
+        return reduce(or_, (site.hidden for site in self.counts), np.zeros(shape, np.bool_))
 
     @cached_property
     def tallies(self) -> list[ClassCounts]:
@@ -213,37 +213,37 @@ class EvalRecord(SiteRecord):
 
     def _hiding_sites(self, question: int, row: int) -> int:
         """How many sites hide a class."""
-        return sum(bool(one.hidden[question, row]) for one in self.counts)
+        return sum(bool(site.hidden[question, row]) for site in self.counts)
 
     def best(self, name: str) -> Score:
         """The score over all classes, else that over the classes that are shown, with its part, else the reason."""
-        found = self.score(name)
-        return found if found.known else self._shown.get(name, found)
+        score = self.score(name)
+        return score if score.known else self._shown.get(name, score)
 
     @cached_property
     def classes(self) -> list[dict[str, Score]]:
         """Sensitivity, specificity, precision, F1 and areas of each class, or of each finding its balanced accuracy too."""
-        found = [self._class(question, row) for question, row in self.places]
-        return [{name: one._replace(of=self.part or one.of) for name, one in scores.items()} for scores in found]
+        by_class = [self._class(question, row) for question, row in self.places]
+        return [{name: one._replace(of=self.part or one.of) for name, one in scores.items()} for scores in by_class]
 
     def _class(self, question: int, row: int) -> dict[str, Score]:
         if not self.tallies:
             return dict.fromkeys(("precision", "sensitivity", "f1", "specificity"), no_score(NO_COUNTS))
-        found = dict(self._of_classes[question][row])
+        scores = dict(self._of_classes[question][row])
         if len(self.tallies) > 1:
             behind = int(self.tallies[question].positives.min())
-            found = {
-                name: one._replace(cases=None if behind < 0 else min(one.cases or 0, behind))
-                for name, one in found.items()
+            scores = {
+                name: score._replace(cases=None if behind < 0 else min(score.cases or 0, behind))
+                for name, score in scores.items()
             }
-            found["balanced_accuracy"] = self._of_questions[question]["balanced_accuracy"]
+            scores["balanced_accuracy"] = self._of_questions[question]["balanced_accuracy"]
         hiding = self._hiding_sites(question, row)
         if hiding == len(self.counts) > 0:
-            return {name: no_score("of few cases and hidden") for name in found}
-        shown = {name: self._masked(one) for name, one in found.items()}
+            return {name: no_score("of few cases and hidden") for name in scores}
+        shown = {name: self._masked(score) for name, score in scores.items()}
         if hiding:
             part = f"{len(self.counts) - hiding} of {len(self.counts)} sites"
-            return {name: one._replace(of=part if one.known else "") for name, one in shown.items()}
+            return {name: score._replace(of=part if score.known else "") for name, score in shown.items()}
         return shown
 
     @cached_property
@@ -281,11 +281,11 @@ class EvalRecord(SiteRecord):
         if len(self.tallies) > 1:
             guess = 1 / len(self.tallies[0].correct)
             return {CHANCE: {"auc_macro": 0.5, "balanced_accuracy": guess}}
-        found = reference_scores(self.tallies[0], self.names)
+        references = reference_scores(self.tallies[0], self.names)
         if self.masked or self.hidden.any():
-            found = {CHANCE: {name: value for name, value in found[CHANCE].items() if name in OF_GUESSING}}
+            references = {CHANCE: {name: value for name, value in references[CHANCE].items() if name in OF_GUESSING}}
         wanted = self.task.references
-        return {name: one for name, one in found.items() if (CHANCE if name == CHANCE else "majority") in wanted}
+        return {name: one for name, one in references.items() if (CHANCE if name == CHANCE else "majority") in wanted}
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -373,12 +373,12 @@ class EvalRecord(SiteRecord):
             return {}
         part = f"{sum(shown)} of {len(shown)} classes"
         if len(self.tallies) == 1:
-            found = score_estimates(self.tallies[0], among=~self.hidden[0])
+            estimates = score_estimates(self.tallies[0], among=~self.hidden[0])
         else:
-            found = self._means(
+            estimates = self._means(
                 [scores if kept else {} for scores, kept in zip(self._of_questions, shown, strict=True)]
             )
-        return {name: one._replace(of=part) for name, one in found.items() if one.known and name in OF_CLASSES}
+        return {name: one._replace(of=part) for name, one in estimates.items() if one.known and name in OF_CLASSES}
 
     def _means(self, questions: Sequence[Mapping[str, Score]]) -> dict[str, Score]:
         wanted = {*self.task.selectable}
@@ -389,8 +389,8 @@ class EvalRecord(SiteRecord):
         several = len(self.questions) > 1 and all(question.probabilities is not None for question in self.questions)
         generator = numpy_generator("report", "findings", *self.stream)
         related = question_correlations(self.questions, generator) if several else {}
-        found = mean_over(questions, "classes", related)
-        return {name: one._replace(of="") for name, one in found.items() if name in wanted}
+        means = mean_over(questions, "classes", related)
+        return {name: score._replace(of="") for name, score in means.items() if name in wanted}
 
     @property
     def _hidden_names(self) -> list[str]:
@@ -461,5 +461,5 @@ def beside_counts(exact: Mapping[str, float], counts: Sequence[SiteCounts]) -> d
 
     The number of images, the accuracy and scores that counts do not determine stay: suppression takes them to be known.
     """
-    hides = any(one.hidden.any() for one in counts)
+    hides = any(site.hidden.any() for site in counts)
     return {name: value for name, value in exact.items() if not (hides and name in OF_CLASSES)}

@@ -118,9 +118,9 @@ class ScoreSheet:
 
     def best(self, name: str) -> Score:
         """The score over all classes, else that over the classes that are shown, with its part, else the reason."""
-        found = self.score(name)
-        part = next((one for key, one in self.scores.items() if one.of and key.startswith(f"{name}_of_")), found)
-        return found if found.known else part
+        score = self.score(name)
+        part = next((entry for key, entry in self.scores.items() if entry.of and key.startswith(f"{name}_of_")), score)
+        return score if score.known else part
 
     @property
     def counted(self) -> bool:

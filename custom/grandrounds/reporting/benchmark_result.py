@@ -97,7 +97,9 @@ def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> ReadRun:
     records = {
         site: EvalRecord.of(task, classes, [_cases(counts[site], len(classes))]) for site in sites if site in counts
     }
-    records |= {site: _reported(task, classes, found) for site, found in site_metrics.items() if site not in records}
+    records |= {
+        site: _reported(task, classes, metrics) for site, metrics in site_metrics.items() if site not in records
+    }
     together = (
         None if records else _reported(task, classes, _renamed(content["scores"].get("selected", content["scores"])))
     )
@@ -171,18 +173,23 @@ def _cases(confusion: list[list[int]], classes: int) -> Cases:
 
 def _events(content: Mapping[str, Any], sites: Sequence[str]) -> list[Event]:
     """What the result has of single rounds, as events of a record."""
-    found: dict[int, Event] = {}
+    events: dict[int, Event] = {}
     for number, given in content.get("peers", {}).items():
-        found[int(number)] = {"event": "round_end", "round": int(number), "answered": list(given), "peers": given}
+        events[int(number)] = {"event": "round_end", "round": int(number), "answered": list(given), "peers": given}
     for number, entropy in content.get("soft_label_entropy", {}).items():
-        found[int(number)] = {"event": "round_end", "round": int(number), "answered": [], "soft_label_entropy": entropy}
+        events[int(number)] = {
+            "event": "round_end",
+            "round": int(number),
+            "answered": [],
+            "soft_label_entropy": entropy,
+        }
     similarity = [
         {"event": "similarity", "round": int(number), **entry}
         for number, entry in content.get("similarity", {}).items()
     ]
     relations = [_relation(int(number), entry) for number, entry in content.get("relations", {}).items()]
-    start = {"event": "start", "rounds": len(found), "sites": list(sites)}
-    return sorted([start, *found.values(), *similarity, *relations], key=lambda event: event.get("round", 0))
+    start = {"event": "start", "rounds": len(events), "sites": list(sites)}
+    return sorted([start, *events.values(), *similarity, *relations], key=lambda event: event.get("round", 0))
 
 
 def _relation(number: int, entry: Mapping[str, Any]) -> Event:

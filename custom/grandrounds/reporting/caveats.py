@@ -136,12 +136,12 @@ NOTED = {
 
 def _of_contributions(log: RunLog) -> Iterator[str]:
     for what, words in NOTED.items():
-        if found := log.noted(what):
-            yield f"{words}: {_with_rounds(found)}."
+        if noted := log.noted(what):
+            yield f"{words}: {_with_rounds(noted)}."
 
 
-def _with_rounds(found: Mapping[str, Sequence[int]]) -> str:
-    return format_list([f"{site} (round {format_list([str(n) for n in numbers])})" for site, numbers in found.items()])
+def _with_rounds(rounds: Mapping[str, Sequence[int]]) -> str:
+    return format_list([f"{site} (round {format_list([str(n) for n in numbers])})" for site, numbers in rounds.items()])
 
 
 def _of_sites(log: RunLog, tested: frozenset[str]) -> Iterator[str]:
@@ -203,19 +203,19 @@ def _of_release(tests: Tests, counted: bool) -> Iterator[str]:
 
 def _of_models_beside(pooled: ScoreSheet, metric: str, conclusion: str) -> Iterator[str]:
     """Whether a head in closed form, which takes three messages of a site, is as good."""
-    found = pooled.best(metric)
-    for name in pooled.models_beside if found.known else ():
+    own = pooled.best(metric)
+    for name in pooled.models_beside if own.known else ():
         value = pooled.references[name].get(metric, math.nan)
-        beside = f"{SCORE_NAMES[metric]} {found.value:.2f} against {value:.2f}"
-        if found.value <= value:
+        beside = f"{SCORE_NAMES[metric]} {own.value:.2f} against {value:.2f}"
+        if own.value <= value:
             yield f"Does not beat {name} ({beside}). {conclusion}."
-        elif found.low <= value:
+        elif own.low <= value:
             yield f"Not clearly better than {name} ({beside}). {conclusion}."
 
 
 def _of_use(pooled: ScoreSheet, metric: str, called: set[str]) -> Iterator[str]:
     """Whether the model is better than always predicting the most frequent class, and than guessing."""
-    found, accuracy = pooled.best(metric), pooled.score("accuracy")
+    own, accuracy = pooled.best(metric), pooled.score("accuracy")
     if accuracy.enough and accuracy.value == 1:
         yield (
             "Every test image is classified correctly: check that no test image, and no other image of its patient, was "
@@ -223,7 +223,7 @@ def _of_use(pooled: ScoreSheet, metric: str, called: set[str]) -> Iterator[str]:
         )
         return
     guess = pooled.references.get(CHANCE, {}).get(metric, math.nan)
-    guessing = f"{SCORE_NAMES[metric]} {found.value:.2f}, {guess:.2f} by guessing" if found.low <= guess else ""
+    guessing = f"{SCORE_NAMES[metric]} {own.value:.2f}, {guess:.2f} by guessing" if own.low <= guess else ""
     always = pooled.always.get("accuracy", math.nan) if accuracy.enough else math.nan
     beside = f"always predicting {pooled.majority} (accuracy {accuracy.value:.2f} against {always:.2f})"
     than = f" and than guessing ({guessing})" if guessing else ""
@@ -239,7 +239,7 @@ def _of_use(pooled: ScoreSheet, metric: str, called: set[str]) -> Iterator[str]:
 
 def _of_missed(classes: Mapping[str, Mapping[str, Score]]) -> Iterator[str]:
     """The classes whose images are mostly missed, the worst first."""
-    scores = {name: found["sensitivity"] for name, found in classes.items()}
+    scores = {name: of_class["sensitivity"] for name, of_class in classes.items()}
     missed = sorted((score, name) for name, score in scores.items() if score.enough and score.value < MISSED)
     listed = [
         f"{format_share(1 - score.value)} of {name}{'' if score.cases is None else f' (n = {score.cases})'}"
@@ -251,7 +251,7 @@ def _of_missed(classes: Mapping[str, Mapping[str, Score]]) -> Iterator[str]:
 
 def _of_classes(classes: Mapping[str, Mapping[str, Score]]) -> Iterator[str]:
     """Classes without test images, or with too few."""
-    scores = {name: found["sensitivity"] for name, found in classes.items()}
+    scores = {name: of_class["sensitivity"] for name, of_class in classes.items()}
     absent = [name for name, score in scores.items() if score.cases == 0]
     if absent:
         pronoun = "it" if len(absent) == 1 else "them"

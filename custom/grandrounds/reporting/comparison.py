@@ -83,28 +83,29 @@ def compare(
         None if no other method can be compared with the reference.
     """
     others = [method for method in methods if method != reference]
-    found: dict[str, tuple[Difference, float]] = {}
+    differences: dict[str, tuple[Difference, float]] = {}
     for method in others:
         pairs = _pairs(methods[method], methods[reference])
         values = [value for pair in pairs if (value := _values(pair, headlines, metric))]
         of_cases = _of_cases(pairs, values, metric, len(others)) if 0 < len(values) < MIN_SEEDS else None
         if of_cases:
-            found[method] = of_cases
+            differences[method] = of_cases
         elif values:
             ours, theirs = zip(*values, strict=True)
-            found[method] = paired_by_seed(ours, theirs, len(others)), fmean(theirs)
-    if not found:
+            differences[method] = paired_by_seed(ours, theirs, len(others)), fmean(theirs)
+    if not differences:
         return None
     return Comparison(
         metric=metric,
         reference=reference,
-        differences={method: difference for method, (difference, _) in found.items()},
-        adjusted=holm({method: difference.p_value for method, (difference, _) in found.items()}),
+        differences={method: difference for method, (difference, _) in differences.items()},
+        adjusted=holm({method: difference.p_value for method, (difference, _) in differences.items()}),
         relative={
-            method: relative_improvement(base + difference.mean, base) for method, (difference, base) in found.items()
+            method: relative_improvement(base + difference.mean, base)
+            for method, (difference, base) in differences.items()
         },
-        seeds={method: len(methods[method]) for method in (reference, *found)},
-        left_out=tuple(method for method in others if method not in found),
+        seeds={method: len(methods[method]) for method in (reference, *differences)},
+        left_out=tuple(method for method in others if method not in differences),
     )
 
 
@@ -170,8 +171,8 @@ def chance_of(metric: str | None, classes: int) -> float | None:
 def _pairs(runs: Sequence[ReadRun], reference: Sequence[ReadRun]) -> list[tuple[ReadRun, ReadRun]]:
     """Runs of the same seed; of two methods with one run each these two."""
     by_seed = {run.log.seed: run for run in reference}
-    found = [(run, by_seed[run.log.seed]) for run in runs if run.log.seed is not None and run.log.seed in by_seed]
-    return found or ([(runs[0], reference[0])] if len(runs) == len(reference) == 1 else [])
+    pairs = [(run, by_seed[run.log.seed]) for run in runs if run.log.seed is not None and run.log.seed in by_seed]
+    return pairs or ([(runs[0], reference[0])] if len(runs) == len(reference) == 1 else [])
 
 
 def _values(
@@ -183,23 +184,23 @@ def _values(
     """
     ours, theirs = (run.tests.questions for run in pair)
     if sites := ours.keys() & theirs.keys():
-        found = [run.tests.at(sites).score(metric) for run in pair]
+        scores = [run.tests.at(sites).score(metric) for run in pair]
     else:
-        found = [] if ours or theirs else [one for run in pair if (one := headlines[run.name])]
-    alike = len(found) == 2 and all(one.known for one in found) and found[0].of == found[1].of
-    return (found[0].value, found[1].value) if alike else None
+        scores = [] if ours or theirs else [score for run in pair if (score := headlines[run.name])]
+    alike = len(scores) == 2 and all(score.known for score in scores) and scores[0].of == scores[1].of
+    return (scores[0].value, scores[1].value) if alike else None
 
 
 def _of_cases(
     pairs: Sequence[tuple[ReadRun, ReadRun]], values: Sequence[tuple[float, float]], metric: str, comparisons: int
 ) -> tuple[Difference, float] | None:
     """The difference on the same test cases, mean over the pairs, and the reference's score; None without any."""
-    found = [_draws(first.tests.predictions, second.tests.predictions, metric) for first, second in pairs]
-    draws = [one for one in found if one is not None]
-    if len(draws) < len(found):
+    of_pairs = [_draws(first.tests.predictions, second.tests.predictions, metric) for first, second in pairs]
+    draws = [draw for draw in of_pairs if draw is not None]
+    if len(draws) < len(of_pairs):
         return None
     value, cases = fmean(ours - theirs for ours, theirs in values), draws[-1][1]
-    difference = difference_of_cases(value, np.mean([one for one, _ in draws], axis=0), cases, comparisons)
+    difference = difference_of_cases(value, np.mean([draw for draw, _ in draws], axis=0), cases, comparisons)
     return difference, fmean(base for _, base in values)
 
 

@@ -61,16 +61,16 @@ def comparison_section(report: Report, figures: Sequence[PageFigure]) -> Compari
     return ComparisonSection(report.comparison is not None, reduced if crowded else "", figures)
 
 
-def run_section(one: ReportedRun, figures: Sequence[PageFigure], several: bool) -> RunSection:
+def run_section(reported: ReportedRun, figures: Sequence[PageFigure], several: bool) -> RunSection:
     """One run in detail; the first caveats of one that is alone are on the first screen."""
-    run, noun = one.run, one.run.task.noun
+    run, noun = reported.run, reported.run.task.noun
     whose = f" Scores are of {MODELS[run.tests.model]}." if run.tests.questions else ""
-    tables = _score_tables(noun, one.scores, run.origin.minimum, bool(run.tests.curves))
+    tables = _score_tables(noun, reported.scores, run.origin.minimum, bool(run.tests.curves))
     return RunSection(
         run.name,
         f"{_course(run.log)}{whose} {format_items(run.log.versions)}",
-        one.caveats if several else one.caveats[MAX_CAVEATS:],
-        [*tables, *_operating_tables(noun, one.points)],
+        reported.caveats if several else reported.caveats[MAX_CAVEATS:],
+        [*tables, *_operating_tables(noun, reported.points)],
         population_tables(run),
         figures,
         [_traffic_table(run.log, run.origin.communities), *_privacy_tables(run.origin.spent)],
@@ -92,8 +92,8 @@ def _score_tables(noun: str, scores: RunScores, minimum: int, has_curves: bool) 
     elif sites:
         yield _reported_table(sites, minimum, has_curves)
     elif pooled:
-        known = {SCORE_NAMES[name]: one for name, one in pooled.scores.items() if name in SCORE_NAMES}
-        rows = [[name, format_number(one.value, 3)] for name, one in known.items()]
+        known = {SCORE_NAMES[name]: score for name, score in pooled.scores.items() if name in SCORE_NAMES}
+        rows = [[name, format_number(score.value, 3)] for name, score in known.items()]
         yield PageTable(["score", "value"], rows, "All test images together, as the result gives them")
 
 
@@ -104,9 +104,9 @@ def _site_table(scores: RunScores, pooled: ScoreSheet) -> PageTable:
         "all images together": pooled,
     }
     others: dict[str, Mapping[str, Score | float]] = {
-        **{f"{name}, all images": found for name, found in pooled.references.items()},
-        "mean over sites": {name: one for name in TABLE_SCORES if (one := scores.best_mean(name))},
-        **{f"{name}, mean over sites": found for name, found in scores.mean_references.items()},
+        **{f"{name}, all images": reference for name, reference in pooled.references.items()},
+        "mean over sites": {name: score for name in TABLE_SCORES if (score := scores.best_mean(name))},
+        **{f"{name}, mean over sites": reference for name, reference in scores.mean_references.items()},
     }
     return groups_table("site", groups, others, OF_SITES)
 

@@ -253,11 +253,11 @@ def _write_bundle(folder: Path, problem: Problem, network: nn.Module, card: Mapp
 def score_sentence(scores: RunScores, metric: str) -> str:
     """The first score of all test images together beside its references, then the mean over sites."""
     pooled = scores.pooled
-    found = {
+    values = {
         "all sites' test images together": pooled.best(metric) if pooled else None,
         "mean over sites": scores.best_mean(metric),
     }
-    known = [f"{name} {format_estimate(score)}" for name, score in found.items() if score and score.known]
+    known = [f"{name} {format_estimate(score)}" for name, score in values.items() if score and score.known]
     references = pooled.references if pooled else {}
     beside = [f"{name} {format_number(one[metric])}" for name, one in references.items() if metric in one]
     name = SCORE_NAMES[metric]
@@ -291,7 +291,7 @@ def _write_scripts(folder: Path) -> None:
     while waiting:
         source = root.joinpath(*waiting.pop().split(".")).with_suffix(".py")
         text = source.read_text(encoding="utf-8")
-        found = set(_MODULE.findall(text)) - known
-        known |= found
-        waiting += found
+        imported = set(_MODULE.findall(text)) - known
+        known |= imported
+        waiting += imported
         write_bytes(folder / source.name, (origin + _IMPORT.sub(r"from .\1 import", text)).encode())

@@ -167,11 +167,12 @@ def report_on(
     title: str | None = None,
     reference: str | None = None,
     places: Sequence[ExternalResult] = (),
+    examples: Sequence[Tile] = (),
 ) -> Report:
     """Compute the report of some runs with different names.
 
     Without a title it is made of the methods' names; without a reference, the method to compare with, local runs are it, or
-    the first. ``places`` are results of external evaluations.
+    the first. ``places`` are results of external evaluations, ``examples`` images for the page.
 
     Raises:
         ConfigurationError: if the runs have different vocabularies, or there is no method of the reference's name.
@@ -191,7 +192,7 @@ def report_on(
     comparison = compare(members, headlines, reference or local, metric) if len(members) > 1 else None
     shared = caveats_of_comparison(members, comparison)
     title = title or f"Report: {', '.join(members)}"
-    return Report(title, task, runs[0].classes, metric, reported, methods, comparison, shared, places)
+    return Report(title, task, runs[0].classes, metric, reported, methods, comparison, shared, places, examples)
 
 
 def reported_run(run: ReadRun) -> ReportedRun:
@@ -224,10 +225,10 @@ def seeds_score(scores: Sequence[Score | None]) -> Score | None:
     Of one seed it is that seed's own, whose interval is of test cases. Scores over different parts of the
     classes have no mean.
     """
-    found = [score for score in scores if score]
-    known = [score for score in found if score.known]
+    given = [score for score in scores if score]
+    known = [score for score in given if score.known]
     if len(known) <= 1:
-        return (known or found)[0] if found else None
+        return (known or given)[0] if given else None
     if len({score.of for score in known}) > 1:
         return no_score("seeds have scores over different classes")
     mean, low, high = comparisons.mean_of_seeds([score.value for score in known])
@@ -248,8 +249,8 @@ def _method(runs: Sequence[ReportedRun], metric: str, second: str) -> Method:
     first = [run.scores.headline(metric) for run in runs]
     beside = [run.scores.pooled.best(second) if run.scores.pooled else None for run in runs]
     at_sites = [run.scores.by_site(metric) for run in runs]
-    names = natural_sorted({site for found in at_sites for site in found})
-    sites = {site: score for site in names if (score := seeds_score([found.get(site) for found in at_sites]))}
+    names = natural_sorted({site for scores in at_sites for site in scores})
+    sites = {site: score for site in names if (score := seeds_score([scores.get(site) for scores in at_sites]))}
     sizes = zip(*(reported.run.log.traffic for reported in runs), strict=True)
     return Method(
         runs,

@@ -54,7 +54,7 @@ class Overview(NamedTuple):
 
 def overview(report: Report) -> Overview:
     """The first screen of a report."""
-    runs = [one.run for one in report.runs.values()]
+    runs = [reported.run for reported in report.runs.values()]
     alone = None if report.several else report.first
     facts = [
         Fact("Trained", *(_trained(alone.run.log) if alone else _trained_methods(runs, list(report.methods)))),
@@ -156,7 +156,7 @@ def _beside_majority(seeds: Sequence[ScoreSheet]) -> list[str]:
 
 def _ranking(seeds: Sequence[ScoreSheet], headline: str) -> list[str]:
     """The area under the ROC curve, where it is known and not the headline."""
-    known = [found for sheet in seeds if (found := sheet.best(AREA)).known]
+    known = [area for sheet in seeds if (area := sheet.best(AREA)).known]
     return [f"{SCORE_NAMES[AREA]} {format_estimate(seeds_score(known))}"] if known and headline != AREA else []
 
 
@@ -264,15 +264,15 @@ def _communication(log: RunLog) -> tuple[str, list[str]]:
 
 
 def _main_caveats(only: ReportedRun) -> list[str]:
-    one = f"This is one run with one seed ({only.run.log.seed})"
-    return [*only.caveats, f"{one}: another seed gives other numbers, which are not known here."][:MAX_CAVEATS]
+    sentence = f"This is one run with one seed ({only.run.log.seed})"
+    return [*only.caveats, f"{sentence}: another seed gives other numbers, which are not known here."][:MAX_CAVEATS]
 
 
 def _shared_caveats(runs: Mapping[str, ReportedRun], shared: Sequence[str]) -> list[str]:
     """The most serious caveats of the runs and of their comparison; those that differ in parentheses alone are one."""
     by_caveat: dict[str, dict[str, str]] = {}
-    for name, one in runs.items():
-        for caveat in one.caveats[:1]:
+    for name, reported in runs.items():
+        for caveat in reported.caveats[:1]:
             by_caveat.setdefault(re.sub(r" \([^)]*\)", "", caveat), {})[name] = caveat
     of_runs = []
     for text, caveats in by_caveat.items():
@@ -330,12 +330,12 @@ def _lowest_to_highest(values: Sequence[float]) -> str:
 
 
 def _difference(comparison: Comparison, method: str) -> list[Cell | str]:
-    found = comparison.differences.get(method)
-    if found is None:
+    difference = comparison.differences.get(method)
+    if difference is None:
         return ["reference" if method == comparison.reference else "not comparable", "", "", ""]
-    values = (format_p(comparison.adjusted[method]), format_number(found.detectable, 3))
+    values = (format_p(comparison.adjusted[method]), format_number(difference.detectable, 3))
     return [
-        Cell(f"{found.mean:+.3f}", _interval(found)),
+        Cell(f"{difference.mean:+.3f}", _interval(difference)),
         *values,
         format_number(comparison.relative[method], 1),
     ]

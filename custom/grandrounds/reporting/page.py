@@ -48,8 +48,8 @@ def write_report(report: Report, folder: Path, step: Callable[[str], None] = lam
         figures = new / "figures"
         together = _all_written(comparison_drawings(report), figures, "of all runs", step)
         of_runs = {
-            name: _all_written(run_drawings(report, one), figures, f"of {name}", step)
-            for name, one in report.runs.items()
+            name: _all_written(run_drawings(report, reported), figures, f"of {name}", step)
+            for name, reported in report.runs.items()
         }
         places = [
             external_section(place, _all_written(_of_place(place), figures, f"of {place.place}", step))
@@ -61,9 +61,9 @@ def write_report(report: Report, folder: Path, step: Callable[[str], None] = lam
         header = ["run", "group", "kind", "class", "score", *ESTIMATE]
         write_csv(new / "tables" / "classes.csv", header, _class_rows(report.runs))
         if report.comparison:
-            found = {method: report.comparison.row(method) for method in report.comparison.differences}
-            header = ["method", "reference", *next(iter(found.values()))]
-            rows = [[method, report.comparison.reference, *row.values()] for method, row in found.items()]
+            differences = {method: report.comparison.row(method) for method in report.comparison.differences}
+            header = ["method", "reference", *next(iter(differences.values()))]
+            rows = [[method, report.comparison.reference, *row.values()] for method, row in differences.items()]
             write_csv(new / "tables" / "comparison.csv", header, rows)
         page = render_page(report, together, of_runs, places)
         write_bytes(new / PAGE, page.encode(), private=bool(report.examples))
@@ -94,7 +94,7 @@ def render_page(
         title=report.title,
         overview=overview(report),
         comparison=comparison_section(report, together) if report.several else None,
-        runs=[run_section(one, of_runs.get(name, ()), report.several) for name, one in report.runs.items()],
+        runs=[run_section(reported, of_runs.get(name, ()), report.several) for name, reported in report.runs.items()],
         places=places,
         min_cases=MIN_CASES,
         classes=len(report.classes),
@@ -121,11 +121,11 @@ def _of_place(place: ExternalResult) -> list[Drawing]:
 def _all_written(
     drawings: Sequence[Drawing], folder: Path, whose: str, step: Callable[[str], None]
 ) -> list[PageFigure]:
-    found = []
+    figures = []
     for drawing in drawings:
         step(f"drawing {drawing.name.replace('_', ' ')} {whose}")
-        found.append(_written(drawing, folder))
-    return found
+        figures.append(_written(drawing, folder))
+    return figures
 
 
 def _written(drawing: Drawing, folder: Path) -> PageFigure:
@@ -147,8 +147,8 @@ def _require_different_files(names: Sequence[str]) -> None:
 
 
 def _group_rows(runs: Mapping[str, ReportedRun]) -> Iterator[list[Any]]:
-    for run, one in runs.items():
-        for kind, name, sheet in _all_sheets(one.scores):
+    for run, reported in runs.items():
+        for kind, name, sheet in _all_sheets(reported.scores):
             images = "" if sheet.images is None else sheet.images
             for score, found in sheet.scores.items():
                 yield [run, name, kind, images, score, *_cells(found)]
@@ -164,16 +164,16 @@ def _group_rows(runs: Mapping[str, ReportedRun]) -> Iterator[list[Any]]:
                     "",
                     "" if sheet.cases is None else sheet.cases,
                 ]
-        for score, found in one.scores.mean.items():
+        for score, found in reported.scores.mean.items():
             yield [run, "mean", "mean over sites", "", score, *_cells(found)]
 
 
 def _class_rows(runs: Mapping[str, ReportedRun]) -> Iterator[list[Any]]:
-    for run, one in runs.items():
-        for kind, name, sheet in _all_sheets(one.scores):
+    for run, reported in runs.items():
+        for kind, name, sheet in _all_sheets(reported.scores):
             for class_name, scores in sheet.classes.items():
-                for score, found in scores.items():
-                    yield [run, name, kind, class_name, score, *_cells(found)]
+                for score, value in scores.items():
+                    yield [run, name, kind, class_name, score, *_cells(value)]
 
 
 def _all_sheets(scores: RunScores) -> Iterator[tuple[str, str, ScoreSheet]]:
@@ -184,5 +184,5 @@ def _all_sheets(scores: RunScores) -> Iterator[tuple[str, str, ScoreSheet]]:
 
 
 def _cells(score: Score) -> list[Any]:
-    found = score.to_json()
-    return ["" if found[name] is None else found[name] for name in ESTIMATE]
+    content = score.to_json()
+    return ["" if content[name] is None else content[name] for name in ESTIMATE]

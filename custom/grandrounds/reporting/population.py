@@ -24,7 +24,7 @@ from grandrounds.evaluation.score import MIN_CASES
 from grandrounds.evaluation.tallies import counts_of
 from grandrounds.reporting.format import MISSING, format_number
 from grandrounds.reporting.parts import Cell, PageTable, estimate_cell
-from grandrounds.reporting.run import ReadRun
+from grandrounds.reporting.run import ReadRun, RunLog
 
 Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
 """By site, part and class."""
@@ -57,13 +57,15 @@ class Population:
     def parts(self) -> list[str]:
         """The parts that every site has."""
         return [
-            part for part in POPULATION_PARTS if self.counts and all(part in found for found in self.counts.values())
+            part
+            for part in POPULATION_PARTS
+            if self.counts and all(part in of_site for of_site in self.counts.values())
         ]
 
     def matrix(self, part: str) -> NDArray[np.int64]:
         """Images of a part, shape ``(sites, classes)``."""
         return np.array(
-            [[found[part].get(name, 0) for name in self.classes] for found in self.counts.values()], np.int64
+            [[of_site[part].get(name, 0) for name in self.classes] for of_site in self.counts.values()], np.int64
         )
 
     def total(self, site: str, part: str) -> int:
@@ -81,11 +83,11 @@ def population_of(run: ReadRun) -> Population:
     if data:
         counts = {site: data["sites"][site] for site in run.log.sites if site in data["sites"]}
         return Population(counts, *fixed, data.get("images", {}), data.get("patients", {}))
-    found = {}
+    by_site = {}
     for site, cases in run.tests.predictions.items():
         numbers = np.bincount(cases.labels, minlength=len(run.classes)).tolist()
-        found[site] = {"test": dict(zip(run.classes, numbers, strict=True))}
-    return Population(found, *fixed)
+        by_site[site] = {"test": dict(zip(run.classes, numbers, strict=True))}
+    return Population(by_site, *fixed)
 
 
 def population_tables(run: ReadRun) -> list[PageTable]:
@@ -156,7 +158,7 @@ def settings_of(run: ReadRun) -> Iterator[tuple[str, str]]:
         yield "division of the images", _listed(data["division"])
     if "import" in data:
         yield "import of the images", account(data["import"])
-    yield from _option_settings(run)
+    yield from _option_settings(log, origin.options)
     if log.started:
         yield "started", log.started
     if log.versions:
@@ -169,8 +171,7 @@ def settings_of(run: ReadRun) -> Iterator[tuple[str, str]]:
         yield "command", str(origin.provenance["command"])
 
 
-def _option_settings(run: ReadRun) -> Iterator[tuple[str, str]]:
-    log = run.log
+def _option_settings(log: RunLog, of_sites: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     server = {name: value for name, value in log.configuration.items() if name not in ("problem", "method", "preset")}
     if log.configuration:
         yield "preset", str(log.configuration.get("preset") or "none: the options of the job")
@@ -178,8 +179,8 @@ def _option_settings(run: ReadRun) -> Iterator[tuple[str, str]]:
         yield "problem", _listed({name: value for name, value in log.problem.items() if name != "classes"})
     if server:
         yield "options of the server", _listed(server)
-    if run.origin.options:
-        yield "options of the sites", _listed(run.origin.options)
+    if of_sites:
+        yield "options of the sites", _listed(of_sites)
 
 
 def _by_site(known: Population) -> PageTable:
@@ -211,7 +212,7 @@ def _by_class(known: Population) -> PageTable:
         test = shown["test"][name]
         share = f"{test / tested:.1%}" if test is not None and tested else MISSING
         rows.append([name, *(count_text(shown[part][name], minimum) for part in parts), share])
-    unknown = sum(found.get("training", {}).get("", 0) for found in known.counts.values())
+    unknown = sum(of_site.get("training", {}).get("", 0) for of_site in known.counts.values())
     note = f"; {count_text(unknown, minimum)} training images have no known label" if unknown else ""
     return PageTable(["class", *parts, "prevalence in test"], rows, f"Images of all sites by class{note}")
 

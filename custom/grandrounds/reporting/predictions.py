@@ -55,8 +55,8 @@ def read_tests(
         DataError: if a file is damaged or of another vocabulary; file and line are named.
     """
     paths = {site: _file(folder, site, model) for site in sites}
-    found = {site: read_predictions(path, task, classes) for site, path in paths.items() if path.is_file()}
-    return {site: cases for site, cases in found.items() if any(len(case.labels) for case in cases)}
+    tests = {site: read_predictions(path, task, classes) for site, path in paths.items() if path.is_file()}
+    return {site: cases for site, cases in tests.items() if any(len(case.labels) for case in cases)}
 
 
 def read_site_curves(folder: Path, sites: Sequence[str], model: str, classes: Sequence[str]) -> dict[str, SiteCurves]:
@@ -94,10 +94,10 @@ def read_predictions(path: Path, task: Task, classes: Sequence[str]) -> tuple[Ca
         cases.append(cells[-1].zfill(12))
     if not rows:
         return ()
-    found = np.stack(labels)
-    known = task.known(found)
+    known_labels = np.stack(labels)
+    known = task.known(known_labels)
     named = [case for case, kept in zip(cases, known, strict=True) if kept]
-    return tuple(questions_of(task, found[known], np.array(probabilities)[known], named))
+    return tuple(questions_of(task, known_labels[known], np.array(probabilities)[known], named))
 
 
 def read_columns(

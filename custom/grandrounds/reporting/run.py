@@ -122,19 +122,19 @@ class RunLog:
 
     def noted(self, what: str) -> dict[str, list[int]]:
         """The rounds in which the server has noted something of a site, such as ``bounded``."""
-        found: dict[str, list[int]] = {}
+        rounds: dict[str, list[int]] = {}
         for event in self.events:
             for site in event.get(what, ()) if event["event"] == "round_end" else ():
-                found.setdefault(site, []).append(int(event["round"]))
-        return found
+                rounds.setdefault(site, []).append(int(event["round"]))
+        return rounds
 
     def dropped(self) -> dict[str, list[int]]:
         """The rounds in which each site was asked and gave no usable answer."""
-        found: dict[str, list[int]] = {}
+        rounds: dict[str, list[int]] = {}
         for event in self.events:
             if event["event"] == "dropped":
-                found.setdefault(event["site"], []).append(int(event["round"]))
-        return found
+                rounds.setdefault(event["site"], []).append(int(event["round"]))
+        return rounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +177,7 @@ class Tests:
     @property
     def predictions(self) -> dict[str, Cases]:
         """The predictions by site where the task is one question; else empty."""
-        return {site: found[0] for site, found in self.questions.items() if len(found) == 1}
+        return {site: questions[0] for site, questions in self.questions.items() if len(questions) == 1}
 
     @property
     def unit(self) -> str:
@@ -247,7 +247,7 @@ class ReadRun:
 
 def tested_models(summary: Mapping[str, Any]) -> list[str]:
     """The models that were tested: ``common``, the one that the federation selected, and ``own``, each site's choice."""
-    return [model for model in MODELS if any(model in found for found in summary["records"].values())]
+    return [model for model in MODELS if any(model in record for record in summary["records"].values())]
 
 
 def reference_sentences(summary: Mapping[str, Any]) -> list[str]:

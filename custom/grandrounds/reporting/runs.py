@@ -140,8 +140,8 @@ def _read_tests(
     return Tests(
         model,
         {
-            site: replace(one, questions=predictions.get(site, ()), beside=beside.get(site, {}))
-            for site, one in records.items()
+            site: replace(record, questions=predictions.get(site, ()), beside=beside.get(site, {}))
+            for site, record in records.items()
         },
         validation=read_tests(answers, sites, VALIDATION, task, classes),
         curves={} if predictions else read_site_curves(answers, sites, model, classes),
@@ -204,11 +204,11 @@ def record_folder(path: Path) -> Path:
         if (folder / SUMMARY).is_file():
             return folder
     # A run that was killed has not been copied to the results: its record is with the server's state.
-    found = sorted(folder.parent for folder in path.glob(f"state/*/{SERVER}/{SUMMARY}"))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(str(folder) for folder in found)
+    folders = sorted(folder.parent for folder in path.glob(f"state/*/{SERVER}/{SUMMARY}"))
+    if len(folders) == 1:
+        return folders[0]
+    if folders:
+        names = ", ".join(str(folder) for folder in folders)
         raise ConfigurationError(f"{path} has several runs: {names}; name one of these folders")
     begun = [*path.glob(EVENTS), *path.glob(f"*/{EVENTS}"), *path.glob(f"state/*/{SERVER}/{EVENTS}")]
     if begun:
@@ -352,9 +352,11 @@ def _executor_options(path: Path) -> dict[str, Any]:
 
 def _ledgers(path: Path) -> tuple[Spent, ...]:
     """The budgets booked in the privacy ledgers of a run's folder."""
-    found = {ledger.resolve() for part in (RESULTS, "state", ".") for ledger in (path / part).glob(f"**/{LEDGER_NAME}")}
+    ledgers = {
+        ledger.resolve() for part in (RESULTS, "state", ".") for ledger in (path / part).glob(f"**/{LEDGER_NAME}")
+    }
     spent = []
-    for ledger in sorted(found):
+    for ledger in sorted(ledgers):
         content = read_ledger(ledger)
         for name in content.datasets:
             bookings = [booking for booking in content.bookings if booking.dataset.name == name]

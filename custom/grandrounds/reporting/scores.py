@@ -43,13 +43,13 @@ class RunScores:
 
     def headline(self, metric: str) -> Score | None:
         """The score of all test images together; where it is not known, the mean over sites."""
-        found = self.pooled.best(metric) if self.pooled else None
-        return found if found and found.known else self.best_mean(metric) or found
+        score = self.pooled.best(metric) if self.pooled else None
+        return score if score and score.known else self.best_mean(metric) or score
 
     def by_site(self, metric: str) -> dict[str, Score]:
         """A score of all classes at each site that has it."""
-        found = {site: record.best(metric) for site, record in self.sites.items()}
-        return {site: score for site, score in found.items() if score.known}
+        scores = {site: record.best(metric) for site, record in self.sites.items()}
+        return {site: score for site, score in scores.items() if score.known}
 
 
 def scores_of(run: ReadRun, minimum: int | None = None, hidden: Sequence[bool] = ()) -> RunScores:
@@ -172,8 +172,8 @@ def table_rows(run: ReadRun) -> list[Row]:
     )
     if scores.pooled:
         rows.append(_row("pooled", scores.pooled, names))
-        for name, found in scores.pooled.references.items():
-            known = {key: Score(found[key], found[key], found[key], None) for key in names if key in found}
+        for name, values in scores.pooled.references.items():
+            known = {key: Score(values[key], values[key], values[key], None) for key in names if key in values}
             rows.append(Row(name, None, None, known))
     return rows
 

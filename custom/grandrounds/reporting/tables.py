@@ -80,10 +80,15 @@ def class_table(noun: str, sheet: ScoreSheet, sites: Iterable[ScoreSheet], capti
     known = _known(CLASS_NAMES, sheet.classes.values())
     of_sites, titles = list(sites), class_titles(list(sheet.classes))
     rows: list[Row] = []
-    for name, found in sheet.classes.items():
+    for name, scores in sheet.classes.items():
         at = sum(site.classes[name]["sensitivity"].known for site in of_sites)
-        leading = [titles[name], count_cell(found["sensitivity"].cases), str(at), format_number(sheet.shares.get(name))]
-        rows.append([*leading, *(estimate_cell(found[key]) if key in found else MISSING for key in known)])
+        leading = [
+            titles[name],
+            count_cell(scores["sensitivity"].cases),
+            str(at),
+            format_number(sheet.shares.get(name)),
+        ]
+        rows.append([*leading, *(estimate_cell(scores[key]) if key in scores else MISSING for key in known)])
     return PageTable([noun, "cases", "sites", "share", *(CLASS_NAMES[key] for key in known)], rows, caption)
 
 
@@ -109,9 +114,9 @@ def count_cell(count: int | None) -> str:
     return MISSING if count is None else str(count)
 
 
-def score_cell(found: Score | float | None) -> Cell | str:
+def score_cell(score: Score | float | None) -> Cell | str:
     """A score, or a reference without an interval."""
-    return estimate_cell(found) if isinstance(found, Score) else format_number(found)
+    return estimate_cell(score) if isinstance(score, Score) else format_number(score)
 
 
 def _known(names: Iterable[str], scores: Collection[Mapping[str, object]]) -> list[str]:

@@ -123,19 +123,6 @@ def test_a_site_that_hides_all_its_counts_is_masked_when_it_is_small(make_run):
     assert scores.pooled.cases is None
 
 
-def test_the_sum_of_all_sites_counts_is_shown_where_only_some_sites_predictions_are_here(make_run):
-    """As at a hospital that puts its own predictions beside the results of the run."""
-    table = np.array([[[30, 10, 20], [20, 20, 20], [10, 10, 20]]])
-    summed = {"images": 100, "unit": "image", "exact": {}, "counts": counts_to_json(SiteCounts(table, table))}
-    pooled = {"common": {"sites": ["site-1", "site-2", "site-10"], "record": summed}}
-    some = scores_of(read_run(make_run(sites=["site-1"], pooled=pooled), "x")).pooled
-    assert some.score("balanced_accuracy").value == pytest.approx((30 / 40 + 20 / 40 + 10 / 20) / 3)
-    run = read_run(make_run("all", right=RIGHT, pooled=pooled), "x")
-    whole = joined(list(run.tests.predictions.values()))
-    expected = balanced_accuracy_score(whole.labels, whole.predicted)
-    assert scores_of(run).pooled.score("balanced_accuracy").value == pytest.approx(expected)
-
-
 def test_a_frame_has_a_mean_over_some_classes_under_its_own_name(make_run):
     hides = np.array([[30, 12, 11], [15, 30, 10], [HIDDEN] * 3])
     counts = {site: SiteCounts(hides[None], hides[None]) for site in ("site-1", "site-2")}

@@ -71,22 +71,22 @@ def fit_offsets(probabilities: Array, labels: NDArray[np.int64], penalty: float 
     """
     classes = probabilities.shape[1]
     counts = np.bincount(labels, minlength=classes)
-    found, identity = np.zeros(classes), penalty * np.eye(classes)
+    offset, identity = np.zeros(classes), penalty * np.eye(classes)
 
     def objective(offsets: Array) -> float:
         chosen = with_offsets(probabilities, offsets)[np.arange(len(labels)), labels]
         return float(np.log(chosen.clip(1e-300)).sum() - penalty / 2 * (offsets**2).sum())
 
     for _ in range(NEWTON_STEPS):
-        expected = with_offsets(probabilities, found)
-        gradient = counts - expected.sum(axis=0) - penalty * found
+        expected = with_offsets(probabilities, offset)
+        gradient = counts - expected.sum(axis=0) - penalty * offset
         step = np.linalg.solve(np.diag(expected.sum(axis=0)) - expected.T @ expected + identity, gradient)
-        while objective(found + step) < objective(found) and abs(step).max() > 1e-9:
+        while objective(offset + step) < objective(offset) and abs(step).max() > 1e-9:
             step = step / 2
-        found = found + step
+        offset = offset + step
         if abs(step).max() < 1e-9:
             break
-    return np.asarray(found, np.float64)
+    return np.asarray(offset, np.float64)
 
 
 def shares_of(probabilities: Array, home: Array) -> Array:

@@ -76,7 +76,7 @@ def predictive_estimates(sensitivity: Score, specificity: Score, prevalence: flo
     """
     require_fraction(prevalence, "prevalence")
     values = predictive_values(sensitivity.value, specificity.value, prevalence)
-    sides = [(one.value, one.cases or 0) for one in (sensitivity, specificity)]
+    sides = [(score.value, score.cases or 0) for score in (sensitivity, specificity)]
     adjusts = any(min(share, 1 - share) * cases < 1 for share, cases in sides)
     (s, n1), (c, n0) = (_adjusted(*side) if adjusts else side for side in sides)
     behind = min(cases for _, cases in sides)

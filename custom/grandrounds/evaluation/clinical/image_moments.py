@@ -71,8 +71,8 @@ def moments_of(images: NDArray[np.uint8], shapes: Sequence[Sequence[int]], rows:
     parts = np.array_split(rows, -(-len(rows) // _TOGETHER))
     sides = np.array([shapes[row][:2] for row in rows] if shapes else [images.shape[1:3]] * len(rows), np.float64)
     logs = np.log2(sides.clip(1))
-    found = np.concatenate([_figures(images[part].astype(np.float32)) for part in parts])
-    every = np.column_stack([logs.mean(axis=1), logs[:, 1] - logs[:, 0], found])
+    figures = np.concatenate([_figures(images[part].astype(np.float32)) for part in parts])
+    every = np.column_stack([logs.mean(axis=1), logs[:, 1] - logs[:, 0], figures])
     return np.stack([every.mean(axis=0), np.square(every).mean(axis=0)])
 
 
@@ -110,7 +110,7 @@ def rounded_moments(moments: Array) -> Array:
         [6.5875, 44.035156]
     """
     steps = np.array(list(least_deviations(channels_of(moments)).values())) / ROUNDING_STEPS
-    mean, deviation = (np.round(one / steps) * steps for one in spread(moments))
+    mean, deviation = (np.round(figures / steps) * steps for figures in spread(moments))
     return np.stack([mean, mean**2 + deviation**2])
 
 
@@ -144,5 +144,5 @@ def training_moments(sites: Mapping[str, Array], images: Mapping[str, float]) ->
         return {"unavailable": NO_MOMENTS}
     weights = [images.get(site, 0.0) for site in sites]
     total = np.average(list(sites.values()), axis=0, weights=weights if all(weights) else None)
-    found = np.column_stack(spread(total)).round(4).tolist()
-    return {"sites": list(sites), "figures": dict(zip(least_deviations(channels_of(total)), found, strict=True))}
+    moments = np.column_stack(spread(total)).round(4).tolist()
+    return {"sites": list(sites), "figures": dict(zip(least_deviations(channels_of(total)), moments, strict=True))}

@@ -38,10 +38,10 @@ def point_of_cases(validation: Cases, source: str, sensitivity: float = SENSITIV
 
     ``validation`` are the cases of a positive group, see :func:`~grandrounds.evaluation.clinical.binary.binary_cases`.
     """
-    found = choose_operating_point(validation, POSITIVE, sensitivity)
-    if found is None:
+    point = choose_operating_point(validation, POSITIVE, sensitivity)
+    if point is None:
         return None
-    return FixedPoint(found.threshold, source, found.sensitivity, found.specificity, found.cases)
+    return FixedPoint(point.threshold, source, point.sensitivity, point.specificity, point.cases)
 
 
 def point_of_counts(counts: CurveCounts, source: str, sensitivity: float = SENSITIVITY) -> FixedPoint | None:

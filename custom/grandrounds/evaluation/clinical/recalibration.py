@@ -101,7 +101,7 @@ def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Score]:
     value = _expected_error(scores, positive)
     squares = (scores - positive) ** 2
     draws, brier = [], []
-    for weight in (one for block in resampled_weights(cases, generator, ECE_RESAMPLES) for one in block.T):
+    for weight in (weights for block in resampled_weights(cases, generator, ECE_RESAMPLES) for weights in block.T):
         rows = np.repeat(np.arange(len(scores)), weight.astype(np.int64))
         draws.append(_expected_error(scores[rows], positive[rows]))
         brier.append(squares[rows].mean())
@@ -138,22 +138,22 @@ def _wald(
 
 def _fit(positive: NDArray[np.bool_], design: Array, offset: Array) -> Array | None:
     """Maximum likelihood by Newton's method with halved steps; None where there is no finite maximum."""
-    found = np.zeros(design.shape[1])
-    best = _likelihood(positive, design @ found + offset)
+    coefficients = np.zeros(design.shape[1])
+    best = _likelihood(positive, design @ coefficients + offset)
     for _ in range(MAX_STEPS):
-        predicted = _sigmoid(design @ found + offset)
+        predicted = _sigmoid(design @ coefficients + offset)
         gradient = design.T @ (positive - predicted)
         curvature = design.T @ (design * (predicted * (1 - predicted))[:, None])
         if np.linalg.cond(curvature) > 1e12:
             return None
         step = np.linalg.solve(curvature, gradient)
-        while (now := _likelihood(positive, design @ (found + step) + offset)) < best - 1e-12 and abs(
+        while (now := _likelihood(positive, design @ (coefficients + step) + offset)) < best - 1e-12 and abs(
             step
         ).max() > 1e-12:
             step = step / 2
-        found, gained, best = found + step, now - best, now
+        coefficients, gained, best = coefficients + step, now - best, now
         if abs(step).max() < 1e-9 or gained < 1e-13:
-            return found
+            return coefficients
     return None
 
 

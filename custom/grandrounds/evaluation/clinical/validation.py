@@ -88,18 +88,18 @@ def score_subgroups(cases: Cases, groups: Sequence[Subgroup], request: Request) 
 
     Counts of positive images of a column's subgroups are a table whose sums are known, and so are those of the others.
     """
-    found: list[SubgroupResult] = []
+    results: list[SubgroupResult] = []
     for column in dict.fromkeys(group.column for group in groups):
         parts = {group.value: subset(cases, group) for group in groups if group.column == column}
         positive, other = (
             shown_counts({v: int((part.labels == side).sum()) for v, part in parts.items()}, request.minimum)
             for side in (POSITIVE, 1 - POSITIVE)
         )
-        found += [
+        results += [
             _of_subgroup(part, SubgroupResult(column, value, positive[value], other[value]), request.point)
             for value, part in parts.items()
         ]
-    return tuple(found)
+    return tuple(results)
 
 
 def subset(cases: Cases, group: Subgroup) -> Cases:

@@ -60,11 +60,11 @@ def site_curves(questions: Sequence[Cases], names: Sequence[str], minimum: int =
         if cases.probabilities is None:
             return SiteCurves({}, None)
         scores = cases.probabilities
-        found = {
+        curves = {
             name: binned_counts(cases, scores[:, row], cases.labels == row, minimum)
             for row, name in zip(cases.rows, vocabulary, strict=False)
         }
-        classes |= _suppressed(found, minimum)
+        classes |= _suppressed(curves, minimum)
     if len(questions) > 1:
         return SiteCurves(classes, None)
     confidence, correct = scores.max(axis=1), cases.predicted == cases.labels
@@ -107,9 +107,9 @@ def merge_bins(counts: CurveCounts, minimum: int) -> CurveCounts | None:
 
 def coarsen_curves(curves: SiteCurves, minimum: int) -> SiteCurves:
     """The same with at least ``minimum`` patients behind each count, and without the classes that this leaves out."""
-    found = {name: merge_bins(counts, minimum) for name, counts in curves.classes.items()}
+    merged = {name: merge_bins(counts, minimum) for name, counts in curves.classes.items()}
     return SiteCurves(
-        _suppressed(found, minimum), merge_bins(curves.reliability, minimum) if curves.reliability else None
+        _suppressed(merged, minimum), merge_bins(curves.reliability, minimum) if curves.reliability else None
     )
 
 
@@ -142,9 +142,9 @@ def sum_counts(sites: Sequence[CurveCounts]) -> CurveCounts:
     )
 
 
-def _suppressed(found: Mapping[str, CurveCounts | None], minimum: int) -> dict[str, CurveCounts]:
+def _suppressed(curves: Mapping[str, CurveCounts | None], minimum: int) -> dict[str, CurveCounts]:
     """The classes that may be reported: the smallest is left out while the others would give away a rest of few patients."""
-    kept = {name: counts for name, counts in found.items() if counts is not None}
+    kept = {name: counts for name, counts in curves.items() if counts is not None}
     while any(0 < rest < minimum for rest in _rests(kept)):
         del kept[min(kept, key=lambda name: kept[name].positives.sum())]
     return kept

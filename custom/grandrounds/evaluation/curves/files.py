@@ -44,9 +44,9 @@ def decode_counts(array: NDArray[np.int64], classes: Sequence[str], minimum: int
     """
     if array.shape != curves_shape(len(classes)) or array.dtype != np.int64:
         raise ValueError(f"counts must be int64 of shape {curves_shape(len(classes))}, got {array.dtype} {array.shape}")
-    found = [_decoded(row, minimum) for row in array]
-    known = {name: counts for name, counts in zip(classes, found, strict=False) if counts is not None}
-    return SiteCurves(known, found[-1])
+    decoded = [_decoded(row, minimum) for row in array]
+    known = {name: counts for name, counts in zip(classes, decoded, strict=False) if counts is not None}
+    return SiteCurves(known, decoded[-1])
 
 
 def write_curves(path: Path, curves: SiteCurves, classes: Sequence[str]) -> None:

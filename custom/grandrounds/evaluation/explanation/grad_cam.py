@@ -72,12 +72,12 @@ def class_activation(network: nn.Module, layers: Sequence[nn.Module], images: Te
             hook.remove()
     if len(caught) != len(layers):
         raise ValueError(f"the network must pass the layer once, got {len(caught) / len(layers):g} times")
-    found = images.new_zeros(len(images), 1, *images.shape[2:])
+    activation = images.new_zeros(len(images), 1, *images.shape[2:])
     for maps, gradients in zip(caught, torch.autograd.grad(score, caught), strict=True):
         evidence = F.relu((gradients.mean(dim=(2, 3), keepdim=True) * maps.detach()).sum(dim=1, keepdim=True))
-        found = found + F.interpolate(evidence, images.shape[2:], mode="bilinear", align_corners=False)
-    largest = found.amax(dim=(1, 2, 3), keepdim=True)
-    return torch.where(largest > 0, found / largest, found)[:, 0]
+        activation = activation + F.interpolate(evidence, images.shape[2:], mode="bilinear", align_corners=False)
+    largest = activation.amax(dim=(1, 2, 3), keepdim=True)
+    return torch.where(largest > 0, activation / largest, activation)[:, 0]
 
 
 def share_inside(maps: Tensor, masks: Tensor) -> Tensor:
@@ -121,13 +121,13 @@ def scenarios(right: Mapping[str, Tensor], ours: str, reference: str) -> dict[Sc
     if missing or not others:
         raise ValueError(f"predictions of {', '.join(missing) or 'a second method'} are missing")
     every = torch.stack(list(right.values()))
-    found: dict[Scenario, Tensor] = {
+    rows: dict[Scenario, Tensor] = {
         "all_right": every.all(dim=0),
         "all_wrong": ~every.any(dim=0),
         "ours_right_others_wrong": right[ours] & ~torch.stack(others).any(dim=0),
         "reference_right_ours_wrong": right[reference] & ~right[ours],
     }
-    return {scenario: flags.nonzero()[:, 0] for scenario, flags in found.items()}
+    return {scenario: flags.nonzero()[:, 0] for scenario, flags in rows.items()}
 
 
 def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
@@ -143,12 +143,12 @@ def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
         >>> last_maps(network, torch.zeros(1, 1, 4, 4))
         ReLU()
     """
-    found: list[nn.Module] = []
+    layers: list[nn.Module] = []
 
     def note(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
         """Remember a layer whose output is maps."""
         if output.dim() == 4 and output.shape[2] * output.shape[3] > 1:
-            found.append(module)
+            layers.append(module)
 
     parts = network.encoder if isinstance(network, EncoderAndHead) else network
     hooks = [child.register_forward_hook(note) for child in parts.children()]
@@ -158,9 +158,9 @@ def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
     finally:
         for hook in hooks:
             hook.remove()
-    if not found:
+    if not layers:
         raise ValueError(f"{type(network).__name__} has no part that gives maps of more than one position")
-    return found[-1]
+    return layers[-1]
 
 
 def prediction_maps(network: nn.Module, images: Tensor) -> NDArray[np.float32]:

@@ -68,11 +68,11 @@ class AdaptedPlace:
 
     @staticmethod
     def _sheet(run: ReadRun, minimum: int, hidden: Sequence[bool]) -> ScoreSheet:
-        found = scores_of(run, minimum, hidden).pooled
-        assert found is not None
-        scores = {name: score if score.few else score._replace(cases=None) for name, score in found.scores.items()}
-        confidence = {name: value for name, value in found.confidence.items() if name == "ece"}
-        return replace(found, scores=scores, classes={}, references={}, shares={}, confidence=confidence)
+        sheet = scores_of(run, minimum, hidden).pooled
+        assert sheet is not None
+        scores = {name: score if score.few else score._replace(cases=None) for name, score in sheet.scores.items()}
+        confidence = {name: value for name, value in sheet.confidence.items() if name == "ece"}
+        return replace(sheet, scores=scores, classes={}, references={}, shares={}, confidence=confidence)
 
 
 def adapt_place(
@@ -101,9 +101,9 @@ def adapt_place(
     Raises:
         ConfigurationError: if more than half of the images would be fitted on.
     """
-    found = list(place.sites.values())
+    predictions = list(place.sites.values())
     probabilities, truth = (
-        np.concatenate([getattr(one, name) for one in found]) for name in ("probabilities", "labels")
+        np.concatenate([getattr(one, name) for one in predictions]) for name in ("probabilities", "labels")
     )
     fitted, cases = _drawn(place.sites, adaptation.images)
     if 2 * fitted.sum() > len(truth):
@@ -137,11 +137,11 @@ def _rest(
     sites: Mapping[str, ImagePredictions], kept: NDArray[np.bool_], probabilities: NDArray[np.float64]
 ) -> dict[str, ImagePredictions]:
     """The kept images of each site that has some, with these probabilities."""
-    found, start = {}, 0
-    for site, one in sites.items():
-        rows = np.flatnonzero(kept[start : start + len(one.names)])
-        names, groups = (tuple(of[row] for row in rows) if of else () for of in (one.names, one.groups))
+    kept_images, start = {}, 0
+    for site, predictions in sites.items():
+        rows = np.flatnonzero(kept[start : start + len(predictions.names)])
+        names, groups = (tuple(of[row] for row in rows) if of else () for of in (predictions.names, predictions.groups))
         if len(rows):
-            found[site] = ImagePredictions(names, one.labels[rows], probabilities[start + rows], groups)
-        start += len(one.names)
-    return found
+            kept_images[site] = ImagePredictions(names, predictions.labels[rows], probabilities[start + rows], groups)
+        start += len(predictions.names)
+    return kept_images

@@ -65,7 +65,7 @@ class Appearance:
         """In a sentence."""
         if self.unavailable:
             return f"Whether the images are like the training images is unavailable: {self.unavailable}."
-        largest = max(self.figures, key=lambda one: abs(one.deviations))
+        largest = max(self.figures, key=lambda figure: abs(figure.deviations))
         return self.unlike or f"The images are like the training images; the largest difference is {largest.in_words}."
 
 
@@ -83,12 +83,12 @@ def appearance_of(
     figures: Mapping[str, tuple[float, float]] = training.get("figures", {})
     if not figures:
         return Appearance(unavailable=training.get("unavailable", _OLD))
-    found = [(len(one), moments_of(one, shapes, evenly_spaced(np.arange(len(one))))[0]) for one, shapes in images]
-    here = np.average([mean for _, mean in found], axis=0, weights=[count for count, _ in found])
+    moments = [(len(one), moments_of(one, shapes, evenly_spaced(np.arange(len(one))))[0]) for one, shapes in images]
+    here = np.average([mean for _, mean in moments], axis=0, weights=[count for count, _ in moments])
     least = least_deviations(1 if "brightness" in figures else 3)
     shifts = []
     for (name, (mean, deviation)), value in zip(figures.items(), here.round(4).tolist(), strict=True):
         unit = max(deviation, least[name])
         shifts.append(FigureShift(name, value, mean, unit, round((value - mean) / unit, 2)))
-    count = sum(images for images, _ in found)
+    count = sum(images for images, _ in moments)
     return Appearance(tuple(shifts), far=round(FAR * (1 + count**-0.5), 2))

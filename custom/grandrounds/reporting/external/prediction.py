@@ -137,16 +137,18 @@ def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dic
         ConfigurationError: if the model's file does not fit, or a prediction is not finite.
     """
     device = choose_device("auto")
-    found: dict[str, list[ImagePredictions]] = {name: [] for name in images.sites}
+    predictions: dict[str, list[ImagePredictions]] = {name: [] for name in images.sites}
     for network in trained.networks:
         model_of = trained_models(*network)
         for name, test in images.sites.items():
             step(f"predicting {len(test.names)} images of {name}")
             model = model_of((test.images, np.arange(len(test.names)))).to(device)
-            found[name].append(predict_images(model, test, device, trained.problem.kind, trained.problem.test_view))
+            predictions[name].append(
+                predict_images(model, test, device, trained.problem.kind, trained.problem.test_view)
+            )
     return {
         name: replace(each[0], probabilities=np.mean([one.probabilities for one in each], axis=0))
-        for name, each in found.items()
+        for name, each in predictions.items()
     }
 
 
@@ -164,7 +166,7 @@ def last_layer(trained: TrainedModel, images: PlaceImages) -> tuple[Tensor, Tens
     device = choose_device("auto")
     problem = trained.problem
     model_of = trained_models(*trained.networks[0])
-    found, weights = [], torch.zeros(0)
+    features_of_sites, weights = [], torch.zeros(0)
     for test in images.sites.values():
         rows, inputs = np.arange(len(test.names)), tensors_of(test.images, device)
         model = model_of((test.images, rows)).to(device)
@@ -175,8 +177,8 @@ def last_layer(trained: TrainedModel, images: PlaceImages) -> tuple[Tensor, Tens
             raise ConfigurationError(
                 f"--recalibrate head: the last layer of {problem.backbone} is not linear in what it reads; take labels:N"
             )
-        found.append(features.cpu())
-    return torch.cat(found), weights.T.cpu()
+        features_of_sites.append(features.cpu())
+    return torch.cat(features_of_sites), weights.T.cpu()
 
 
 def features_like(sums: PortableSums, trained: TrainedModel, images: PlaceImages) -> Tensor:
@@ -190,15 +192,15 @@ def features_like(sums: PortableSums, trained: TrainedModel, images: PlaceImages
     """
     if trained.is_ensemble:
         raise ConfigurationError("--sums: an ensemble has no features of its own; take labels:N")
-    device, model_of, found = choose_device("auto"), trained_models(*trained.networks[0]), []
+    device, model_of, features = choose_device("auto"), trained_models(*trained.networks[0]), []
     for test in images.sites.values():
         rows, inputs = np.arange(len(test.names)), tensors_of(test.images, device)
         model = model_of((test.images, rows)).to(device).eval()
         for batch in eval_batches(rows, BATCH):
             with torch.no_grad():
                 views = [depth_features(model, inputs(batch, view)).double().cpu() for view in sums.views]
-            found.append(torch.stack([clipped(one, sums.largest_norm) for one in views]).mean(dim=0))
-    return torch.cat(found)
+            features.append(torch.stack([clipped(one, sums.largest_norm) for one in views]).mean(dim=0))
+    return torch.cat(features)
 
 
 def place_of(
@@ -206,7 +208,7 @@ def place_of(
     files: Mapping[str, Path],
     locations: Mapping[str, DatasetLocation],
     images: PlaceImages,
-    found: Mapping[str, ImagePredictions],
+    predictions: Mapping[str, ImagePredictions],
 ) -> Place:
     """The predicted place with the further columns of its manifests; a column that a site lacks is empty there.
 
@@ -215,14 +217,14 @@ def place_of(
     rows: list[dict[str, str]] = []
     for site, location in locations.items():
         records = {record.image: record for record in read_manifest(location.manifest, split="test")}
-        chosen = [records[image] for image in found[site].names]
+        chosen = [records[image] for image in predictions[site].names]
         rows += [{**({"source": one.source} if one.source else {}), **dict(one.more)} for one in chosen]
     columns = dict.fromkeys(column for row in rows for column in row)
     models = {called: file_digest(path) for called, path in files.items()}
     manifests = {site: manifest_digest(location.manifest) for site, location in locations.items()}
     return Place(
         name,
-        found,
+        predictions,
         {column: [row.get(column, "") for row in rows] for column in columns},
         {**models, **manifests},
         sum(test.unreadable for test in images.sites.values()),

@@ -175,6 +175,6 @@ def overlap_with(
                 raise ConfigurationError(f"{path} has no list of images; run the job again")
             known[site] = set(content)
     together = set().union(*known.values())
-    images = sum(digest in together for found in digests.values() for digest in found if digest)
+    images = sum(digest in together for of_site in digests.values() for digest in of_site if digest)
     shared = tuple(place for place in places if place in sites)
     return Overlap(images, shared, tuple(site for site in sites if site not in known))

@@ -175,7 +175,7 @@ class ExternalResult:
             raise DataError(f"{path} is damaged ({error}); write it again with grandrounds evaluate --out") from error
 
     def _plain(self) -> dict[str, Any]:
-        content = {one.name: to_plain(getattr(self, one.name)) for one in fields(self)}
+        content = {field.name: to_plain(getattr(self, field.name)) for field in fields(self)}
         return {"place": content.pop("place"), **content.pop("model"), **content.pop("tested"), **content}
 
     @classmethod
@@ -188,11 +188,11 @@ class ExternalResult:
 def run_at(run: ReadRun, place: Place, labels: Labels) -> ReadRun:
     """The place as the only test of the run's model, so that it is scored like the run's own sites."""
     records = {}
-    for site, found in place.sites.items():
+    for site, predictions in place.sites.items():
         grouping = labels.grouping if labels.by_group else None
-        values = summed_probabilities(found.probabilities, grouping) if grouping else found.probabilities
-        questions = questions_of(run.task, found.labels, values, found.groups or None)
-        exact = {key: one for key, one in site_metrics(run.task, found.labels, values).items() if key != NUMBER}
+        values = summed_probabilities(predictions.probabilities, grouping) if grouping else predictions.probabilities
+        questions = questions_of(run.task, predictions.labels, values, predictions.groups or None)
+        exact = {key: one for key, one in site_metrics(run.task, predictions.labels, values).items() if key != NUMBER}
         unit = "patient or lesion" if any(question.count < len(question.labels) for question in questions) else "image"
         records[site] = EvalRecord.of(run.task, labels.vocabulary, questions, exact=exact, unit=unit)
     log = RunLog(run.log.method, FINISHED, "", run.log.configuration, tuple(records), (), {}, {}, (), 0, 0.0, {}, {})
@@ -267,7 +267,7 @@ def _shown_classes(record: EvalRecord, positive: Sequence[int], minimum: int) ->
     The sum of the answers to each question is known. Where there is one question only, so are the sums of the positive
     classes and of the others: each is a table.
     """
-    found = []
+    counts_shown = []
     for question in record.questions:
         counts = dict(enumerate(np.bincount(question.labels, minlength=question.classes).tolist()))
         inside = [row for row in counts if row in positive and len(record.questions) == 1]
@@ -275,8 +275,8 @@ def _shown_classes(record: EvalRecord, positive: Sequence[int], minimum: int) ->
             {str(row): count for row, count in counts.items() if (row in inside) is side} for side in (True, False)
         )
         shown = {row: count for table in tables for row, count in shown_counts(table, minimum).items()}
-        found += [shown[str(row)] for row in question.rows]
-    return dict(zip(record.names, found, strict=True))
+        counts_shown += [shown[str(row)] for row in question.rows]
+    return dict(zip(record.names, counts_shown, strict=True))
 
 
 def _group_and_subgroups(
@@ -308,7 +308,7 @@ def _caveats_of_thresholds(classes: Mapping[str, Mapping[str, Score]], group: Gr
     Of a class the side is the sensitivity of the most probable class; of the positive group the sensitivity or the
     specificity at its operating point.
     """
-    tests = [(name, found.get("auroc"), "sensitivity", found["sensitivity"]) for name, found in classes.items()]
+    tests = [(name, scores.get("auroc"), "sensitivity", scores["sensitivity"]) for name, scores in classes.items()]
     if group and group.operating:
         point, name = group.operating, f"{group.positive} at its operating point"
         tests += [(name, group.auroc, side, getattr(point, side)) for side in ("sensitivity", "specificity")]

@@ -150,47 +150,47 @@ def _images_table(result: ExternalResult) -> PageTable:
     return PageTable([result.tested.noun, "images", "prevalence"], shown, caption)
 
 
-def _appearance_table(found: Appearance) -> PageTable:
-    rows = [[figure.name, *figure.shown, f"{figure.deviations:+.1f}"] for figure in found.figures]
+def _appearance_table(appearance: Appearance) -> PageTable:
+    rows = [[figure.name, *figure.shown, f"{figure.deviations:+.1f}"] for figure in appearance.figures]
     header = ["figure", "here", "in training", "difference in deviations of the training images"]
-    return PageTable(header, rows, f"Means over images, without labels. {found.finding}")
+    return PageTable(header, rows, f"Means over images, without labels. {appearance.finding}")
 
 
 def _group_table(group: GroupResult) -> PageTable:
     counts = f"{count_text(group.images.positive)} and {count_text(group.images.other)}"
     rows: list[list[Cell | str]] = [["images, positive and other", counts], ["AUROC", estimate_cell(group.auroc)]]
-    for number, found in enumerate(group.operating.at_prevalence if group.operating else ()):
-        at = f"at a prevalence of {found.prevalence:.1%}{' (this place)' if number == 0 else ''}"
-        rows.append([f"positive predictive value {at}", estimate_cell(found.ppv)])
-        rows.append([f"negative predictive value {at}", estimate_cell(found.npv)])
+    for number, values in enumerate(group.operating.at_prevalence if group.operating else ()):
+        at = f"at a prevalence of {values.prevalence:.1%}{' (this place)' if number == 0 else ''}"
+        rows.append([f"positive predictive value {at}", estimate_cell(values.ppv)])
+        rows.append([f"negative predictive value {at}", estimate_cell(values.npv)])
     if group.calibration:
         rows += _calibration_rows(group.calibration)
     members = f" ({', '.join(group.classes)})" if group.classes != (group.positive,) else ""
     return PageTable(["", "value"], rows, f"Positive group {group.positive}{members} against all others")
 
 
-def _calibration_rows(*found: Calibration) -> list[list[Cell | str]]:
+def _calibration_rows(*calibrations: Calibration) -> list[list[Cell | str]]:
     """A row for each measure, a column for each calibration."""
     return [
-        [CALIBRATION_NAMES[one.name], *(estimate_cell(getattr(calibration, one.name)) for calibration in found)]
+        [CALIBRATION_NAMES[one.name], *(estimate_cell(getattr(calibration, one.name)) for calibration in calibrations)]
         for one in fields(Calibration)
     ]
 
 
-def _recalibration_table(positive: str, found: Recalibrated) -> PageTable:
+def _recalibration_table(positive: str, fit: Recalibrated) -> PageTable:
     caption = (
-        f"Recalibration fitted on {found.share:.0%} of the cases drawn at random ({found.fitted_images} images): "
-        f"intercept {found.intercept:.2f}, temperature {found.temperature:.2f}; the columns are of the other "
-        f"{found.tested_images} images. AUROC does not change"
+        f"Recalibration fitted on {fit.share:.0%} of the cases drawn at random ({fit.fitted_images} images): "
+        f"intercept {fit.intercept:.2f}, temperature {fit.temperature:.2f}; the columns are of the other "
+        f"{fit.tested_images} images. AUROC does not change"
     )
-    return PageTable([positive, "before", "after"], _calibration_rows(found.before, found.after), caption)
+    return PageTable([positive, "before", "after"], _calibration_rows(fit.before, fit.after), caption)
 
 
-def _adaptation_table(found: Adapted) -> PageTable:
+def _adaptation_table(adapted: Adapted) -> PageTable:
     without = {None: ", without the images whose labels were used", 0: ""}
-    named = without.get(found.fitted, f", without the {found.fitted} images whose labels were used")
-    caption = f"Adapted to this place: {found.how}. Scores of all images together{named}, with 95 % intervals"
-    return groups_table("model", {"as it is": found.before, "adapted": found.after}, {}, caption)
+    named = without.get(adapted.fitted, f", without the {adapted.fitted} images whose labels were used")
+    caption = f"Adapted to this place: {adapted.how}. Scores of all images together{named}, with 95 % intervals"
+    return groups_table("model", {"as it is": adapted.before, "adapted": adapted.after}, {}, caption)
 
 
 def _subgroup_table(result: ExternalResult) -> PageTable:

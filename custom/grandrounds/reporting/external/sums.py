@@ -112,9 +112,11 @@ class PortableSums:
                 header: dict[str, Any] = json.loads(stream.metadata()["sums"])
                 sums = Sums.unpacked({name: stream.get_tensor(name).double() for name in stream.keys()})  # noqa: SIM118
             lists = {name: tuple(header[name]) for name in ("views", "class_weights")}
-            found = cls(sums, **{**header, **lists, "problem": dict(header["problem"])})
-            if sums.targets.shape[1] != len(found.class_weights):
-                raise ValueError(f"targets of shape {tuple(sums.targets.shape)} for {len(found.class_weights)} classes")
+            portable = cls(sums, **{**header, **lists, "problem": dict(header["problem"])})
+            if sums.targets.shape[1] != len(portable.class_weights):
+                raise ValueError(
+                    f"targets of shape {tuple(sums.targets.shape)} for {len(portable.class_weights)} classes"
+                )
         except (OSError, SafetensorError, ValueError, LookupError, TypeError, RuntimeError) as error:
             raise DataError(
                 f"{path} has no sums ({error}); grandrounds export --with-sums writes {SUMS_FILE}"
@@ -122,11 +124,11 @@ class PortableSums:
         options = read_json_object(trained.record / SUMMARY)["configuration"]
         _require_stated(trained.record, options["problem"])
         for name, value in _shared(trained.problem, options.get("frozen")).items():
-            if found.problem.get(name) != value:
+            if portable.problem.get(name) != value:
                 raise ConfigurationError(
-                    f"{path}: the sums are of another {name} ({found.problem.get(name)}) than {trained.record} ({value})"
+                    f"{path}: the sums are of another {name} ({portable.problem.get(name)}) than {trained.record} ({value})"
                 )
-        return found
+        return portable
 
 
 def _require_stated(run: Path, problem: Mapping[str, Any], missing: Sequence[str] = ()) -> None:

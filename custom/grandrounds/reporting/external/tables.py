@@ -37,7 +37,7 @@ def plain_scores(tested: ReadRun, place: Place, labels: Labels, adapted: Adapted
     """
     scores = scores_of(tested, 1)
     sheets = list(scores.sites.values())
-    truths = np.concatenate([found.labels for found in place.sites.values()])
+    truths = np.concatenate([predictions.labels for predictions in place.sites.values()])
     counts = tested.task.class_counts(truths, len(tested.classes)).tolist()
     classes = {}
     for name, count in zip(tested.classes, counts, strict=True):
@@ -59,12 +59,12 @@ def _of_groups(tested: ReadRun, place: Place, labels: Labels, grouping: Grouping
     """Scores of each group by reading."""
     at_sites = [
         grouped_cases(
-            found.labels if labels.by_group else grouping.group_of[found.labels],
-            found.probabilities,
+            predictions.labels if labels.by_group else grouping.group_of[predictions.labels],
+            predictions.probabilities,
             grouping,
-            found.groups or None,
+            predictions.groups or None,
         )
-        for found in place.sites.values()
+        for predictions in place.sites.values()
     ]
     readings = {reading: joined([site[reading] for site in at_sites]) for reading in at_sites[0]}
     tables = {}

@@ -40,14 +40,14 @@ def image_figures(run: Path, sites_dir: Path, step: Step) -> dict[str, Figure]:
     Raises:
         GrandRoundsError: if the run has no model for all, or the sites' images are not as they must be.
     """
-    found = _with_model(run, run.absolute().name)
+    read = _with_model(run, run.absolute().name)
     drawn: dict[str, Figure] = {}
     step("predicting the test images of the sites")
-    sites = list(site_predictions(found, sites_dir, "test"))
-    for site, judged in zip(sites, _judged(found, sites), strict=True):
+    sites = list(site_predictions(read, sites_dir, "test"))
+    for site, judged in zip(sites, _judged(read, sites), strict=True):
         step(f"drawing the images of {site.site}")
-        drawn |= _sheets(site, judged, found.name)
-    if len(found.classes) == 2:
+        drawn |= _sheets(site, judged, read.name)
+    if len(read.classes) == 2:
         drawn |= _plane(sites)
     return drawn
 
@@ -69,7 +69,7 @@ def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[
     tested = {one.name: list(site_predictions(one, sites_dir, "test")) for one in runs}
     ours, reference = runs[0], runs[1]
     for one in runs[1:]:
-        if [found.site for found in tested[one.name]] != [found.site for found in tested[ours.name]]:
+        if [site.site for site in tested[one.name]] != [site.site for site in tested[ours.name]]:
             raise ConfigurationError(f"--against: {one.name} and {ours.name} were tested at different sites")
     judged = {one.name: _joined(_judged(one, tested[one.name])) for one in runs}
     flags = {name: torch.from_numpy(images.right) for name, images in judged.items()}
@@ -93,13 +93,13 @@ def _answers(shown: Mapping[str, JudgedImages], ours: str) -> dict[str, list[str
 
 
 def _with_model(path: Path, name: str) -> ReadRun:
-    found = read_run(path, name)
-    if found.origin.weights is None or found.tests.model != "common":
+    run = read_run(path, name)
+    if run.origin.weights is None or run.tests.model != "common":
         raise ConfigurationError(
             f"--sites-dir: {path} has no model for all sites to show cases of: it is not finished, or every site kept its "
             "own"
         )
-    return found
+    return run
 
 
 def _all_mammograms(run: ReadRun, sites_dir: Path) -> bool:
@@ -123,15 +123,15 @@ def _joined(parts: Sequence[JudgedImages]) -> JudgedImages:
     )
 
 
-def _sheets(found: SitePredictions, judged: JudgedImages, model: str) -> dict[str, Figure]:
+def _sheets(predictions: SitePredictions, judged: JudgedImages, model: str) -> dict[str, Figure]:
     # Of these alone the same ones are chosen again: maps are computed for what is shown.
     shown = judged.at(np.unique(np.concatenate(choose_samples(judged))))
-    maps = prediction_maps(found.model, to_tensor(shown.images))
-    title = f"{found.site}, {len(found.labels)} test images, model of {model}"
+    maps = prediction_maps(predictions.model, to_tensor(shown.images))
+    title = f"{predictions.site}, {len(predictions.labels)} test images, model of {model}"
     return {
-        f"samples_{found.site}": sample_figure(shown, title),
-        f"grad_cam_{found.site}": sample_figure(shown, title, maps),
-        f"failures_{found.site}": failure_figure(judged, f"{found.site}, model of {model}"),
+        f"samples_{predictions.site}": sample_figure(shown, title),
+        f"grad_cam_{predictions.site}": sample_figure(shown, title, maps),
+        f"failures_{predictions.site}": failure_figure(judged, f"{predictions.site}, model of {model}"),
     }
 
 

@@ -43,27 +43,27 @@ from grandrounds.reporting.run import Spent
 from grandrounds.reporting.scores import RunScores
 
 
-def run_drawings(report: Report, one: ReportedRun) -> list[Drawing]:
+def run_drawings(report: Report, reported: ReportedRun) -> list[Drawing]:
     """Figures of one run; with more than ``MAX_DETAILED_RUNS`` runs only the main ones."""
-    full, tests, sites = len(report.runs) <= MAX_DETAILED_RUNS, one.run.tests, report.sites
-    found = _of_predictions(one, full) if tests.questions else _of_counts(tests.curves, one.run.classes)
+    full, tests, sites = len(report.runs) <= MAX_DETAILED_RUNS, reported.run.tests, report.sites
+    drawings = _of_predictions(reported, full) if tests.questions else _of_counts(tests.curves, reported.run.classes)
     if tests.questions and not report.several:
-        scores = one.scores.by_site(report.metric)
-        levels = _constants([one.scores], report.metric), report.chance
-        found += drawing_of(
+        scores = reported.scores.by_site(report.metric)
+        levels = _constants([reported.scores], report.metric), report.chance
+        drawings += drawing_of(
             "sites",
-            site_figure({one.run.name: scores}, sites, report.metric, *levels) if scores else None,
+            site_figure({reported.run.name: scores}, sites, report.metric, *levels) if scores else None,
             "; ".join(f"{site} {format_estimate(score)}" for site, score in scores.items()),
             "Each site's test images, with 95 % intervals. Grey bars: always predicting the site's most frequent class; the "
             "dotted line is chance.",
         )
     if full:
-        found += training_drawings(one.run.history, report.metric, sites)
-        found += _of_budgets(one.run.origin.spent, sites)
+        drawings += training_drawings(reported.run.history, report.metric, sites)
+        drawings += _of_budgets(reported.run.origin.spent, sites)
     if full and not report.several:
-        found += _of_traffic(one.run.name, one.run.log.traffic)
-    prefix = f"{file_name(one.run.name)}-" if report.several else ""
-    return [drawing._replace(name=f"{prefix}{drawing.name}") for drawing in found]
+        drawings += _of_traffic(reported.run.name, reported.run.log.traffic)
+    prefix = f"{file_name(reported.run.name)}-" if report.several else ""
+    return [drawing._replace(name=f"{prefix}{drawing.name}") for drawing in drawings]
 
 
 def comparison_drawings(report: Report) -> list[Drawing]:
@@ -92,27 +92,27 @@ def file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_.") or "run"
 
 
-def _of_predictions(one: ReportedRun, full: bool) -> list[Drawing]:
-    names, task, pooled = one.run.classes, one.run.task, one.scores.pooled
-    questions = joined_questions(list(one.run.tests.questions.values()))
+def _of_predictions(reported: ReportedRun, full: bool) -> list[Drawing]:
+    names, task, pooled = reported.run.classes, reported.run.task, reported.scores.pooled
+    questions = joined_questions(list(reported.run.tests.questions.values()))
     left_out = f"All sites' test images together; {task.nouns} with too few cases are left out."
-    found = drawing_of(
+    drawings = drawing_of(
         "roc",
         roc_figure(roc_curves(questions, names), names, f"ROC of each {task.noun}"),
         f"ROC curves. Area: {_of_classes(pooled, 'auroc')}",
         f"{_extremes(pooled)} {left_out}",
     )
     if len(questions) == 1:
-        found = [*_confusion(questions[0], one), *found, *_reliability(questions[0], pooled)]
+        drawings = [*_confusion(questions[0], reported), *drawings, *_reliability(questions[0], pooled)]
     if full:
-        found += drawing_of(
+        drawings += drawing_of(
             "precision_recall",
             precision_recall_figure(precision_recall_curves(questions, names), names),
             f"Precision and recall. Average precision: {_of_classes(pooled, 'average_precision')}",
             f"Precision depends on how common a {task.noun} is among these images and differs where it is rarer or more "
             "common.",
         )
-    return [*found, *(_risk_of_run(questions[0], one) if full and len(questions) == 1 else [])]
+    return [*drawings, *(_risk_of_run(questions[0], reported) if full and len(questions) == 1 else [])]
 
 
 def _confusion(cases: Cases, one: ReportedRun) -> list[Drawing]:
@@ -134,8 +134,8 @@ def _reliability(cases: Cases, pooled: ScoreSheet | None) -> list[Drawing]:
     )
 
 
-def _risk_of_run(cases: Cases, one: ReportedRun) -> list[Drawing]:
-    name, pooled = one.run.name, one.scores.pooled
+def _risk_of_run(cases: Cases, reported: ReportedRun) -> list[Drawing]:
+    name, pooled = reported.run.name, reported.scores.pooled
     return drawing_of(
         "risk_coverage",
         risk_figure({name: risk_curve(cases)}, [name], constant=_constant_accuracy(pooled)),
@@ -149,8 +149,8 @@ def _risk_of_run(cases: Cases, one: ReportedRun) -> list[Drawing]:
 def _of_counts(sites: Mapping[str, SiteCurves], names: Sequence[str]) -> list[Drawing]:
     """Curves from the sites' binned counts."""
     counts = sum_curves(list(sites.values()), names)
-    roc = {name: roc_points(found) for name, found in counts.classes.items()}
-    recall = {name: precision_recall_points(found) for name, found in counts.classes.items()}
+    roc = {name: roc_points(of_class) for name, of_class in counts.classes.items()}
+    recall = {name: precision_recall_points(of_class) for name, of_class in counts.classes.items()}
     risk = risk_points(counts.reliability) if counts.reliability else None
     areas = {name: format_number(area_under(points)) for name, points in roc.items()}
     caption = f"Counts of {', '.join(sites)}; each stands for several patients, so the curves are coarse."
@@ -181,7 +181,7 @@ def _of_counts(sites: Mapping[str, SiteCurves], names: Sequence[str]) -> list[Dr
 
 
 def _of_budgets(spent: Sequence[Spent], sites: Sequence[str]) -> list[Drawing]:
-    budgets = format_items({one.site: format_number(one.epsilon) for one in spent})
+    budgets = format_items({entry.site: format_number(entry.epsilon) for entry in spent})
     words = "The privacy loss of all releases of a site so far."
     return drawing_of("budget", budget_figure(spent, sites), f"Epsilon spent: {budgets}", words)
 
@@ -267,10 +267,10 @@ def _risk(methods: Mapping[str, Method], first: ScoreSheet | None) -> list[Drawi
 def _areas(methods: Mapping[str, Method]) -> dict[str, str]:
     """Area under risk against coverage of each method, mean over its seeds."""
     sheets = {name: [run.scores.pooled for run in method.runs] for name, method in methods.items()}
-    found = {
+    by_method = {
         name: [seed.confidence["aurc"] for seed in seeds if seed and seed.confidence] for name, seeds in sheets.items()
     }
-    return {name: format_number(fmean(areas)) for name, areas in found.items() if areas}
+    return {name: format_number(fmean(areas)) for name, areas in by_method.items() if areas}
 
 
 def _learning(methods: Mapping[str, Method], metric: str, chance: float) -> list[Drawing]:
@@ -315,7 +315,7 @@ def _extremes(pooled: ScoreSheet | None) -> str:
     """The classes that are separated best and worst."""
     classes = pooled.classes if pooled else {}
     areas = {
-        name: found["auroc"].value for name, found in classes.items() if "auroc" in found and found["auroc"].enough
+        name: scores["auroc"].value for name, scores in classes.items() if "auroc" in scores and scores["auroc"].enough
     }
     if not areas:
         return ""
@@ -340,7 +340,7 @@ def _confidence_gap(cases: Cases) -> str:
 def _of_classes(pooled: ScoreSheet | None, key: str) -> str:
     """A score of each class."""
     classes = pooled.classes if pooled else {}
-    return "; ".join(f"{name} {format_estimate(found[key])}" for name, found in classes.items() if key in found)
+    return "; ".join(f"{name} {format_estimate(scores[key])}" for name, scores in classes.items() if key in scores)
 
 
 def _of_confidence(pooled: ScoreSheet | None, key: str) -> str:

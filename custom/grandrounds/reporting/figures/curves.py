@@ -47,7 +47,7 @@ def roc_curves(questions: Sequence[Cases], names: Sequence[str]) -> dict[str, Po
 def precision_recall_curves(questions: Sequence[Cases], names: Sequence[str]) -> dict[str, Points]:
     """Precision against recall of each class or finding; those with too few cases are left out."""
     counts = {name: exact_counts(positive, scores) for name, positive, scores in _sides(questions, names)}
-    return {name: precision_recall_points(found) for name, found in counts.items()}
+    return {name: precision_recall_points(of_class) for name, of_class in counts.items()}
 
 
 def risk_curve(cases: Cases) -> Points | None:

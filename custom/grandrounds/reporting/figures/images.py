@@ -223,7 +223,7 @@ def breast_masks(images: NDArray[np.uint8]) -> Tensor:
 def scenario_figure(
     images: NDArray[np.uint8],
     maps: Mapping[str, Tensor],
-    found: Mapping[Scenario, Tensor],
+    rows: Mapping[Scenario, Tensor],
     ours: str,
     reference: str,
     breast: bool,
@@ -235,7 +235,7 @@ def scenario_figure(
         images: shape ``(images, height, width, channels)``.
         maps: by model, from 0 to 1, shape ``(images, height, width)``, see
             :func:`~grandrounds.evaluation.explanation.grad_cam.class_activation`.
-        found: indices of the images by scenario, see :func:`~grandrounds.evaluation.explanation.grad_cam.scenarios`.
+        rows: indices of the images by scenario, see :func:`~grandrounds.evaluation.explanation.grad_cam.scenarios`.
         ours: the model in question, one of ``maps``.
         reference: the model that it extends.
         breast: whether the images are prepared mammograms: below a map is its share inside the breast (without activation
@@ -248,7 +248,7 @@ def scenario_figure(
     panels = figure.subplots(len(SCENARIO_TITLES), 1 + len(maps), squeeze=False)
     for row, (scenario, title) in zip(panels, SCENARIO_TITLES.items(), strict=True):
         row[0].set_ylabel(title.format(ours=ours, reference=reference), fontsize=NORMAL_SIZE)
-        indices = found[scenario].tolist()
+        indices = rows[scenario].tolist()
         for axes in row:
             axes.set_xticks([])
             axes.set_yticks([])

@@ -51,12 +51,12 @@ def method_figure(
     """
     left = 0.4 + 0.075 * max(len(name) for name in values)
     figure, axes = new_axes(height=1.1 + 0.34 * max(len(values), 2), left=left)
-    for row, (name, found) in enumerate(values.items()):
+    for row, (name, of_method) in enumerate(values.items()):
         mean, look = means[name], looks(list(values))[name]
         axes.plot([mean.low, mean.high], [row, row], color=look.colour, linewidth=1.6)
         axes.plot(mean.value, row, look.marker, color=look.colour, markersize=6)
-        if len(found) > 1:
-            axes.plot(found, [row + 0.22] * len(found), ".", color=GREY, markersize=4)
+        if len(of_method) > 1:
+            axes.plot(of_method, [row + 0.22] * len(of_method), ".", color=GREY, markersize=4)
     axes.axvline(chance, color=GREY, linewidth=1.2, linestyle=":")
     place = axes.get_xaxis_transform()
     axes.text(
@@ -95,11 +95,11 @@ def site_figure(
     left = 0.3 + 0.075 * max(len(site) for site in sites)
     figure, axes = new_axes(height=height, left=left, bottom=0.55 + below)
     step = 0.8 / len(scores)
-    for number, (name, found) in enumerate(scores.items()):
+    for number, (name, of_method) in enumerate(scores.items()):
         look = looks(list(scores))[name]
         offset = (number - (len(scores) - 1) / 2) * step
         for row, site in enumerate(sites):
-            estimate = found.get(site)
+            estimate = of_method.get(site)
             if estimate is None or not estimate.known:
                 continue
             colour = looks(sites)[site].colour if len(scores) == 1 else look.colour

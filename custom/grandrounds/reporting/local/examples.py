@@ -28,7 +28,7 @@ def class_examples(run: ReadRun, sites_dir: Path) -> list[Tile]:
         raise ConfigurationError(
             f"--examples: {run.name} was not simulated on this machine, and no report shows images of other places"
         )
-    found: dict[str, Tile] = {}
+    tiles: dict[str, Tile] = {}
     titles = class_titles(run.classes)
     for site in run.log.sites:
         location = locate_dataset(site, str(run.log.problem["dataset"]), [sites_dir])
@@ -36,8 +36,8 @@ def class_examples(run: ReadRun, sites_dir: Path) -> list[Tile]:
         with open_images(location.root, location.reading) as reader:
             for record in read_manifest(location.manifest, task=run.task):
                 shown = run.task.names_in(record.label) if record.labelled and record.split == "train" else ()
-                for name in (name for name in shown if name in titles and name not in found):
+                for name in (name for name in shown if name in titles and name not in tiles):
                     with suppress(DataError):
                         square = preparation.square(reader.encoded(record.image))
-                        found[name] = tile_of(square.pixels, titles[name])
-    return [found[name] for name in run.classes if name in found]
+                        tiles[name] = tile_of(square.pixels, titles[name])
+    return [tiles[name] for name in run.classes if name in tiles]

@@ -71,11 +71,11 @@ def suspicious(data: SiteData, site: str) -> tuple[list[Shown], int]:
         [data.cache.originals[row] for row in rows] if data.cache.originals else (),
         [data.sources[row] for row in rows] if data.sources else (),
     )
-    found = []
+    kinds = []
     for kind, suspects in suspicions(copies).items():
         tiles = [_tile(data, rows[row], reason) for row, reason in suspects[:PER_SUSPICION]]
-        found.append(Shown(kind, len(suspects), tiles, SUSPICIONS[kind][0]))
-    return found, len(rows)
+        kinds.append(Shown(kind, len(suspects), tiles, SUSPICIONS[kind][0]))
+    return kinds, len(rows)
 
 
 def tile_of(pixels: NDArray[np.uint8], name: str, note: str = "") -> Tile:
@@ -94,16 +94,16 @@ def described_rules(rules: Iterable[str]) -> str:
 
 def _rows_by_class(data: SiteData) -> Mapping[str, list[int]]:
     """Rows of each class or finding, then those with none and those without a label, as far as there are some."""
-    found: dict[str, list[int]] = {name: [] for name in data.classes}
+    rows: dict[str, list[int]] = {name: [] for name in data.classes}
     rest: dict[str, list[int]] = defaultdict(list)
     known = data.known
     for row in readable_rows(data):
         shown = np.flatnonzero(data.task.class_counts(data.labels[[row]], len(data.classes))) if known[row] else ()
         for number in shown:
-            found[data.classes[number]].append(row)
+            rows[data.classes[number]].append(row)
         if not len(shown):
             rest[f"no {data.task.noun}" if known[row] else WITHOUT_LABEL].append(row)
-    return found | rest
+    return rows | rest
 
 
 def _by_rule(data: SiteData, rows: Sequence[int], site: str, name: str) -> list[Shown]:

@@ -69,13 +69,13 @@ def guarantees(run: ReadRun) -> str:
 
 
 def _rules(run: ReadRun) -> list[str]:
-    found = [f"{name} {rule}" for one in run.log.privacy.values() for name, rule in one.get("treated", {}).items()]
-    return list(dict.fromkeys(found))
+    rules = [f"{name} {rule}" for entry in run.log.privacy.values() for name, rule in entry.get("treated", {}).items()]
+    return list(dict.fromkeys(rules))
 
 
-def _budget(one: Spent) -> str:
-    epsilon = "infinite" if one.epsilon is None else f"{one.epsilon:.3g}"
-    return f"{one.site}: epsilon {epsilon}, delta {one.delta:g}, per {one.unit}"
+def _budget(spent: Spent) -> str:
+    epsilon = "infinite" if spent.epsilon is None else f"{spent.epsilon:.3g}"
+    return f"{spent.site}: epsilon {epsilon}, delta {spent.delta:g}, per {spent.unit}"
 
 
 def _sums(run: ReadRun) -> Iterator[list[str]]:
@@ -104,7 +104,7 @@ def _sums(run: ReadRun) -> Iterator[list[str]]:
 
 
 def _spent(run: ReadRun, site: str) -> str:
-    booked = [_booked(one) for one in run.origin.spent if one.site == site]
+    booked = [_booked(entry) for entry in run.origin.spent if entry.site == site]
     if booked:
         return "; ".join(booked)
     epsilon = run.log.privacy.get(site, {}).get("epsilon")
@@ -122,11 +122,11 @@ def _of_event(run: ReadRun, event: Event) -> Iterator[list[str]]:
     site, number = str(event["site"]), int(event["round"])
     leading = [run.name, run.site_name(site), str(number), str(event["task"])]
     epsilon = _epsilon(run, event, site, number)
-    for name, one in event.get("released", {}).items():
-        yield [*leading, name, str(one["kind"]), str(one["bytes"]), one.get("treated") or NO_RULE, epsilon]
+    for name, value in event.get("released", {}).items():
+        yield [*leading, name, str(value["kind"]), str(value["bytes"]), value.get("treated") or NO_RULE, epsilon]
     # A record of before releases were noted in answers has the bytes of the whole run alone.
     if "released" not in event and any(name.startswith("up.") for name in run.log.bytes.get(site, {})):
-        older = not any("released" in found for found in run.log.events)
+        older = not any("released" in entry for entry in run.log.events)
         if older:
             yield [*leading, NOT_IN_RECORD, NOT_IN_RECORD, NOT_IN_RECORD, NOT_IN_RECORD, epsilon]
     metrics: Mapping[str, Any] = event.get("metrics", {})

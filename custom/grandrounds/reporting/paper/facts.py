@@ -63,7 +63,7 @@ def _facts_of_training(report: Report) -> dict[str, str]:
 
 def _facts_of_evaluation(report: Report, drawn: Sequence[str]) -> dict[str, str]:
     runs = _runs(report)
-    pooled = any(one.scores.pooled for one in report.runs.values())
+    pooled = any(reported.scores.pooled for reported in report.runs.values())
     return {
         "scores": f"{', '.join(SCORE_NAMES.get(name, name) for name in report.task.scores)}; main score: "
         f"{SCORE_NAMES.get(report.metric, report.metric)}.",
@@ -117,10 +117,10 @@ def methods_paragraphs(facts: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def _privacy(runs: Sequence[ReadRun]) -> str:
     """The guarantees of all runs; runs that have the same are named together."""
-    found: dict[str, list[str]] = {}
+    runs_by_guarantee: dict[str, list[str]] = {}
     for run in runs:
-        found.setdefault(guarantees(run), []).append(run.name)
-    return " ".join(f"{', '.join(names)}: {text}" for text, names in found.items())
+        runs_by_guarantee.setdefault(guarantees(run), []).append(run.name)
+    return " ".join(f"{', '.join(names)}: {text}" for text, names in runs_by_guarantee.items())
 
 
 def _time(run: ReadRun) -> str:
@@ -155,8 +155,8 @@ def _source(run: ReadRun) -> str | None:
 
 
 def _division(run: ReadRun) -> str | None:
-    found = _data(run).get("division")
-    return _listed(found) if found else None
+    division = _data(run).get("division")
+    return _listed(division) if division else None
 
 
 def _images(run: ReadRun) -> str | None:
@@ -195,40 +195,37 @@ def _seeds(name: str, runs: Sequence[ReadRun]) -> str:
 
 
 def _selected(run: ReadRun) -> str:
-    found = run.log.selected
-    if not found.get("metric"):
+    selected = run.log.selected
+    if not selected.get("metric"):
         return f"selected model {NOT_RECORDED}"
-    basis = f" ({found['basis']})" if found.get("basis") else ""
-    return (
-        f"model of round {found.get('round', NOT_RECORDED)}, by {SCORE_NAMES.get(found['metric'], found['metric'])} on "
-        f"validation images{basis}"
-    )
+    basis = f" ({selected['basis']})" if selected.get("basis") else ""
+    metric = SCORE_NAMES.get(selected["metric"], selected["metric"])
+    return f"model of round {selected.get('round', NOT_RECORDED)}, by {metric} on validation images{basis}"
 
 
 def _result(report: Report, name: str) -> str:
-    found = over_seeds([run.scores.headline(report.metric) for run in report.methods[name].runs])
-    return f"{name}: {SCORE_NAMES.get(report.metric, report.metric)} {found.text}."
+    score = over_seeds([run.scores.headline(report.metric) for run in report.methods[name].runs])
+    return f"{name}: {SCORE_NAMES.get(report.metric, report.metric)} {score.text}."
 
 
 def _thresholds(report: Report) -> str:
     points = {
-        run: ", ".join(f"{name} {point.threshold:.3g}" for name, (point, _) in one.points.items())
-        for run, one in report.runs.items()
-        if one.points
+        run: ", ".join(f"{name} {point.threshold:.3g}" for name, (point, _) in reported.points.items())
+        for run, reported in report.runs.items()
+        if reported.points
     }
     text = "; ".join(f"{run}: {thresholds}" for run, thresholds in points.items())
     return f"{text} (find nine in ten validation images)" if text else NOT_RECORDED
 
 
 def _machine(run: ReadRun) -> str | None:
-    found = run.log.machine
-    if not found:
+    machine = run.log.machine
+    if not machine:
         return None
-    cards = ", ".join(found.get("graphics", ())) or "no NVIDIA card found"
+    cards = ", ".join(machine.get("graphics", ())) or "no NVIDIA card found"
     whose = "" if run.origin.provenance.get("simulated") else " (the server; sites: not recorded)"
-    return (
-        f"{found.get('system')}, {found.get('processor')}, {pluralize(found.get('cores', 0), 'core')}, {cards}{whose}"
-    )
+    cores = pluralize(machine.get("cores", 0), "core")
+    return f"{machine.get('system')}, {machine.get('processor')}, {cores}, {cards}{whose}"
 
 
 def _a(unit: str) -> str:

@@ -123,7 +123,7 @@ LEAST_HEIGHT = 0.8
 def paper_drawings(report: Report) -> list[Drawing]:
     """The figures of all methods together, and of the first run of each."""
     firsts = [method.runs[0] for method in report.methods.values()]
-    return [*comparison_drawings(report), *(found for first in firsts for found in run_drawings(report, first))]
+    return [*comparison_drawings(report), *(drawing for first in firsts for drawing in run_drawings(report, first))]
 
 
 def at_journal_widths(drawing: Drawing) -> Iterator[tuple[str, bytes]]:

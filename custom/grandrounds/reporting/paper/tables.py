@@ -36,26 +36,26 @@ class OverSeeds(NamedTuple):
     @property
     def text(self) -> str:
         """The score as a cell of a printed table."""
-        found = self.score
-        if found is None or not found.known:
-            return found.reason if found and found.reason else MISSING
-        mark = f"{FEW if found.few else ''}{f' ({found.of})' if found.of else ''}"
-        value = f"{found.value:.{DIGITS}f}"
+        score = self.score
+        if score is None or not score.known:
+            return score.reason if score and score.reason else MISSING
+        mark = f"{FEW if score.few else ''}{f' ({score.of})' if score.of else ''}"
+        value = f"{score.value:.{DIGITS}f}"
         if not math.isnan(self.deviation):
             return f"{value} ± {self.deviation:.{DIGITS}f}{mark}"
         # A reference has no cases of its own, so its interval is no interval.
-        if math.isnan(found.low) or found.low == found.high == found.value:
+        if math.isnan(score.low) or score.low == score.high == score.value:
             return f"{value}{mark}"
-        return f"{value}{mark} [{found.low:.{DIGITS}f}, {found.high:.{DIGITS}f}]"
+        return f"{value}{mark} [{score.low:.{DIGITS}f}, {score.high:.{DIGITS}f}]"
 
     @property
     def plain(self) -> list[str]:
         """The cells of ``OVER_SEEDS``; empty for what is not known."""
         if self.score is None:
             return [""] * len(OVER_SEEDS)
-        found = self.score.to_json()
-        numbers = [found["value"], None if math.isnan(self.deviation) else round(self.deviation, 6)]
-        cells = [*numbers, found["low"], found["high"], found["cases"]]
+        content = self.score.to_json()
+        numbers = [content["value"], None if math.isnan(self.deviation) else round(self.deviation, 6)]
+        cells = [*numbers, content["low"], content["high"], content["cases"]]
         few = "yes" if self.score.few else ""
         return [*("" if cell is None else str(cell) for cell in cells), self.score.of, few]
 
@@ -72,9 +72,9 @@ class MethodRow(NamedTuple):
 def over_seeds(scores: Sequence[Score | None]) -> OverSeeds:
     """One score of several seeds."""
     known = [score.value for score in scores if score and score.known]
-    found = seeds_score(scores)
-    several = found is not None and found.known and len(known) > 1
-    return OverSeeds(found, stdev(known) if several else math.nan)
+    mean = seeds_score(scores)
+    several = mean is not None and mean.known and len(known) > 1
+    return OverSeeds(mean, stdev(known) if several else math.nan)
 
 
 def method_rows(runs: Sequence[ReadRun]) -> tuple[list[MethodRow], list[MethodRow]]:
@@ -87,12 +87,12 @@ def method_rows(runs: Sequence[ReadRun]) -> tuple[list[MethodRow], list[MethodRo
 
 def _joined(tables: Sequence[Sequence[Row]], first: ReadRun) -> list[MethodRow]:
     names = dict.fromkeys(row.name for rows in tables for row in rows)
-    found = []
+    parts = []
     for name in names:
         rows = [row for table in tables for row in table if row.name == name]
         scores = {score: over_seeds([row.scores.get(score) for row in rows]) for score in first.task.scores}
-        found.append(MethodRow(name, _range([row.images for row in rows]), len(rows), scores))
-    return found
+        parts.append(MethodRow(name, _range([row.images for row in rows]), len(rows), scores))
+    return parts
 
 
 def _range(counts: Sequence[int | None]) -> str:
@@ -214,20 +214,20 @@ def _scores_of_classes(report: Report) -> dict[tuple[str, str], list[Mapping[str
     return {names: seeds for names, seeds in scores.items() if seeds}
 
 
-def _comparison(found: Comparison) -> PaperTable:
+def _comparison(comparison: Comparison) -> PaperTable:
     rows, plain, header = [], [], ["method", "reference"]
-    for method, difference in found.differences.items():
-        row = found.row(method)
+    for method, difference in comparison.differences.items():
+        row = comparison.row(method)
         header = ["method", "reference", *row]
         interval = f" [{format_number(difference.low, 3)}, {format_number(difference.high, 3)}]"
         known = difference.low == difference.low
         text = f"{format_number(difference.mean, 3)}{interval if known else ''}"
-        p_values = format_p(difference.p_value), format_p(found.adjusted[method])
-        rows.append([method, found.reference, str(found.seeds[method]), text, *p_values])
-        plain.append([method, found.reference, *("" if cell is None else str(cell) for cell in row.values())])
-    metric = SCORE_NAMES.get(found.metric, found.metric)
+        p_values = format_p(difference.p_value), format_p(comparison.adjusted[method])
+        rows.append([method, comparison.reference, str(comparison.seeds[method]), text, *p_values])
+        plain.append([method, comparison.reference, *("" if cell is None else str(cell) for cell in row.values())])
+    metric = SCORE_NAMES.get(comparison.metric, comparison.metric)
     caption = (
-        f"Differences in {metric} to {found.reference}, with 95 % intervals. Adjusted p: corrected for the number of "
+        f"Differences in {metric} to {comparison.reference}, with 95 % intervals. Adjusted p: corrected for the number of "
         "methods (Holm)."
     )
     titles = ["method", "reference", "seeds", "difference", "p", "adjusted p"]
