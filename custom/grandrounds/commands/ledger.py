@@ -122,7 +122,7 @@ DECLARE_LOSS_HELP = """Go on with a ledger that has lost lines: book the worst c
 
 For each private data set that is the larger of the highest target of the policy and of all that the server's records
 know. What was left of the ledger is kept. The line names the missing heads, so that the server takes the site in again, and
-the site's administrator signs it. A data set with a target has spent it then; counts and curves of it stay at the site.
+the site's administrator signs it. A data set with a target has spent it then.
 Restore a backup first if there is one.
 
 [bold]Example[/bold]
@@ -373,6 +373,6 @@ def declare_loss(
         say(
             results(),
             f"{booking.dataset.name}: epsilon {booking.epsilon:.4g} at delta {booking.delta:g} counts as spent for "
-            f"{booking.spending.unit.described()}; counts and curves of it stay here",
+            f"{booking.spending.unit.described()}",
         )
     say(results(), f"signed by {loss.signer}; missing were {len(loss.heads)} heads, which the server may know")
