@@ -5,6 +5,7 @@ admin channel. What they change is chosen by the round; what happens is noted in
 """
 
 import json
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,12 +20,15 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.private.admin_defs import Message
 from nvflare.private.defs import CellChannel, RequestHeader, new_cell_message
 
-from grandrounds.federation.server import exchange
-from grandrounds.federation.server.exchange import Exchange
-from grandrounds.federation.server.sites import SiteHealth
-from grandrounds.privacy.gate.filters import SitePrivacyGate
-from grandrounds.protocol.messages import REASON_HEADER, Payload
-from grandrounds.protocol.wire import encode_payload
+# Who is hostile has no seal: its kit's list would not let it load what it attacks with.
+sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "Seal"]
+
+from grandrounds.federation.server import exchange  # noqa: E402
+from grandrounds.federation.server.exchange import Exchange  # noqa: E402
+from grandrounds.federation.server.sites import SiteHealth  # noqa: E402
+from grandrounds.privacy.gate.filters import SitePrivacyGate  # noqa: E402
+from grandrounds.protocol.messages import REASON_HEADER, Payload  # noqa: E402
+from grandrounds.protocol.wire import encode_payload  # noqa: E402
 
 SEEN, PLAN, SAID = "seen.jsonl", "questions.json", "said.json"
 MARKUP = "<script>alert(1)</script>"
