@@ -107,7 +107,7 @@ def test_a_hostile_server_gets_from_a_hospital_what_its_policy_names(run, federa
     asked = seen(federation, federation.server)
     answers = {entry["change"]: entry for entry in asked[: len(TASKS)]}
     assert answers.keys() == TASKS.keys()
-    assert {entry["code"] for entry in asked[len(TASKS) :]} == {"TASK_RESULT_FILTER_ERROR"}, "a false sum ends the job"
+    assert {entry["code"] for entry in asked[len(TASKS) :]} == {"OK"}, "the hospital goes on"
     for name, entry in answers.items():
         if entry["code"] == "OK":
             assert set(entry["parts"]) <= {"counts_validation", "metrics", "update"}, name
