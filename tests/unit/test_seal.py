@@ -35,7 +35,8 @@ PLUGINS = {
 def finders(monkeypatch):
     """The finders of this process, as they were before."""
     monkeypatch.setattr(sys, "meta_path", sys.meta_path.copy())
-    monkeypatch.delenv(SEAL_VARIABLE, raising=False)
+    monkeypatch.setenv(SEAL_VARIABLE, "")  # so that what a test sets is taken away after it
+    monkeypatch.delenv(SEAL_VARIABLE)
 
 
 def kit_with_job(folder, client, server=None, own=None):

@@ -29,6 +29,10 @@ class MemoryNotes(dict):
             raise MessageError(f"{what} is noted already")
         self[what] = value
 
+    def same(self, what: str, value: str) -> None:
+        if self.setdefault(what, value) != value:
+            raise MessageError(f"{what}: {self[what]} is noted, not {value}")
+
 
 @cache
 def rsa_key(name: str) -> RSAPrivateKey:

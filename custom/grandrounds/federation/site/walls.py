@@ -33,6 +33,8 @@ _REFUSED = {
         *(248, 249, 250, 304),  # add_key, request_key, keyctl, open_by_handle_at
         *(165, 166, 155, 161, 272, 308, 428, 429, 430, 442),  # mounts and namespaces
         *(246, 320, 175, 313),  # kexec_load and _file_load, init_module, finit_module
+        *(90, 91, 268, 452, 92, 93, 94, 260),  # chmod, fchmod, fchmodat, fchmodat2, chown, fchown, lchown, fchownat
+        *(188, 189, 190, 463, 64),  # setxattr, lsetxattr, fsetxattr, setxattrat, semget
     ),
     "aarch64": (
         *(198, 203, 200, 201, 202, 242),
@@ -43,10 +45,14 @@ _REFUSED = {
         *(217, 218, 219, 265),
         *(40, 39, 41, 51, 97, 268, 428, 429, 430, 442),
         *(104, 294, 105, 273),
+        *(52, 53, 452, 55, 54),
+        *(5, 6, 7, 463, 190),
     ),
 }
 """Numbers of system calls that are refused whatever their arguments."""
 _KILL, _TGKILL, _SOCKETPAIR = ({"x86_64": x86, "aarch64": arm} for x86, arm in ((62, 129), (234, 131), (53, 199)))
+_LIMITS = {"x86_64": 302, "aarch64": 261}
+"""prlimit64, by which the parent could be kept from writing its ledger."""
 _SECCOMP_CALL = {"x86_64": 317, "aarch64": 277}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
@@ -142,9 +148,17 @@ def _program(machine: str, parent: int) -> Iterator[tuple[int, int, int, int]]:
         yield from ((_AT_LEAST, 0, 1, 0x40000000), refuse)
     for number in _REFUSED[machine]:
         yield from ((_EQUAL, 0, 1, number), refuse)
-    for number in (_KILL[machine], _TGKILL[machine]):  # of the parent, and of all processes
-        yield from ((_EQUAL, 0, 5, number), (_LOAD, 0, 0, _FIRST), (_EQUAL, 1, 0, parent), (_EQUAL, 0, 1, 2**32 - 1))
-        yield from (refuse, (_LOAD, 0, 0, _NUMBER))
+    for number in (_KILL[machine], _TGKILL[machine]):  # of the parent, its group, and all processes
+        yield from (
+            (_EQUAL, 0, 6, number),
+            (_LOAD, 0, 0, _FIRST),
+            (_EQUAL, 2, 0, parent),
+            (_EQUAL, 1, 0, 2**32 - parent),
+        )
+        yield from ((_EQUAL, 0, 1, 2**32 - 1), refuse, (_LOAD, 0, 0, _NUMBER))
+    # Limits of this process alone, which it names by 0.
+    yield from ((_EQUAL, 0, 3, _LIMITS[machine]), (_LOAD, 0, 0, _FIRST), (_EQUAL, 1, 0, 0), refuse)
+    yield (_LOAD, 0, 0, _NUMBER)
     # Connected pairs of Unix streams, by which Python's processes talk; a pair of datagrams could be connected elsewhere.
     yield from ((_EQUAL, 1, 0, _SOCKETPAIR[machine]), (_RETURN, 0, 0, _ALLOW))
     yield from ((_LOAD, 0, 0, _FIRST), (_EQUAL, 0, 3, socket.AF_UNIX.value), (_LOAD, 0, 0, _SECOND))

@@ -147,6 +147,7 @@ class Admission:
                 self.answered()
                 self.begun = begun
             self.training = training
+            self.reads = self.reads or self.hides_failures
         except Refused as refused:
             self.training_refused = refused
             raise

@@ -215,7 +215,9 @@ class Gate:
             if not hidden or not self.hides_failures(facts):
                 raise
             return self.release_failure(facts, refused.detail)
-        costs = {name: self._cost(name, known, trained) for name in known.releases}
+        if self.hides_failures(facts) and (fault := _other_form(facts, known)):
+            return self.release_failure(facts, fault)
+        costs = {name: self._cost(name, known, trained) for name in sorted(known.releases)}
         if facts.task != JOIN and known.facts:
             known = replace(known, facts={}, withheld=tuple(sorted({*known.withheld, *known.facts})))
         return self._released(facts, self._without_signs(facts, known), costs)
@@ -259,13 +261,14 @@ class Gate:
         self._require_affordable(facts, list(costs.values()))
         for name, cost in costs.items():
             self._book(facts, name, cost)
-        treated = {name: self._treated(name, known) for name in known.releases}
+        # In one order, which would else say something that no noise is on.
+        treated = {name: dict(sorted(self._treated(name, known).items())) for name in sorted(known.releases)}
         self._audit(facts, known, costs, failure)
         task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
         content = self.ledger().content()
         changes = content.changes(facts.dataset.name)
         head = {LEDGER_HEAD: content.chain.head, **({DATA_CHANGES: changes} if changes else {})}
-        numbers = {name: value for name, value in known.scalars.items() if name != SPENT}
+        numbers = {name: value for name, value in sorted(known.scalars.items()) if name != SPENT}
         reported = {METRICS: Part(METRIC_VALUES, {}, {**numbers, **self._spent(facts, known)})}
         if known.facts:
             reported[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
@@ -461,6 +464,14 @@ class Gate:
             return Ledger(self.folder, self.site)
 
 
+def _other_form(facts: TaskFacts, known: Inspected) -> str:
+    """How the form of a counted update would say something that no noise is on; empty if it has the model's entries."""
+    if UPDATE not in known.releases:
+        return "" if known.releases or not facts.expected.template else "the training has no update"
+    missing = facts.expected.template.keys() - known.releases[UPDATE][1].keys()
+    return f"the update lacks {', '.join(sorted(missing))}" if missing else ""
+
+
 def audit_fields(facts: TaskFacts | None) -> dict[str, str | int]:
     """The fields of a task in the audit trail."""
     if facts is None:
@@ -477,7 +488,7 @@ def audit_fields(facts: TaskFacts | None) -> dict[str, str | int]:
 
 def _parts(known: Inspected, treated: Mapping[str, dict[str, Tensor]]) -> dict[str, Part]:
     parts = {}
-    for name, (rule, _) in known.releases.items():
+    for name, (rule, _) in sorted(known.releases.items()):
         meta = {"release": rule.kind.value, TREATED: rule.treatment.name}
         parts[name] = Part(KINDS[rule.kind].data_kind, meta, treated[name])
     return parts

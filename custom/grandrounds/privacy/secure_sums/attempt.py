@@ -30,6 +30,14 @@ class Notes(Protocol):
         """
         ...
 
+    def same(self, what: str, value: str) -> None:
+        """Note a value, or find the same one noted.
+
+        Raises:
+            MessageError: if another value is noted.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -168,7 +176,8 @@ class SiteAttempt:
             names: of the contributors.
 
         Raises:
-            MessageError: if they are too few, not of the roster, or without this site.
+            MessageError: if they are too few, not of the roster, or without this site, or if this site has agreed to others
+                for this quantity.
         """
         self._next(2)
         chosen, least = sorted(set(names)), self._rules.contributors(len(self._roster.sites))
@@ -178,6 +187,8 @@ class SiteAttempt:
             )
         if len(chosen) < least:
             raise MessageError(f"{len(chosen)} contributors are fewer than {least}: their sum is not opened")
+        # Of two sums of one quantity over other sites the difference would be seen.
+        self._notes.same(f"contributors of {self._quantity} in {self._run}", ", ".join(chosen))
         self._notes.once(f"contributors {self._roster.digest.hex()}", ", ".join(chosen))
         self._contributors = chosen
         return self._keys.signing.sign(self._roster.contributors(chosen))

@@ -8,7 +8,7 @@ import torch
 from gate_answers import RELATION, ROWS, SOFT, UPDATE, answer, audited, booked, facts, refusal, update
 
 from grandrounds.privacy.gate.audit import Reason
-from grandrounds.privacy.gate.inspection import MAX_NUMBERS, Part
+from grandrounds.privacy.gate.inspection import MAX_NUMBERS, Answer, Part
 from grandrounds.privacy.gate.policy import ReleaseRule
 from grandrounds.privacy.gate.treatments import Unmodified
 from grandrounds.protocol.messages import METRICS, PROTOCOL, ReleaseKind
@@ -74,6 +74,33 @@ def test_a_part_that_no_rule_allows_is_refused_but_with_noise_as_a_training_that
     assert left.parts.keys() == noisy.release_failure(facts(), "another failure").parts.keys() == {"update", "metrics"}
     assert len(booked(noisy)) == before + 2
     assert [line["in_place_of"] for line in audited(noisy)][-2:] == [detail, "another failure"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "detail"),
+    [
+        (
+            answer(update=Part("WEIGHT_DIFF", {"release": "model_update"}, {"w": torch.ones(2, 3)})),
+            "the update lacks b",
+        ),
+        (Answer(answer().header, {METRICS: Part("METRICS", {}, {})}), "the training has no update"),
+    ],
+)
+def test_the_form_of_an_update_with_noise_says_nothing(gate, reply, detail):
+    """Which entries it has would have no noise; an answer without one would cost nothing."""
+    noisy = gate()
+    before = len(booked(noisy))
+    left = noisy.release(facts(), reply)
+    assert list(left.parts["update"].data) == ["b", "w"]
+    assert len(booked(noisy)) == before + 1
+    assert audited(noisy)[-1]["in_place_of"] == detail
+
+
+def test_the_order_of_entries_says_nothing(gate):
+    swapped = {"b": torch.ones(2), "w": torch.ones(2, 3)}
+    for entries in (swapped, dict(reversed(swapped.items()))):
+        left = gate().release(facts(), answer(update=Part("WEIGHT_DIFF", {"release": "model_update"}, entries)))
+        assert list(left.parts["update"].data) == ["b", "w"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), 1.1e12, 10**400, -(10**400)])

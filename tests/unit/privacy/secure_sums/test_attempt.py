@@ -69,13 +69,37 @@ def test_a_site_lost_in_one_attempt_and_there_in_the_next_stays_closed(federatio
     federation.share()
     federation.masked(left)
     given = {name: answer.seeds[NAMES[0]] for name, answer in federation.settled().items()}
-    federation.begin()
+    federation.begin("update 2")
     federation.share()
     federation.masked()
     answers = federation.settled()
     assert all(not answer.seeds for answer in answers.values())
     fresh = {name: federation.sites[NAMES[0]]._pair_seed(name) for name in left}
     assert all(given[name] != fresh[name] for name in left)
+
+
+def test_a_quantity_is_not_opened_again_over_other_sites(federation):
+    """Else a server that calls the first sum lost sees the difference of two."""
+    federation.share()
+    federation.masked()
+    federation.settled()
+    federation.begin()
+    federation.share()
+    federation.masked(NAMES[:4])
+    with pytest.raises(MessageError, match="contributors of update 1"):
+        federation.settled()
+    federation.begin("update 2")
+    federation.share()
+    federation.masked(NAMES[:4])
+    assert len(federation.settled()) == 4
+
+
+def test_a_lost_sum_can_be_tried_again_over_the_same_sites(federation):
+    for _ in range(2):
+        federation.share()
+        federation.masked()
+        federation.settled()
+        federation.begin()
 
 
 def test_a_roster_of_an_earlier_attempt_is_refused(federation):
