@@ -146,7 +146,7 @@ def _show_options(name: str, job: Job, every: bool) -> None:
         say(console, f"{left_out} more options: grandrounds jobs {name} --all")
     say(console, f"to change an option: grandrounds simulate {name} --set PART.OPTION=VALUE")
     if presets:
-        say(console, f"to use a preset: grandrounds simulate {name} --preset {next(iter(presets))}; list shows all")
+        say(console, f"to use a preset: grandrounds simulate {name} --preset {next(iter(presets))}")
 
 
 @takes(SimulatedJobArguments)
