@@ -50,8 +50,9 @@ class JobArguments:
     preset: Annotated[
         str | None,
         _of_job(
-            help="Named options of the job: paper, code, ...; several are applied in order: paper,rhfl; grandrounds jobs JOB "
-            "shows them. Default: none; for images of your own on this machine recommended, unless --backbone or a smaller --image-size "
+            help="Named options of the job: paper, code, ...; several are applied in order: paper,rhfl; grandrounds jobs "
+            "JOB shows them. Default: none; for images of your own on this machine recommended, unless --backbone or a "
+            "smaller --image-size "
             "is given.",
         ),
     ] = None
