@@ -33,7 +33,7 @@ from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading, require_channels
 from grandrounds.data.images.ordered import in_order, kept_blocks
 from grandrounds.data.images.preparation import Preparation, Shape, Square
-from grandrounds.data.images.readers import ImageReader, open_images
+from grandrounds.data.images.readers import NPY_HEADERS, ImageReader, open_images
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import replacing, write_json
 
@@ -195,7 +195,8 @@ def _opened(record: Mapping[str, Any], folder: Path, shape: tuple[int, ...] | No
     kinds = [((int(h), int(w), int(c)), tuple(map(str, rules))) for h, w, c, rules in record["kinds"]]
     contents, kind, digests = list(record["contents"]), list(record["kind"]), tuple(record.get("digests", ()))
     array = folder / Path(record["array"]).name
-    images = np.load(array, mmap_mode="r", allow_pickle=False)
+    with NPY_HEADERS:
+        images = np.load(array, mmap_mode="r", allow_pickle=False)
     whole = images.dtype == np.uint8 and images.flags.c_contiguous and images.shape == (shape or images.shape)
     if not whole or array.stat().st_size != images.offset + images.nbytes:
         raise ValueError(f"{array} is not the array that was written")

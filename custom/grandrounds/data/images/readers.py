@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import math
 import os
+import threading
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -237,6 +238,10 @@ class _ZipReader(_ArchiveReader):
         return sorted(_visible_images(self._archive.namelist()))
 
 
+NPY_HEADERS = threading.Lock()
+"""Held while NumPy reads an array's header, which Python before 3.12 cannot parse in two threads (python/cpython#106905)."""
+
+
 class _NpzReader(_ArchiveReader):
     """Arrays of images in an npz file: pixels, or JPEG bytes end to end with their offsets.
 
@@ -247,6 +252,7 @@ class _NpzReader(_ArchiveReader):
         super().__init__(root, reading)
         self._members = {item.removesuffix(".npy") for item in self._archive.namelist() if item.endswith(".npy")}
         self._arrays: dict[str, NDArray[np.generic]] = {}
+        self._headers: dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]] = {}
 
     def encoded(self, name: str) -> EncodedImage:
         array, _, index = name.rpartition("/")
@@ -270,16 +276,24 @@ class _NpzReader(_ArchiveReader):
         return dtype in (np.uint8, np.uint16) and (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3)))
 
     def _header(self, array: str) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
-        with self._member(f"{array}.npy") as stream:
-            version = np.lib.format.read_magic(stream)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(stream)
-        return shape, dtype
+        with NPY_HEADERS:
+            if array not in self._headers:
+                with self._member(f"{array}.npy") as stream:
+                    version = np.lib.format.read_magic(stream)
+                    read = (
+                        np.lib.format.read_array_header_1_0
+                        if version == (1, 0)
+                        else np.lib.format.read_array_header_2_0
+                    )
+                    shape, _, dtype = read(stream)
+                self._headers[array] = shape, dtype
+        return self._headers[array]
 
     def _array(self, array: str) -> NDArray[np.generic]:
-        if array not in self._arrays:
-            with self._member(f"{array}.npy") as stream:
-                self._arrays[array] = np.lib.format.read_array(stream, allow_pickle=False)
+        with NPY_HEADERS:
+            if array not in self._arrays:
+                with self._member(f"{array}.npy") as stream:
+                    self._arrays[array] = np.lib.format.read_array(stream, allow_pickle=False)
         return self._arrays[array]
 
     def _bounds(self, split: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -5,6 +5,7 @@ import io
 import os
 import struct
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from PIL import Image
 
 from grandrounds.data.images import readers
 from grandrounds.data.images.decoding import decode_image, to_square
-from grandrounds.data.images.readers import open_archive, open_images
+from grandrounds.data.images.readers import NPY_HEADERS, open_archive, open_images
 from grandrounds.errors import DataError
 from grandrounds.seeding import numpy_generator
 
@@ -153,6 +154,23 @@ def test_an_npz_gives_rows_of_its_image_arrays_only(tmp_path):
         np.testing.assert_array_equal(reader.read("train_images/1"), GREY + 1)
         np.testing.assert_array_equal(reader.read("val_images/0"), COLOUR)
         np.testing.assert_array_equal(reader.read("deep_images/0"), np.full((2, 2), 2, np.uint8))
+
+
+def test_the_header_of_an_array_is_parsed_once_and_by_one_thread_at_a_time(tmp_path, monkeypatch):
+    """Python 3.11 cannot parse two texts at a time: an image would now and then count as damaged."""
+    np.savez(tmp_path / "m.npz", train_images=np.stack([GREY] * 40))
+    parsed, read = [], np.lib.format.read_array_header_1_0
+
+    def parse(stream):
+        assert NPY_HEADERS.locked()
+        parsed.append(stream)
+        return read(stream)
+
+    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", parse)
+    with open_images(tmp_path / "m.npz") as reader, ThreadPoolExecutor(8) as pool:
+        rows = list(pool.map(lambda number: reader.encoded(f"train_images/{number}"), range(40)))
+    assert len(rows) == 40
+    assert len(parsed) == 1
 
 
 @pytest.mark.parametrize("name", ["train_images/2", "train_images/-1", "train_images/01", "train_images/x"])
