@@ -57,7 +57,10 @@ def place(tmp_path, monkeypatch, own_registries, shared_cache):
     """An empty working directory in which runs and figures are small and in this process, with 40 images at a site."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRANDROUNDS_WEIGHTS", str(tmp_path / "weights"))
-    for module in (presets, recipes):  # recipes has a name of its own for it, which a first import here would keep small
+    for module in (
+        presets,
+        recipes,
+    ):  # recipes has a name of its own for it, which a first import here would keep small
         monkeypatch.setattr(module, "with_preset", small)
     monkeypatch.setattr(networks, "BACKBONES", with_few_features())
     monkeypatch.setattr(plotting, "DOTS_PER_INCH", 30)
