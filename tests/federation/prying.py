@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -41,9 +42,10 @@ def _append(target: str) -> None:
         stream.write("{}\n")
 
 
-def _make_io_ring(target: str) -> None:
+def _call(function: str, *arguments: Any) -> None:
+    """Call a function of the C library that returns a negative number where it fails."""
     library = ctypes.CDLL(None, use_errno=True)
-    if library.syscall(425, 8, ctypes.create_string_buffer(120)) < 0:
+    if getattr(library, function)(*arguments) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
@@ -65,8 +67,15 @@ ATTEMPTS = {
     "unix": lambda target: socket.socket(socket.AF_UNIX),
     "datagrams": lambda target: socket.socketpair(type=socket.SOCK_DGRAM),
     "connect": _connect,
-    "io_uring": _make_io_ring,
+    "io_uring": lambda target: _call("syscall", 425, 8, ctypes.create_string_buffer(120)),
     "kill": lambda target: os.kill(os.getppid(), signal.SIGTERM),
+    "group": lambda target: os.kill(-os.getppid(), 0),
+    "limits": lambda target: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE),
+    "own limits": lambda target: resource.prlimit(0, resource.RLIMIT_NOFILE),
+    "mode": lambda target: os.chmod(target, 0o666),
+    "owner": lambda target: os.chown(target, os.getuid(), os.getgid()),
+    "attribute": lambda target: os.setxattr(target, "user.note", b"x"),
+    "semaphores": lambda target: _call("semget", 0, 1, 0o600),  # private, so that none is left over
     "append": _append,
     "create": lambda target: Path(target).with_name("new").write_text("x"),
     "truncate": lambda target: os.truncate(target, 0),

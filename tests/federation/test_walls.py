@@ -62,6 +62,27 @@ def test_the_parent_gets_no_signal(attempt):
     assert "PermissionError in task train" in attempt("kill")
 
 
+@needs_seccomp
+@pytest.mark.parametrize("name", ["group", "limits", "semaphores"])
+def test_the_parent_and_what_outlives_the_child_are_out_of_reach(attempt, name):
+    assert "PermissionError in task train" in attempt(name)
+
+
+@needs_seccomp
+def test_a_child_sees_its_own_limits(attempt):
+    assert attempt("own limits") == ""
+
+
+@needs_seccomp
+@pytest.mark.parametrize("name", ["mode", "owner", "attribute"])
+def test_modes_owners_and_attributes_of_files_stay(attempt, name, tmp_path):
+    target = tmp_path / "key"
+    target.write_text("x")
+    target.chmod(0o600)
+    assert "PermissionError in task train" in attempt(name, target)
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
 @needs_landlock
 @pytest.mark.parametrize("name", ["append", "create", "truncate", "read", "link"])
 def test_the_ledger_the_record_and_other_images_are_out_of_reach(attempt, name, tmp_path):
